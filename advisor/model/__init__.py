@@ -1,0 +1,1 @@
+"""The frozen records that every stage exchanges, and the JSON Schema files made from them."""

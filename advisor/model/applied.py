@@ -1,0 +1,151 @@
+"""`applied.json`: what was proved about each plan and about the set, and what was kept."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from advisor.errors import InvalidRecordError
+from advisor.model.base import Range, Record, Warning_
+
+APPLIED_SCHEMA_VERSION = 1
+Verdict = Literal["kept", "reverted", "refused", "not_measured"]
+
+
+class Timing(Record, frozen=True, kw_only=True):
+    """A sample of durations, ns: median, the interval of the median, and the number of observations."""
+
+    median_ns: int
+    low_ns: int
+    high_ns: int
+    samples: int
+
+    def check(self) -> None:
+        if not (0 <= self.low_ns <= self.median_ns <= self.high_ns and self.samples > 0):
+            raise InvalidRecordError("timing is not ordered or has no samples")
+
+
+class Comparison(Record, frozen=True, kw_only=True):
+    """Before against after, interleaved in one process; `gain_ns` is the interval of the paired difference."""
+
+    before: Timing
+    after: Timing
+    gain_low_ns: int
+    gain_mid_ns: int
+    gain_high_ns: int
+    clock: Literal["gpu_busy", "step", "kernel"]
+
+    @property
+    def significant(self) -> bool:
+        """The lower bound of the gain is above zero."""
+        return self.gain_low_ns > 0
+
+
+class NumericCase(Record, frozen=True, kw_only=True):
+    """One verification case: what was tried, the largest error in ulps of the output dtype, eager's own, the verdict."""
+
+    name: str
+    passed: bool
+    max_error_ulps: float | None = None
+    eager_error_ulps: float | None = None
+    detail: str = ""
+
+
+class Numerics(Record, frozen=True, kw_only=True):
+    """All cases of one kernel and where they ran."""
+
+    executed_on: Literal["gpu", "interpreter"]
+    passed: bool
+    cases: tuple[NumericCase, ...]
+
+
+class KernelResources(Record, frozen=True, kw_only=True):
+    """What a kernel needs on one GPU, read from the compiled binary; None is unknown.
+
+    `local_bytes_per_thread` is the stack frame; spills are ptxas's own figures (NVIDIA) or VGPR spills × 4
+    and the private segment (AMD), per thread. `occupancy` is theoretical, `limiter` what bounds it.
+    """
+
+    gpu: str
+    config: str
+    registers: int | None = None
+    spill_store_bytes: int | None = None
+    spill_load_bytes: int | None = None
+    local_bytes_per_thread: int | None = None
+    shared_bytes: int | None = None
+    threads: int | None = None
+    occupancy: float | None = None
+    limiter: str | None = None
+    assembler: str | None = None
+    error: str | None = None
+
+
+class KernelTiming(Record, frozen=True, kw_only=True):
+    """The kernel alone, against the same region run otherwise; bandwidth counts external bytes once."""
+
+    shape: str
+    config: str
+    bytes: int
+    kernel: Timing
+    kernel_warm: Timing | None = None
+    eager: Timing | None = None
+    inductor: Timing | None = None
+    copy: Timing | None = None
+    copy_bandwidth_fraction: float | None = None
+    peak_copy_bandwidth_fraction: float | None = None
+    eager_bandwidth_fraction: float | None = None
+    launch_ns: int | None = None
+
+
+class PlanVerdict(Record, frozen=True, kw_only=True):
+    """The life of one plan in one application."""
+
+    plan_id: str
+    title: str
+    verdict: Verdict
+    reason: str
+    sites_expected: int
+    sites_swapped: int | None = None
+    predicted_ns: Range | None = None
+    measured: Comparison | None = None
+    numerics: Numerics | None = None
+    resources: tuple[KernelResources, ...] = ()
+    timings: tuple[KernelTiming, ...] = ()
+
+
+class SetVerdict(Record, frozen=True, kw_only=True):
+    """The plans kept, together: step time against eager and against the compiler without plans."""
+
+    verdict: Verdict
+    reason: str
+    plans: tuple[str, ...]
+    against_eager: Comparison | None = None
+    against_compiled: Comparison | None = None
+    gpu_time: Comparison | None = None
+    outputs_agree: bool | None = None
+    output_error: float | None = None
+    baseline_error: float | None = None
+    peak_memory_before_bytes: int | None = None
+    peak_memory_after_bytes: int | None = None
+    compile_before_ns: int | None = None
+    compile_after_ns: int | None = None
+
+
+class Applied(Record, frozen=True, kw_only=True):
+    """The record of one `apply`; written anew by every application, removed by `revert`."""
+
+    schema_version: int = APPLIED_SCHEMA_VERSION
+    created: str
+    device: str
+    versions: dict[str, str]
+    plans: tuple[PlanVerdict, ...]
+    set: SetVerdict
+    warnings: tuple[Warning_, ...] = ()
+
+    def check(self) -> None:
+        if self.schema_version != APPLIED_SCHEMA_VERSION:
+            raise InvalidRecordError(
+                f"applied.json schema {self.schema_version} is not {APPLIED_SCHEMA_VERSION}"
+            )
+        kept = {p.plan_id for p in self.plans if p.verdict == "kept"}
+        if self.set.verdict == "kept" and not set(self.set.plans) <= kept:
+            raise InvalidRecordError("the set keeps a plan that was not kept")

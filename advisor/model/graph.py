@@ -1,0 +1,177 @@
+"""`Graph`: a step's dataflow, canonical and self-checked, whatever it was captured from.
+
+Values are written `%node` or `%node#k` for output k of a multi-output node. Nodes are in execution order.
+Everything that decides legality is here as data (op, shapes, strides, aliasing, mutation); `label`, `id` and
+`module` are for people only, and renaming them changes no candidate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Literal
+
+import msgspec
+
+from advisor.errors import InvalidRecordError
+from advisor.model.base import Location, Phase, Record
+from advisor.model.optable import ITEM_BYTES, spec_of
+from advisor.model.sizes import Dim
+
+GraphSource = Literal["compiled", "execution_trace", "inferred"]
+Level = Literal["dynamo", "post_grad"]
+Arg = str | int | float | bool | None
+NON_FINITE: dict[str, float] = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+AttributeValue = str | int | float | bool | None | tuple[int, ...]
+
+
+def value_id(node: str, output: int = 0) -> str:
+    """The name of output `output` of `node` as an argument."""
+    return f"%{node}" if output == 0 else f"%{node}#{output}"
+
+
+def node_of(value: str) -> tuple[str, int]:
+    """The node and output index that a value name refers to."""
+    name, _, output = value[1:].rpartition("#") if "#" in value else (value[1:], "", "0")
+    return name, int(output)
+
+
+def is_value(arg: Arg) -> bool:
+    """True for a reference to a value, False for a literal."""
+    return isinstance(arg, str) and arg.startswith("%")
+
+
+def literal(number: float | int | bool) -> Arg:
+    """A Python number as an argument; non-finite floats are spelled, since JSON has none."""
+    if isinstance(number, float) and not math.isfinite(number):
+        return "nan" if math.isnan(number) else ("inf" if number > 0 else "-inf")
+    return number
+
+
+def literal_value(arg: Arg) -> float | int | bool:
+    """The number behind a literal argument; raises `InvalidRecordError` for anything else."""
+    if isinstance(arg, str):
+        if arg not in NON_FINITE:
+            raise InvalidRecordError(f"{arg!r} is not a literal")
+        return NON_FINITE[arg]
+    if arg is None:
+        raise InvalidRecordError("None is not a number")
+    return arg
+
+
+class TensorMeta(Record, frozen=True, kw_only=True):
+    """Shape and strides in elements (symbolic sizes as text), dtype, device type."""
+
+    dtype: str
+    shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+    device: str = "cuda"
+
+    def check(self) -> None:
+        if self.dtype not in ITEM_BYTES:
+            raise InvalidRecordError(f"unknown dtype {self.dtype!r}")
+        if len(self.shape) != len(self.strides):
+            raise InvalidRecordError(
+                f"shape {self.shape} and strides {self.strides} differ in rank"
+            )
+        if any(isinstance(dim, int) and dim < 0 for dim in self.shape):
+            raise InvalidRecordError(f"negative size in {self.shape}")
+
+
+class Node(Record, frozen=True, kw_only=True):
+    """One op of the table (or `opaque`), its arguments, outputs, aliasing and place in the program.
+
+    `origin` names the source-level op instance this node was decomposed from: nodes of one origin are one
+    eager op. `mutates` lists values whose storage this node writes; `alias_of` the value whose storage the
+    output shares.
+    """
+
+    id: str
+    op: str
+    args: tuple[Arg, ...] = ()
+    attributes: dict[str, AttributeValue] = {}
+    outputs: tuple[TensorMeta, ...] = ()
+    target: str = ""
+    label: str = ""
+    origin: str | None = None
+    alias_of: str | None = None
+    mutates: tuple[str, ...] = ()
+    has_side_effect: bool = False
+    location: Location = Location()
+
+    @property
+    def value_args(self) -> tuple[str, ...]:
+        """The arguments that are values, in order, repeats kept."""
+        return tuple(arg for arg in self.args if isinstance(arg, str) and arg.startswith("%"))
+
+    def value(self, output: int = 0) -> str:
+        """The name of an output of this node."""
+        return value_id(self.id, output)
+
+
+class Graph(Record, frozen=True, kw_only=True):
+    """A checked, topologically ordered dataflow graph.
+
+    `inputs` and `constants` are nodes without arguments (parameters, activations, buffers); `outputs` are the
+    values that leave the graph.
+    """
+
+    id: str
+    source: GraphSource
+    level: Level
+    phase: Phase
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    device_is_assumed: bool = False
+
+    def check(self) -> None:
+        known: set[str] = set()
+        for node in self.nodes:
+            if node.id in known or not node.id or node.id[0] == "%" or "#" in node.id:
+                raise InvalidRecordError(
+                    f"node id {node.id!r} is repeated or malformed", where=self.id
+                )
+            spec = spec_of(node.op)
+            if spec.arity >= 0 and len(node.args) != spec.arity:
+                raise InvalidRecordError(
+                    f"{node.id}: {node.op} takes {spec.arity} arguments", where=self.id
+                )
+            for meta in node.outputs:
+                meta.check()
+            for value in (*node.value_args, *node.mutates):
+                if node_of(value)[0] not in known:
+                    raise InvalidRecordError(
+                        f"{node.id} uses {value} before it exists", where=self.id
+                    )
+            known.add(node.id)
+        for value in self.outputs:
+            if node_of(value)[0] not in known:
+                raise InvalidRecordError(f"output {value} does not exist", where=self.id)
+
+    def by_id(self) -> dict[str, Node]:
+        """Nodes by id."""
+        return {node.id: node for node in self.nodes}
+
+    def fingerprint(self) -> str:
+        """A hash of structure and shapes alone: ids, labels and places do not enter."""
+        index = {node.id: position for position, node in enumerate(self.nodes)}
+
+        def stable(arg: Arg) -> Arg:
+            if not is_value(arg):
+                return arg
+            name, output = node_of(str(arg))
+            return f"%{index[name]}#{output}"
+
+        rows = [
+            [
+                n.op,
+                n.target if n.op == "opaque" else "",
+                [stable(a) for a in n.args],
+                n.attributes,
+                [[m.dtype, m.shape, m.strides] for m in n.outputs],
+            ]
+            for n in self.nodes
+        ]
+        data = msgspec.json.encode([rows, [stable(v) for v in self.outputs]], order="sorted")
+        return hashlib.sha256(data).hexdigest()[:16]

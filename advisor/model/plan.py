@@ -1,0 +1,265 @@
+"""`FusionPlan`: closed data for one kernel signature and its sites.
+
+A plan can be stored, shared and replayed, so it is untrusted input: `check()` admits only ops of the table,
+known dtypes, generated value names and bounded sizes; nothing of it is ever pasted into source unchecked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Literal
+
+import msgspec
+
+from advisor.errors import InvalidRecordError
+from advisor.model.base import Location, Phase, Range, Record
+from advisor.model.graph import Arg, AttributeValue, literal_value
+from advisor.model.optable import DTYPES, FLOAT_DTYPES, spec_of
+
+PLAN_SCHEMA_VERSION = 1
+MAX_OPS, MAX_TENSORS, MAX_ROW_AXES, MAX_SITES, MAX_SIZE = 512, 64, 6, 100_000, 2**40
+_INPUT = re.compile(r"in\d{1,3}")
+_VALUE = re.compile(r"v\d{1,4}")
+_PLAN_ID = re.compile(r"[0-9a-f]{16}")
+
+Space = Literal["tile", "row", "column", "scalar"]
+Family = Literal["row_program"]
+Route = Literal["generated_kernel"]
+
+
+class PlanInput(Record, frozen=True, kw_only=True):
+    """A tensor read by the kernel over the iteration space [row axes..., columns].
+
+    `spans[i]` says whether it varies along axis i (the last one is the columns). A `dense` input that spans
+    everything is read at the linear index; any other is addressed by run-time strides, one per spanned axis.
+    `unit_stride` promises a column stride of 1.
+    """
+
+    name: str
+    dtype: str
+    spans: tuple[bool, ...]
+    dense: bool
+    unit_stride: bool = True
+
+
+class PlanOp(Record, frozen=True, kw_only=True):
+    """`name = op(args)`; arguments are input names, earlier values or literals."""
+
+    name: str
+    op: str
+    args: tuple[Arg, ...]
+    dtype: str
+    space: Space
+    attributes: dict[str, AttributeValue] = {}
+
+
+class PlanOutput(Record, frozen=True, kw_only=True):
+    """A value written contiguously: [rows, columns] for a tile, [rows] for a row value."""
+
+    value: str
+    dtype: str
+    space: Space
+
+
+class Guard(Record, frozen=True, kw_only=True):
+    """A property the generated code relies on; a site that lacks it falls back to the original ops."""
+
+    kind: Literal["dtype", "layout", "columns_at_most"]
+    subject: str
+    value: str | int
+
+
+class Site(Record, frozen=True, kw_only=True):
+    """One occurrence: the nodes replaced, the values bound, and the sizes seen when it was captured.
+
+    `row_sizes` and `columns` are the iteration space; `input_strides[i]` the strides of input i over
+    [row axes..., columns] (0 where it does not span); `executions` how often it runs in one step.
+    """
+
+    graph: str
+    nodes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    row_sizes: tuple[int, ...]
+    columns: int
+    input_strides: tuple[tuple[int, ...], ...]
+    location: Location = Location()
+    executions: float = 1.0
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of the iteration space."""
+        total = 1
+        for size in self.row_sizes:
+            total *= size
+        return total
+
+
+class Prediction(Record, frozen=True, kw_only=True):
+    """Modelled kernel and saved time of all sites in one step, ns, with what the figures rest on."""
+
+    before_ns: Range
+    after_ns: Range
+    saving_ns: Range
+    bytes_before: int
+    bytes_after: int
+    basis: str
+
+
+class FusionPlan(Record, frozen=True, kw_only=True):
+    """One kernel signature, its ops in topological order, and the N sites it replaces."""
+
+    schema_version: int = PLAN_SCHEMA_VERSION
+    id: str
+    rule: str
+    title: str
+    family: Family
+    phase: Phase
+    level: Literal["dynamo", "post_grad"] = "post_grad"
+    route: Route = "generated_kernel"
+    row_axes: int
+    inputs: tuple[PlanInput, ...]
+    ops: tuple[PlanOp, ...]
+    outputs: tuple[PlanOutput, ...]
+    guards: tuple[Guard, ...] = ()
+    sites: tuple[Site, ...] = ()
+    prediction: Prediction | None = None
+    backward_plan: str | None = None
+
+    def check(self) -> None:
+        _check_plan(self)
+
+    def signature(self) -> str:
+        """The canonical text of the kernel: everything that changes generated code, nothing else."""
+        body = {
+            "family": self.family, "row_axes": self.row_axes, "inputs": self.inputs, "ops": self.ops, "outputs": self.outputs,
+        }  # fmt: skip
+        return msgspec.json.encode(body, order="sorted").decode()
+
+    def signature_hash(self) -> str:
+        """Sixteen hex digits of the signature."""
+        return hashlib.sha256(self.signature().encode()).hexdigest()[:16]
+
+
+def plan_id(rule: str, module_pattern: str, signature: str) -> str:
+    """The id of a plan: a hash of its rule, where in the model it sits, and its canonical subgraph."""
+    return hashlib.sha256("\0".join((rule, module_pattern, signature)).encode()).hexdigest()[:16]
+
+
+def _fail(plan: FusionPlan, what: str) -> None:
+    raise InvalidRecordError(what, where=f"plan {plan.id[:32]!r}")
+
+
+def _check_plan(plan: FusionPlan) -> None:
+    if plan.schema_version != PLAN_SCHEMA_VERSION:
+        _fail(plan, f"schema version {plan.schema_version} is not {PLAN_SCHEMA_VERSION}")
+    if not _PLAN_ID.fullmatch(plan.id) or not (
+        plan.backward_plan is None or _PLAN_ID.fullmatch(plan.backward_plan)
+    ):
+        _fail(plan, "id is not 16 hex digits")
+    if (
+        not 1 <= len(plan.ops) <= MAX_OPS
+        or not plan.outputs
+        or not 0 <= plan.row_axes <= MAX_ROW_AXES
+    ):
+        _fail(plan, "no ops, no outputs or too many row axes")
+    if len(plan.inputs) + len(plan.outputs) > MAX_TENSORS or len(plan.sites) > MAX_SITES:
+        _fail(plan, "too many tensors or sites")
+    spaces = _check_inputs(plan)
+    _check_ops(plan, spaces)
+    _check_outputs(plan, spaces)
+    for site in plan.sites:
+        _check_site(plan, site)
+
+
+def _check_inputs(plan: FusionPlan) -> dict[str, tuple[Space, str]]:
+    """Space and dtype of every input by name."""
+    spaces: dict[str, tuple[Space, str]] = {}
+    for position, item in enumerate(plan.inputs):
+        if item.name != f"in{position}" or not _INPUT.fullmatch(item.name):
+            _fail(plan, f"input {position} is not named in{position}")
+        if item.dtype not in DTYPES or len(item.spans) != plan.row_axes + 1:
+            _fail(plan, f"{item.name}: bad dtype or rank")
+        if item.dense and not (all(item.spans) or all(item.spans[:-1]) or not any(item.spans[:-1])):
+            _fail(plan, f"{item.name}: a dense input spans all rows or none")
+        spaces[item.name] = (space_of(item.spans), item.dtype)
+    return spaces
+
+
+def space_of(spans: tuple[bool, ...]) -> Space:
+    """Where a value lives in registers, from the axes it varies along."""
+    rows, column = any(spans[:-1]), spans[-1]
+    return ("tile" if column else "row") if rows else ("column" if column else "scalar")
+
+
+def join_space(first: Space, second: Space) -> Space:
+    """The space of a pointwise result of two operands."""
+    rows = "tile" in (first, second) or "row" in (first, second)
+    columns = "tile" in (first, second) or "column" in (first, second)
+    return ("tile" if columns else "row") if rows else ("column" if columns else "scalar")
+
+
+def _check_ops(plan: FusionPlan, spaces: dict[str, tuple[Space, str]]) -> None:
+    for position, op in enumerate(plan.ops):
+        spec = spec_of(op.op)
+        if spec.kind not in ("pointwise", "reduction"):
+            _fail(plan, f"{op.op} may not occur in a plan")
+        if op.name != f"v{position}" or not _VALUE.fullmatch(op.name):
+            _fail(plan, f"op {position} is not named v{position}")
+        if (
+            len(op.args) != spec.arity
+            or op.dtype not in DTYPES
+            or set(op.attributes) != set(spec.attributes)
+        ):
+            _fail(plan, f"{op.name}: arguments, dtype or attributes do not fit {op.op}")
+        space: Space = "scalar"
+        for arg in op.args:
+            if isinstance(arg, str) and arg in spaces:
+                space = join_space(space, spaces[arg][0])
+            else:
+                literal_value(arg)
+        if spec.kind == "reduction":
+            if space not in ("tile", "column") or op.dtype not in FLOAT_DTYPES:
+                _fail(
+                    plan,
+                    f"{op.name}: {op.op} needs a floating-point operand that spans the columns",
+                )
+            space = "row" if space == "tile" else "scalar"
+        _check_attributes(plan, op)
+        if op.space != space:
+            _fail(plan, f"{op.name}: space is {op.space}, its operands make it {space}")
+        spaces[op.name] = (space, op.dtype)
+
+
+def _check_attributes(plan: FusionPlan, op: PlanOp) -> None:
+    if op.op == "cast" and op.attributes["dtype"] != op.dtype:
+        _fail(plan, f"{op.name}: cast to {op.attributes['dtype']!r} has dtype {op.dtype}")
+    if op.op == "var" and not isinstance(op.attributes["correction"], (int, float)):
+        _fail(plan, f"{op.name}: correction is not a number")
+
+
+def _check_outputs(plan: FusionPlan, spaces: dict[str, tuple[Space, str]]) -> None:
+    seen: set[str] = set()
+    for output in plan.outputs:
+        if output.value not in spaces or not _VALUE.fullmatch(output.value) or output.value in seen:
+            _fail(plan, f"output {output.value!r} is not a value of the plan, or is repeated")
+        if (output.space, output.dtype) != spaces[output.value] or output.space not in (
+            "tile",
+            "row",
+        ):
+            _fail(plan, f"output {output.value}: wrong space or dtype")
+        seen.add(output.value)
+
+
+def _check_site(plan: FusionPlan, site: Site) -> None:
+    sizes = (*site.row_sizes, site.columns)
+    if len(site.row_sizes) != plan.row_axes or any(not 0 <= size <= MAX_SIZE for size in sizes):
+        _fail(plan, f"site in {site.graph}: sizes do not fit the plan")
+    if len(site.inputs) != len(plan.inputs) or len(site.outputs) != len(plan.outputs):
+        _fail(plan, f"site in {site.graph}: inputs or outputs do not fit the plan")
+    if len(site.input_strides) != len(plan.inputs) or any(
+        len(strides) != plan.row_axes + 1 or any(not 0 <= s <= MAX_SIZE for s in strides)
+        for strides in site.input_strides
+    ):
+        _fail(plan, f"site in {site.graph}: strides do not fit the plan")

@@ -1,0 +1,135 @@
+"""`Report`: the JSON document that a run ends in, the dashboard shows and CI gates on."""
+
+from __future__ import annotations
+
+from advisor.errors import InvalidRecordError
+from advisor.model.base import Provenance, Range, Record, Warning_
+from advisor.model.findings import Finding
+
+REPORT_SCHEMA_VERSION = 1
+
+
+class Tool(Record, frozen=True, kw_only=True):
+    """The program that wrote the report."""
+
+    name: str
+    version: str
+
+
+class Source(Record, frozen=True, kw_only=True):
+    """Where the figures come from: a capture, a trace file, counters."""
+
+    kind: str
+    path: str | None = None
+    sha256: str | None = None
+    size_bytes: int | None = None
+
+
+class Workload(Record, frozen=True, kw_only=True):
+    """What was measured; two reports compare only where these agree."""
+
+    target: str
+    mode: str
+    graph_hash: str | None = None
+    shapes: tuple[str, ...] = ()
+    gpu: str | None = None
+    world_size: int = 1
+    rank: int = 0
+    versions: dict[str, str] = {}
+
+
+class Hardware(Record, frozen=True, kw_only=True):
+    """The device figures that prices rest on, and whether they were measured here or taken from the table."""
+
+    name: str
+    key: str | None = None
+    compute_capability: str | None = None
+    multiprocessors: int | None = None
+    dram_bandwidth_bytes_per_s: int | None = None
+    dram_bandwidth_provenance: Provenance = "unknown"
+    l2_bytes: int | None = None
+    driver: str | None = None
+    present: bool = False
+
+
+class Metric(Record, frozen=True, kw_only=True):
+    """A figure with its unit, provenance and definition; `per_step` holds one value a step, None where unknown."""
+
+    value: float | int | None
+    unit: str
+    provenance: Provenance
+    definition: str
+    per_step: tuple[float | int | None, ...] = ()
+
+
+class KernelRow(Record, frozen=True, kw_only=True):
+    """All executions of one kernel in the profiled steps; `count` and `time_ns` are per step."""
+
+    name: str
+    role: str
+    library: str
+    count: float
+    time_ns: int
+    registers_per_thread: int | None = None
+    local_bytes_per_thread: int | None = None
+    occupancy_estimated: float | None = None
+    ops: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
+class PlanSummary(Record, frozen=True, kw_only=True):
+    """A plan of the run; the whole of it is `plans/ID.json`."""
+
+    id: str
+    title: str
+    rule: str
+    family: str
+    phase: str
+    sites: int
+    saving_ns: Range | None = None
+
+
+class Recommended(Record, frozen=True, kw_only=True):
+    """The findings worth acting on, in order, and what the whole set saves (findings are not additive)."""
+
+    order: tuple[str, ...] = ()
+    set_saving_ns: Range | None = None
+
+
+class Report(Record, frozen=True, kw_only=True):
+    """The whole report; `check()` proves that ids are unique and every reference resolves."""
+
+    schema_version: int = REPORT_SCHEMA_VERSION
+    tool: Tool
+    created: str
+    sources: tuple[Source, ...]
+    workload: Workload
+    hardware: Hardware
+    metrics: dict[str, Metric]
+    kernels: tuple[KernelRow, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    recommended: Recommended = Recommended()
+    plans: tuple[PlanSummary, ...] = ()
+    warnings: tuple[Warning_, ...] = ()
+
+    def check(self) -> None:
+        if self.schema_version != REPORT_SCHEMA_VERSION:
+            raise InvalidRecordError(
+                f"report schema {self.schema_version}, this version reads {REPORT_SCHEMA_VERSION}",
+                remedy="write it again with this version, or read it with the one that wrote it",
+            )
+        finding_ids, plan_ids = [f.id for f in self.findings], [p.id for p in self.plans]
+        for ids, what in ((finding_ids, "finding"), (plan_ids, "plan")):
+            if len(ids) != len(set(ids)):
+                raise InvalidRecordError(f"a {what} id occurs twice")
+        for finding in self.findings:
+            finding.check()
+            named = {i for a in finding.alternatives for i in a.plan_ids} | (
+                {finding.plan_id} - {None}
+            )
+            if not named <= set(plan_ids):
+                raise InvalidRecordError(
+                    f"finding {finding.id} names a plan that is not in the report"
+                )
+        if not set(self.recommended.order) <= set(finding_ids):
+            raise InvalidRecordError("a recommended finding is not in the report")
