@@ -1,0 +1,206 @@
+"""`RunDirectory`: one run on disk, each file by its type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from filelock import FileLock, Timeout
+
+from advisor.errors import InvalidRecordError, RefusedError, UnreadableError, UsageError
+from advisor.model.applied import Applied
+from advisor.model.base import MAX_RECORD_BYTES, Record, decode, encode
+from advisor.model.plan import FusionPlan
+from advisor.model.report import Report
+from advisor.model.run import RunInfo
+from advisor.store.files import read_bounded, read_tail, write_atomic
+from advisor.store.jobrecord import JobRecord
+
+MAX_SMALL_BYTES = 4 << 20
+MAX_LOG_TAIL_BYTES = 64 << 10
+PLAN_ID = re.compile(r"[0-9a-f]{16}")
+
+T = TypeVar("T", bound=Record)
+
+
+class RunDirectory:
+    """The typed files of one run; every read is bounded, every write atomic.
+
+    `id` names it within a store; a directory given by its path is named by its last component.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.name
+
+    def __repr__(self) -> str:
+        return f"RunDirectory({str(self.path)!r})"
+
+    @classmethod
+    def at(cls, path: Path) -> RunDirectory:
+        """An existing run by its path; raises `UsageError` if there is none."""
+        resolved = path.resolve()
+        if not (resolved / "run.json").is_file() and not (resolved / "report.json").is_file():
+            raise UsageError(
+                "not a run directory",
+                where=str(path),
+                why="it holds neither run.json nor report.json",
+                remedy="give the directory that `fusion-advisor profile` printed",
+            )
+        return cls(resolved)
+
+    @classmethod
+    def create_at(cls, path: Path) -> RunDirectory:
+        """A new run in an absent or empty directory; raises `UsageError` if it is in use."""
+        resolved = path.resolve()
+        try:
+            resolved.mkdir(parents=True, exist_ok=True)
+            used = any(resolved.iterdir())
+        except OSError as error:
+            raise UsageError(
+                "cannot create the run directory", where=str(path), why=error.strerror or str(error)
+            ) from error
+        if used:
+            raise UsageError(
+                "the run directory is not empty",
+                where=str(path),
+                remedy="choose another --out, or remove it first",
+            )
+        return cls(resolved)
+
+    @property
+    def trace_path(self) -> Path:
+        """Where the Kineto trace is, or would be."""
+        return self.path / "trace.json.gz"
+
+    @property
+    def progress_path(self) -> Path:
+        """The events of the latest job."""
+        return self.path / "progress.jsonl"
+
+    @property
+    def log_path(self) -> Path:
+        """Everything the latest job printed."""
+        return self.path / "log.txt"
+
+    @property
+    def plans_path(self) -> Path:
+        """The directory of the plans."""
+        return self.path / "plans"
+
+    def report(self) -> Report:
+        """`report.json`."""
+        return self._read("report.json", Report)
+
+    def write_report(self, report: Report) -> None:
+        """Replace `report.json`."""
+        self._write("report.json", report)
+
+    def info(self) -> RunInfo:
+        """`run.json`."""
+        return self._read("run.json", RunInfo, MAX_SMALL_BYTES)
+
+    def write_info(self, info: RunInfo) -> None:
+        """Replace `run.json`."""
+        self._write("run.json", info)
+
+    def applied(self) -> Applied | None:
+        """`applied.json`, None where nothing is applied."""
+        return self._read_optional("applied.json", Applied)
+
+    def write_applied(self, applied: Applied) -> None:
+        """Replace `applied.json`."""
+        self._write("applied.json", applied)
+
+    def remove_applied(self) -> None:
+        """Remove `applied.json`; without one, nothing."""
+        (self.path / "applied.json").unlink(missing_ok=True)
+
+    def job(self) -> JobRecord | None:
+        """`job.json`: the latest job of the dashboard, None where there was none."""
+        return self._read_optional("job.json", JobRecord, MAX_SMALL_BYTES)
+
+    def write_job(self, job: JobRecord) -> None:
+        """Replace `job.json`."""
+        self._write("job.json", job)
+
+    def plan_ids(self) -> tuple[str, ...]:
+        """Ids of the plan files, sorted; files whose name is no id are not plans."""
+        if not self.plans_path.is_dir():
+            return ()
+        stems = (p.stem for p in self.plans_path.iterdir() if p.suffix == ".json")
+        return tuple(sorted(stem for stem in stems if PLAN_ID.fullmatch(stem)))
+
+    def plan(self, plan_id: str) -> FusionPlan:
+        """`plans/ID.json`; raises `InvalidRecordError` if the plan inside has another id."""
+        plan = self._read(f"plans/{checked_plan_id(plan_id)}.json", FusionPlan)
+        if plan.id != plan_id:
+            raise InvalidRecordError(
+                f"the plan inside has the id {plan.id}", where=f"plans/{plan_id}.json"
+            )
+        return plan
+
+    def write_plan(self, plan: FusionPlan) -> None:
+        """Write `plans/ID.json`."""
+        self.plans_path.mkdir(exist_ok=True)
+        self._write(f"plans/{checked_plan_id(plan.id)}.json", plan)
+
+    def plan_bytes(self, plan_id: str) -> bytes:
+        """The file of a plan as it is on disk (what the signature covers)."""
+        return read_bounded(self.plans_path / f"{checked_plan_id(plan_id)}.json", MAX_RECORD_BYTES)
+
+    def kernel(self, plan_id: str) -> str | None:
+        """`kernels/ID.py` as text for reading, None where none was generated; it is never imported."""
+        path = self.path / "kernels" / f"{checked_plan_id(plan_id)}.py"
+        if not path.exists():
+            return None
+        return read_bounded(path, MAX_SMALL_BYTES).decode(errors="replace")
+
+    def write_kernel(self, plan_id: str, source: str) -> None:
+        """Write `kernels/ID.py`."""
+        directory = self.path / "kernels"
+        directory.mkdir(exist_ok=True)
+        write_atomic(directory / f"{checked_plan_id(plan_id)}.py", source.encode())
+
+    def log_tail(self) -> str:
+        """The end of `log.txt`, at most 64 KiB."""
+        return read_tail(self.log_path, MAX_LOG_TAIL_BYTES).decode(errors="replace")
+
+    @contextmanager
+    def lock(self, timeout_s: float = 0.0) -> Iterator[None]:
+        """Hold the run against other writers; `RefusedError` after `timeout_s` if another has it."""
+        try:
+            held = FileLock(self.path / ".lock").acquire(timeout=timeout_s)
+        except Timeout:
+            raise RefusedError(
+                "another process is working on this run",
+                where=self.id,
+                remedy="wait for it, or cancel it",
+            ) from None
+        except OSError as error:
+            raise UnreadableError(
+                "cannot lock the run", where=str(self.path), why=error.strerror or str(error)
+            ) from error
+        with held:
+            yield
+
+    def _read(self, name: str, kind: type[T], limit: int = MAX_RECORD_BYTES) -> T:
+        path = self.path / name
+        return decode(read_bounded(path, limit), kind, str(path))
+
+    def _read_optional(self, name: str, kind: type[T], limit: int = MAX_RECORD_BYTES) -> T | None:
+        return self._read(name, kind, limit) if (self.path / name).exists() else None
+
+    def _write(self, name: str, record: Record) -> None:
+        record.check()
+        write_atomic(self.path / name, encode(record))
+
+
+def checked_plan_id(plan_id: str) -> str:
+    """The id itself; raises `UsageError` for anything that is not 16 hex digits."""
+    if not PLAN_ID.fullmatch(plan_id):
+        raise UsageError(f"{plan_id[:40]!r} is not a plan id", why="it is not 16 hex digits")
+    return plan_id

@@ -1,0 +1,81 @@
+"""Files of a run: bounded reads of regular files, and writes that are whole or absent."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from advisor.errors import InvalidRecordError, UnreadableError
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """The bytes of a regular file of at most `limit` bytes; links and devices are not followed.
+
+    Raises `UnreadableError` if it is missing or no regular file, `InvalidRecordError` if larger.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise UnreadableError(
+            "cannot read", where=str(path), why=error.strerror or str(error)
+        ) from error
+    with os.fdopen(descriptor, "rb") as handle:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise UnreadableError("cannot read", where=str(path), why="not a regular file")
+        data = handle.read(limit + 1)
+    if len(data) > limit:
+        raise InvalidRecordError(f"larger than the {limit} bytes allowed", where=str(path))
+    return data
+
+
+def read_tail(path: Path, limit: int) -> bytes:
+    """The last `limit` bytes of a regular file, empty if there is none; never reads more."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    with os.fdopen(descriptor, "rb") as handle:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return b""
+        handle.seek(max(0, status.st_size - limit))
+        return handle.read(limit)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`: a reader, or a crash at any moment, sees the old file or the new.
+
+    Raises `UnreadableError` where the directory cannot be written.
+    """
+    try:
+        _replace(path, data)
+    except OSError as error:
+        raise UnreadableError(
+            "cannot write", where=str(path), why=error.strerror or str(error)
+        ) from error
+
+
+def _replace(path: Path, data: bytes) -> None:
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(descriptor)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make a rename or a new entry in `path` durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,53 @@
+"""`job.json`: a job of the dashboard, so that a page reload or a server restart finds it again."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from advisor.errors import InvalidRecordError
+from advisor.model.base import Record
+
+JOB_SCHEMA_VERSION = 1
+JobKind = Literal["apply", "revert"]
+_JOB_ID = re.compile(r"[0-9a-f]{16}")
+
+
+class ProcessIdentity(Record, frozen=True, kw_only=True):
+    """A process that cannot be confused with a later one of the same number.
+
+    `start_ticks` is field 22 of `/proc/PID/stat`, clock ticks after the boot that `boot_id` names.
+    """
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+    def check(self) -> None:
+        if self.pid <= 1:
+            raise InvalidRecordError(f"{self.pid} is no process id of a job")
+
+
+class JobRecord(Record, frozen=True, kw_only=True):
+    """When a job was asked for, started and seen to end (UTC, ISO 8601); what it did are its events."""
+
+    schema_version: int = JOB_SCHEMA_VERSION
+    id: str
+    kind: JobKind
+    queued: str
+    started: str | None = None
+    process: ProcessIdentity | None = None
+    cancel_requested: str | None = None
+    ended: str | None = None
+    exit_status: int | None = None
+    error: str | None = None
+
+    def check(self) -> None:
+        if self.schema_version != JOB_SCHEMA_VERSION:
+            raise InvalidRecordError(
+                f"job.json schema {self.schema_version} is not {JOB_SCHEMA_VERSION}"
+            )
+        if not _JOB_ID.fullmatch(self.id):
+            raise InvalidRecordError("a job id is 16 hex digits")
+        if self.process is not None:
+            self.process.check()
