@@ -1,0 +1,97 @@
+"""`fusion-advisor`: finds the sub-command, runs it, and turns every failure into one line and an exit code.
+
+Exit codes: 0 done, 1 a gate failed, 2 wrong usage, 3 unreadable input or internal, 130 interrupted,
+141 the reader of our output went away.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from advisor import __version__
+from advisor.errors import EXIT_OK, EXIT_USAGE, AdvisorError
+
+PROGRAM = "fusion-advisor"
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+# name, "module:attribute", one line of help. `--help` prints this and imports none of the modules.
+COMMANDS: tuple[tuple[str, str, str], ...] = (
+    ("profile", "advisor.cli.profile:profile", "Record a workload and say what to fuse."),
+    ("apply", "advisor.cli.apply:apply", "Prove the fusions of a run and keep those that pay."),
+    ("revert", "advisor.cli.revert:revert", "Take applied fusions out again."),
+    ("show", "advisor.cli.show:show", "Print a run or a report."),
+    ("serve", "advisor.cli.serve:serve", "Open the dashboard over saved runs."),
+    ("doctor", "advisor.cli.doctor:doctor", "Say what is installed and what is missing."),
+    ("schema", "advisor.cli.schema:schema", "Print the JSON Schema of a record."),
+)
+
+
+class LazyGroup(click.Group):
+    """A group that imports a sub-command only to run it or to print its own help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the table."""
+        return [name for name, _, _ in COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one sub-command; None for a name that is not in the table."""
+        for name, target, _ in COMMANDS:
+            if name == cmd_name:
+                module, _, attribute = target.partition(":")
+                command: click.Command = getattr(import_module(module), attribute)
+                return command
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, from the table alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_line) for name, _, help_line in COMMANDS])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
+def cli() -> None:
+    """Which GPU operators to fuse, what each fusion is worth, and proof on your own workload.
+
+    Start with `fusion-advisor profile sample:transformer_block --out runs/first`, then
+    `fusion-advisor apply runs/first`.
+    """
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; failures are already on stderr."""
+    try:
+        with cli.make_context(PROGRAM, list(arguments)) as context:
+            cli.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return EXIT_USAGE
+    except AdvisorError as error:
+        click.echo(f"error: {error.line()}", err=True)
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more as it exits; let that go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    return EXIT_OK
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()
