@@ -1,0 +1,1 @@
+"""What is known about GPUs: figures with sources, occupancy, roofline, stored calibrations."""
