@@ -1,9 +1,9 @@
 # `make demo` and `make test` work on a fresh machine that has python3, pip and make, and nothing else.
-# Settings: PYTHON (interpreter to build the environment from), VENV (where), JOBS (test processes), RUN, TARGET.
+# Settings: PYTHON (interpreter to build the environment from), VENV (where), JOBS (test processes), TARGET (what to profile).
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
-RUN ?= runs/demo
+RUN := runs/demo
 TARGET ?= sample:transformer_block
 
 BIN := $(VENV)/bin
@@ -30,6 +30,7 @@ $(READY): pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 demo: $(READY) ## profile the bundled transformer block, then prove and apply what pays
+	rm -rf $(RUN)
 	$(BIN)/fusion-advisor profile $(TARGET) --out $(RUN)
 	$(BIN)/fusion-advisor apply $(RUN)
 	$(BIN)/fusion-advisor show $(RUN)

@@ -1,4 +1,4 @@
-"""`fusion-advisor`: finds the sub-command, runs it, and turns every failure into one line and an exit code.
+"""`fusion-advisor`: runs a sub-command; a failure becomes one line and an exit code.
 
 Exit codes: 0 done, 1 a gate failed, 2 wrong usage, 3 unreadable input or internal, 130 interrupted,
 141 the reader of our output went away.

@@ -1,8 +1,8 @@
 """Workloads that ship with the tool, so that a first run needs no model of one's own.
 
 A sample is a module with two factories, `inference() -> (module, inputs)` and
-`train() -> (model, optimizer, loss)` where `loss(model)` is a scalar tensor. Both build on torch's default
-device. This package imports no torch: only loading a sample does.
+`train() -> (model, optimizer, loss)` where `loss(model)` is a scalar tensor. Both build on torch's
+default device. This package imports no torch: only loading a sample does.
 """
 
 from __future__ import annotations

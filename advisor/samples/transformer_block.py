@@ -1,7 +1,7 @@
-"""One decoder block as model code is commonly written: every operator in pieces, nothing fused by hand.
+"""One decoder block as model code is commonly written: in pieces, nothing fused by hand.
 
-RMSNorm in float32 pieces, rotary embedding by halves, grouped-query attention with an explicit causal mask,
-SwiGLU, two residuals. The shapes are those of a 1B-class model, cut to two sequences of 512 tokens.
+RMSNorm in float32 pieces, rotary embedding by halves, grouped-query attention with an explicit
+causal mask, SwiGLU, two residuals. Two sequences of 512 tokens.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RMSNorm(nn.Module):
 
 
 def rotary_table(tokens: int, size: int, base: float = 10_000.0) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [tokens, size] of the rotary embedding (Su et al., arXiv:2104.09864, eq. 34)."""
+    """Cosines and sines [tokens, size] (Su et al., arXiv:2104.09864, eq. 34)."""
     frequencies = base ** (-torch.arange(0, size, 2, dtype=torch.float32) / size)
     angles = torch.arange(tokens, dtype=torch.float32)[:, None] * frequencies
     angles = torch.cat((angles, angles), dim=-1)
@@ -45,7 +45,7 @@ def rotary_table(tokens: int, size: int, base: float = 10_000.0) -> tuple[Tensor
 
 
 def rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Rotary embedding of [batch, heads, tokens, size]: the two halves are the parts of a complex number."""
+    """Rotary embedding of [batch, heads, tokens, size]: halves are real and imaginary parts."""
     first, second = heads.chunk(2, dim=-1)
     turned = torch.cat((-second, first), dim=-1)
     return heads * cosines + turned * sines
@@ -80,7 +80,8 @@ class Attention(nn.Module):
         key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
         scores = query @ key.transpose(-2, -1) * HEAD_SIZE**-0.5 + self.mask
         weights = functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-        return self.output((weights @ value).transpose(1, 2).reshape(hidden.shape))
+        mixed: Tensor = self.output((weights @ value).transpose(1, 2).reshape(hidden.shape))
+        return mixed
 
 
 def split_heads(hidden: Tensor, heads: int) -> Tensor:
@@ -117,7 +118,8 @@ class TransformerBlock(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """[batch, tokens, hidden] to the same."""
         hidden = hidden + self.attention(self.attention_norm(hidden))
-        return hidden + self.feed_forward(self.feed_forward_norm(hidden))
+        fed: Tensor = self.feed_forward(self.feed_forward_norm(hidden))
+        return hidden + fed
 
 
 def _build() -> tuple[TransformerBlock, Tensor]:

@@ -1,0 +1,1 @@
+"""Rendering of finished records: pure functions from a record to text; they compute nothing new."""

@@ -1,0 +1,188 @@
+"""`applied.json` on the terminal: the set first, then every plan with its proof."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from advisor.model.applied import (
+    Applied,
+    Comparison,
+    KernelResources,
+    KernelTiming,
+    Numerics,
+    PlanVerdict,
+)
+from advisor.report.text import (
+    comparison_style,
+    counted,
+    gain_text,
+    heading,
+    plain,
+    range_text,
+    speedup_text,
+    table,
+    timing_text,
+)
+from advisor.units import UNKNOWN, format_bytes, format_fraction, format_value
+
+VERDICT_STYLE = {"kept": "green", "reverted": "yellow", "refused": "red", "not_measured": "cyan"}
+INDENT = (0, 0, 0, 3)
+
+
+def render_applied(applied: Applied) -> RenderableType:
+    """The verdict on the set, what it was measured against, and one section a plan."""
+    parts: list[RenderableType] = [_set_line(applied), _set_table(applied), *_set_facts(applied)]
+    for plan in applied.plans:
+        parts += [Text(), *_plan(plan)]
+    if applied.warnings:
+        parts.append(heading("Warnings"))
+        parts += [
+            plain(f"{w.code}: {w.message} ({counted(w.count, 'time')})", "yellow")
+            for w in applied.warnings
+        ]
+    return Group(*parts)
+
+
+def _verdict(verdict: str) -> Text:
+    return Text(verdict.replace("_", " "), style=f"bold {VERDICT_STYLE[verdict]}")
+
+
+def _set_line(applied: Applied) -> Text:
+    line = Text("The set: ", style="bold")
+    line.append_text(_verdict(applied.set.verdict))
+    kept = sum(plan.verdict == "kept" for plan in applied.plans)
+    line.append(f" · {kept} of {counted(len(applied.plans), 'plan')} kept")
+    line.append_text(plain(f" · {applied.device}", "dim")).append("\n")
+    line.append_text(plain(applied.set.reason))
+    return line
+
+
+def _set_table(applied: Applied) -> RenderableType:
+    rows = table(
+        (
+            ("Measured", False),
+            ("Before", True),
+            ("After", True),
+            ("Speed-up", True),
+            ("Gain", False),
+        )
+    )
+    for name, comparison in (
+        ("step, against eager", applied.set.against_eager),
+        ("step, against the compiler", applied.set.against_compiled),
+        ("GPU time of the step", applied.set.gpu_time),
+    ):
+        rows.add_row(name, *_comparison(comparison))
+    return rows
+
+
+def _comparison(value: Comparison | None) -> tuple[str, str, str, Text]:
+    before, after = (None, None) if value is None else (value.before, value.after)
+    gain = Text(gain_text(value), style=comparison_style(value))
+    return timing_text(before), timing_text(after), speedup_text(value), gain
+
+
+def _set_facts(applied: Applied) -> list[RenderableType]:
+    facts = applied.set
+    agree = UNKNOWN if facts.outputs_agree is None else ("yes" if facts.outputs_agree else "NO")
+    error = format_value(facts.output_error, "count")
+    own = format_value(facts.baseline_error, "count")
+    memory = _pair(facts.peak_memory_before_bytes, facts.peak_memory_after_bytes, "bytes")
+    compiling = _pair(facts.compile_before_ns, facts.compile_after_ns, "ns")
+    return [
+        Text(f"outputs agree: {agree} (error {error}, without plans {own})"),
+        Text(f"peak memory: {memory} · compile time: {compiling}"),
+    ]
+
+
+def _pair(before: int | None, after: int | None, unit: str) -> str:
+    if before is None and after is None:
+        return UNKNOWN
+    return f"{format_value(before, unit)} → {format_value(after, unit)}"
+
+
+def _plan(plan: PlanVerdict) -> list[RenderableType]:
+    head = _verdict(plan.verdict)
+    head.append_text(plain(f"  {plan.title}", "bold")).append(f"  {plan.plan_id}", "dim")
+    swapped = UNKNOWN if plan.sites_swapped is None else str(plan.sites_swapped)
+    lines: list[RenderableType] = [
+        plain(plan.reason),
+        Text(f"sites replaced: {swapped} of {plan.sites_expected}"),
+        Text(f"predicted {range_text(plan.predicted_ns)}"),
+        Text(f"measured  {gain_text(plan.measured)}", style=comparison_style(plan.measured)),
+    ]
+    if plan.numerics is not None:
+        lines += _numerics(plan.numerics)
+    if plan.timings:
+        lines.append(_timings(plan.timings))
+    if plan.resources:
+        lines.append(_resources(plan.resources))
+    return [head, *(Padding(line, INDENT) for line in lines)]
+
+
+def _numerics(numerics: Numerics) -> list[RenderableType]:
+    failed = [case for case in numerics.cases if not case.passed]
+    worst = max(numerics.cases, key=lambda case: case.max_error_ulps or 0.0, default=None)
+    line = Text("numerics: ")
+    line.append(
+        "passed" if numerics.passed else "FAILED", style="green" if numerics.passed else "bold red"
+    )
+    passed = len(numerics.cases) - len(failed)
+    line.append(
+        f", {passed} of {counted(len(numerics.cases), 'case')} on the {numerics.executed_on}"
+    )
+    if worst is not None and worst.max_error_ulps is not None:
+        own = format_value(worst.eager_error_ulps, "ulp")
+        line.append(f"; worst error {worst.max_error_ulps:.3g} ulp, eager's own {own}")
+    return [line, *(plain(f"failed: {case.name}: {case.detail}", "red") for case in failed)]
+
+
+def _timings(timings: tuple[KernelTiming, ...]) -> RenderableType:
+    rows = table(
+        (
+            ("Shape", False),
+            ("Kernel", True),
+            ("Eager", True),
+            ("Inductor", True),
+            ("Copy bandwidth", True),
+        )
+    )
+    for timing in timings:
+        rows.add_row(
+            plain(timing.shape), timing_text(timing.kernel), timing_text(timing.eager),
+            timing_text(timing.inductor), format_fraction(timing.copy_bandwidth_fraction),
+        )  # fmt: skip
+    return rows
+
+
+def _resources(resources: tuple[KernelResources, ...]) -> RenderableType:
+    rows = table(
+        (
+            ("GPU", False),
+            ("Configuration", False),
+            ("Registers", True),
+            ("Spilled", True),
+            ("Occupancy", True),
+            ("Limit", False),
+        )
+    )
+    for item in resources:
+        if item.error is not None:
+            rows.add_row(
+                plain(item.gpu),
+                plain(item.config),
+                UNKNOWN,
+                UNKNOWN,
+                UNKNOWN,
+                plain(item.error, "red"),
+            )
+            continue
+        spilled = item.spill_store_bytes
+        rows.add_row(
+            plain(item.gpu), plain(item.config), format_value(item.registers, "count"),
+            Text(format_bytes(spilled), style="red" if spilled else ""),
+            format_fraction(item.occupancy), plain(item.limiter or UNKNOWN),
+        )  # fmt: skip
+    return rows

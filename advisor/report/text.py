@@ -1,0 +1,110 @@
+"""The words and marks that all terminal views share, and the one way from a renderable to text."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from advisor.model.applied import Comparison, Timing
+from advisor.model.base import Range
+from advisor.units import UNKNOWN, format_ns, format_ratio
+
+INSIGNIFICANT = "~"
+
+
+def plain(text: str, style: str = "") -> Text:
+    """Text of a record: no markup is read and control characters are made visible."""
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return Text("".join(shown), style=style)
+
+
+def counted(number: float, noun: str) -> str:
+    """A number with its noun: `counted(9, "site") == "9 sites"`."""
+    return f"{number:,.4g} {noun}{'' if number == 1 else 's'}"
+
+
+def interval(low: int, high: int) -> str:
+    """Both ends of an interval of durations."""
+    return f"{format_ns(low)} … {format_ns(high)}"
+
+
+def range_text(value: Range | None) -> str:
+    """A priced saving with its interval; `unknown` where it was not judged."""
+    return (
+        UNKNOWN if value is None else f"{format_ns(value.mid)} ({interval(value.low, value.high)})"
+    )
+
+
+def timing_text(value: Timing | None) -> str:
+    """The median of a sample of durations."""
+    return UNKNOWN if value is None else format_ns(value.median_ns)
+
+
+def gain_text(value: Comparison | None) -> str:
+    """The measured gain with its interval; `~` in front where the interval contains zero.
+
+    A gain below zero is a loss and keeps its sign.
+    """
+    if value is None:
+        return UNKNOWN
+    text = f"{format_ns(value.gain_mid_ns)} ({interval(value.gain_low_ns, value.gain_high_ns)})"
+    return f"{INSIGNIFICANT} {text}" if insignificant(value) else text
+
+
+def speedup_text(value: Comparison | None) -> str:
+    """Median before over median after; `~` where the difference is not significant."""
+    if value is None or value.after.median_ns == 0:
+        return UNKNOWN
+    if insignificant(value):
+        return INSIGNIFICANT
+    return format_ratio(value.before.median_ns / value.after.median_ns)
+
+
+def insignificant(value: Comparison) -> bool:
+    """The interval of the gain contains zero."""
+    return value.gain_low_ns <= 0 <= value.gain_high_ns
+
+
+def comparison_style(value: Comparison | None) -> str:
+    """Green for a significant gain, red for a significant loss, dim otherwise."""
+    if value is None or insignificant(value):
+        return "dim"
+    return "green" if value.significant else "red"
+
+
+def heading(text: str) -> Text:
+    """The title of a section, with an empty line above it."""
+    return Text(f"\n{text}", style="bold")
+
+
+def table(columns: Sequence[tuple[str, bool]]) -> Table:
+    """An open table; `columns` are titles, and whether they hold figures (right, unbroken)."""
+    result = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold dim")
+    for title, figures in columns:
+        result.add_column(
+            title, justify="right" if figures else "left", no_wrap=figures, overflow="fold"
+        )
+    return result
+
+
+def render(renderable: RenderableType, *, width: int = 100, colour: bool = False) -> str:
+    """A renderable as text with a final newline, `width` columns wide, ANSI colour or none."""
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        no_color=not colour,
+        legacy_windows=False,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    with console.capture() as capture:
+        console.print(renderable)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
