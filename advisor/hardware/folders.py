@@ -1,0 +1,25 @@
+"""Where this user's caches and stored measurements lie (XDG Base Directory Specification)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_APPLICATION = "fusion-advisor"
+
+
+def _folder(variable: str, default: Path) -> Path:
+    named = os.environ.get(variable, "")
+    # The specification tells to ignore a path that is not absolute.
+    base = Path(named) if Path(named).is_absolute() else default
+    return base / _APPLICATION
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/fusion-advisor`, by default below `~/.cache`: may be deleted at any time."""
+    return _folder("XDG_CACHE_HOME", Path.home() / ".cache")
+
+
+def state_folder() -> Path:
+    """`$XDG_STATE_HOME/fusion-advisor`, by default below `~/.local/state`."""
+    return _folder("XDG_STATE_HOME", Path.home() / ".local" / "state")

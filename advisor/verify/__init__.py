@@ -1,0 +1,1 @@
+"""Proof of a generated kernel: numerics, resources (compile-only) and timing."""

@@ -1,0 +1,148 @@
+"""The parent's side of the compiling child: start, ask with a deadline, kill, start again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import msgspec
+
+import advisor
+from advisor.verify._resource_worker import READY, CompileJob
+from advisor.verify.binaries import Usage
+
+START_LIMIT_S = 120.0
+_KEPT_VARIABLES = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
+_ERROR_LINE = re.compile(r"\b(?:fatal|error)\s*:|Error\b", re.IGNORECASE)
+_STDERR_TAIL_BYTES = 1 << 16
+
+
+class CompileProcess:
+    """A compiling child that answers one job at a time and is replaced after a crash or timeout."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="fusion-advisor-compile-")
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> CompileProcess:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+        self._errors.close()
+        self._folder.cleanup()
+
+    def compile(self, job: CompileJob, timeout_s: float) -> Usage | str:
+        """The usage, or in words why there is none; importing Triton is not counted as time."""
+        if self._process is None and (failure := self._start()) is not None:
+            return failure
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        try:
+            process.stdin.write(msgspec.json.encode(job) + b"\n")
+            process.stdin.flush()
+            answer = self._line(timeout_s)
+        except (TimeoutError, BrokenPipeError) as error:
+            late = isinstance(error, TimeoutError)
+            self._stop()
+            return f"not compiled within {timeout_s:g} s" if late else self._last_error()
+        if not answer:
+            self._stop()
+            return self._last_error()
+        return msgspec.json.decode(answer, type=Usage)
+
+    def _start(self) -> str | None:
+        self._errors.seek(0)
+        self._errors.truncate()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "advisor.verify._resource_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            cwd=self._folder.name,
+            env=worker_environment(os.environ, self._folder.name),
+            start_new_session=True,
+        )
+        try:
+            ready = self._line(START_LIMIT_S)
+        except TimeoutError:
+            ready = b""
+        if ready == READY:
+            return None
+        self._stop()
+        return f"the compiler process did not start: {self._last_error()}"
+
+    def _line(self, timeout_s: float) -> bytes:
+        """One line of the child's answers, empty if it ended; raises `TimeoutError`."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        descriptor, line = self._process.stdout.fileno(), b""
+        deadline = time.monotonic() + timeout_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(descriptor, selectors.EVENT_READ)
+            while not line.endswith(b"\n"):
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise TimeoutError
+                if not (part := os.read(descriptor, 1 << 16)):
+                    return b""
+                line += part
+        return line
+
+    def _stop(self) -> None:
+        """Kill the child and the assembler it may be running."""
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        with contextlib.suppress(ProcessLookupError):  # already gone with all its children
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            # A job may still be buffered for a child that is gone.
+            with contextlib.suppress(BrokenPipeError):
+                if pipe is not None:
+                    pipe.close()
+
+    def _last_error(self) -> str:
+        """The line of the child's standard error that says most."""
+        size = self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, size - _STDERR_TAIL_BYTES))
+        lines = [line.strip() for line in self._errors.read().decode(errors="replace").splitlines()]
+        lines = [line for line in lines if line and not line.startswith("Repro command")]
+        if not lines:
+            return "the compiler process ended without a word"
+        telling = [line for line in lines if line.startswith("ptxas") and _ERROR_LINE.search(line)]
+        return (telling or lines)[-1][:300]
+
+
+def worker_environment(environment: Mapping[str, str], cache_folder: str) -> dict[str, str]:
+    """The child's environment: no interpreter, no shared Triton cache, and ptxas told to speak."""
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith("TRITON_") or name in _KEPT_VARIABLES
+    }
+    root = str(Path(advisor.__file__).resolve().parents[1])
+    path = [root, kept["PYTHONPATH"]] if kept.get("PYTHONPATH") else [root]
+    return kept | {
+        "PYTHONPATH": os.pathsep.join(path),
+        "TRITON_CACHE_DIR": cache_folder,
+        "TRITON_DUMP_PTXAS_LOG": "1",
+    }

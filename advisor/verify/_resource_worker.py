@@ -1,0 +1,134 @@
+"""The compiling child of `advisor.verify.resources`: JSON jobs in, JSON answers out, by line.
+
+Only here is Triton imported: interpreting and compiling do not go together in one process, a
+compilation can run for minutes or crash, and the parent kills it when its time is up. An exception
+ends the process; the parent reads it from standard error and starts another.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from advisor.model.base import Record
+from advisor.verify.binaries import Usage, read_amdgcn, read_cubin
+
+Constant = int | float | bool | str | None
+READY = b"ready\n"
+
+
+class CompileJob(Record, frozen=True, kw_only=True):
+    """A kernel of a file, compiled for one target; `aligned` names arguments divisible by 16."""
+
+    source: str
+    kernel: str
+    signature: dict[str, str]
+    constexprs: dict[str, Constant]
+    aligned: tuple[str, ...]
+    num_warps: int
+    num_stages: int
+    backend: str
+    arch: int | str
+    warp_size: int
+
+
+def kernels_of(path: Path) -> dict[str, Any]:
+    """The `@triton.jit` functions of a file, made without running anything else of it.
+
+    Kept are imports of triton, jitted functions and assignments made of kept names (constants); so
+    launchers, references and their imports (torch) neither run nor need to be installed.
+    """
+    tree = ast.parse(path.read_bytes(), filename=str(path))
+    kept: list[ast.stmt] = []
+    names: set[str] = set()
+    for statement in tree.body:
+        if (bound := _bound_names(statement, names)) is not None:
+            kept.append(statement)
+            names |= bound
+    module: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
+    # The code keeps the file's name and lines, which is where Triton reads a kernel's source.
+    exec(compile(ast.Module(kept, []), str(path), "exec"), module)
+    return module
+
+
+def _bound_names(statement: ast.stmt, known: set[str]) -> set[str] | None:
+    """The names that a statement to keep binds, or None for one to leave out."""
+    if isinstance(statement, ast.Import):
+        if all(alias.name.split(".")[0] == "triton" for alias in statement.names):
+            return {alias.asname or alias.name.split(".")[0] for alias in statement.names}
+    elif isinstance(statement, ast.ImportFrom):
+        if (statement.module or "").split(".")[0] in ("triton", "__future__"):
+            return {alias.asname or alias.name for alias in statement.names}
+    elif isinstance(statement, ast.FunctionDef):
+        if statement.decorator_list and all(
+            _uses(item) and _uses(item) <= known for item in statement.decorator_list
+        ):
+            return {statement.name}
+    elif isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        if _uses(statement.value) <= known and all(isinstance(t, ast.Name) for t in targets):
+            return {target.id for target in targets if isinstance(target, ast.Name)}
+    return None
+
+
+def _uses(expression: ast.expr) -> set[str]:
+    return {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
+
+
+def compile_job(job: CompileJob) -> Usage:
+    """Compile one job; whatever Triton raises goes through."""
+    compiler = importlib.import_module("triton.compiler")
+    targets = importlib.import_module("triton.backends.compiler")
+    kernel = kernels_of(Path(job.source)).get(job.kernel)
+    while kernel is not None and not hasattr(kernel, "arg_names"):
+        kernel = getattr(kernel, "fn", None)  # autotuners and heuristics wrap the jitted function
+    if kernel is None:
+        raise ValueError(f"{job.source} has no kernel {job.kernel}")
+    constants = {name: value for name, value in job.constexprs.items() if name in kernel.arg_names}
+    missing = [n for n in kernel.arg_names if n not in constants and n not in job.signature]
+    if missing:
+        raise ValueError(f"{job.kernel}: no type for argument {', '.join(missing)}")
+    source = compiler.ASTSource(
+        fn=kernel,
+        signature={
+            name: "constexpr" if name in constants else job.signature[name]
+            for name in kernel.arg_names
+        },
+        constexprs=constants,
+        attrs={(kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n in job.aligned},
+    )
+    log = io.StringIO()
+    with contextlib.redirect_stdout(log):
+        compiled = compiler.compile(
+            source,
+            target=targets.GPUTarget(job.backend, job.arch, job.warp_size),
+            options={"num_warps": job.num_warps, "num_stages": job.num_stages},
+        )
+    if job.backend == "hip":
+        usage = read_amdgcn(compiled.asm["amdgcn"])
+    else:
+        usage = read_cubin(compiled.asm["cubin"], log.getvalue())
+    return msgspec.structs.replace(usage, shared_bytes=int(compiled.metadata.shared))
+
+
+def main() -> None:
+    """Answer jobs until standard input ends."""
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # compilers print; only answers may reach the parent's pipe
+    importlib.import_module("triton")
+    answers.write(READY)
+    for line in sys.stdin.buffer:
+        usage = compile_job(msgspec.json.decode(line, type=CompileJob))
+        answers.write(msgspec.json.encode(usage) + b"\n")
+
+
+if __name__ == "__main__":
+    main()
