@@ -1,0 +1,261 @@
+"""`Trace`: what a profiler recorded, as columnar tables, whatever file it came from.
+
+A reader fills a `TraceBuilder` batch by batch and calls `build()`, which sorts, attributes (kernel to launch to
+op, `advisor.model.linking`) and freezes. `Trace.check()` proves the invariants that analyzers rely on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from advisor.errors import InvalidRecordError
+from advisor.model import linking
+from advisor.model.base import Provenance, Record, Warning_
+from advisor.model.trace_schema import TABLES, ColumnType
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Int64: TypeAlias = NDArray[np.int64]
+    Batch: TypeAlias = dict[str, NDArray[Any]]
+
+# Stands for "absent" inside a batch of integers; no honest time, id or size is this number.
+MISSING = -(2**63)
+_PARENTS = (("kernels", "launch", "launches"), ("kernels", "op", "ops"), ("ops", "parent", "ops"))
+_PARENTS += (("copies", "launch", "launches"), ("copies", "op", "ops"), ("launches", "op", "ops"))
+_PARENTS += (("comms", "kernel", "kernels"),)
+
+
+class TraceInfo(Record, frozen=True, kw_only=True):
+    """What the file says about itself; `threads` holds `pid/tid` of each host thread number."""
+
+    source: str
+    rank: int = 0
+    world_size: int = 1
+    versions: dict[str, str] = {}
+    threads: tuple[str, ...] = ()
+    shapes_recorded: bool = False
+    stacks_recorded: bool = False
+    complete: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """One profiled window of one rank; tables as in `advisor.model.trace_schema`, sorted by start.
+
+    `provenance` is per column (`"kernels.registers_per_thread": "measured"`); a column that no event filled is
+    `unknown`. `warnings` says what was skipped, repaired, clipped or salvaged, with counts.
+    """
+
+    kernels: pd.DataFrame
+    ops: pd.DataFrame
+    launches: pd.DataFrame
+    copies: pd.DataFrame
+    comms: pd.DataFrame
+    syncs: pd.DataFrame
+    ranges: pd.DataFrame
+    devices: pd.DataFrame
+    info: TraceInfo
+    provenance: Mapping[str, Provenance]
+    warnings: tuple[Warning_, ...]
+
+    def table(self, name: str) -> pd.DataFrame:
+        """The table of that name."""
+        frame: pd.DataFrame = getattr(self, name)
+        return frame
+
+    def steps(self, prefix: str = "ProfilerStep#") -> pd.DataFrame:
+        """The host ranges whose name starts with `prefix`, in order of start: the profiled steps."""
+        ranges = self.ranges
+        names = ranges["name"].astype(object)
+        wanted = names.map(lambda n: isinstance(n, str) and n.startswith(prefix)).astype(bool)
+        steps = ranges[wanted & (ranges["side"] == "host")]
+        return steps.reset_index(drop=True)
+
+    def check(self) -> None:
+        """Raise `InvalidRecordError` where a column, an order, a duration or a row number is wrong."""
+        for name, columns in TABLES.items():
+            frame = self.table(name)
+            if list(frame.columns) != list(columns):
+                raise InvalidRecordError("columns differ from the schema", where=name)
+            if "start_ns" in columns:
+                _check_times(name, frame)
+        for name, column, target in _PARENTS:
+            rows = self.table(name)[column].dropna()
+            if len(rows) and not (0 <= rows.min() and rows.max() < len(self.table(target))):
+                raise InvalidRecordError(f"a row of {target} does not exist", where=name)
+        if set(self.provenance) != {f"{t}.{c}" for t, columns in TABLES.items() for c in columns}:
+            raise InvalidRecordError("a column has no provenance")
+
+
+def _check_times(name: str, frame: pd.DataFrame) -> None:
+    start, duration = frame["start_ns"].to_numpy(), frame["duration_ns"].to_numpy()
+    if start.dtype != np.int64 or duration.dtype != np.int64:
+        raise InvalidRecordError("times are not int64 nanoseconds", where=name)
+    if np.any(np.diff(start) < 0):
+        raise InvalidRecordError("events are not sorted by start", where=name)
+    if np.any(duration < 0):
+        raise InvalidRecordError("an event has a negative duration", where=name)
+
+
+@dataclass
+class TraceBuilder:
+    """Collects batches of events; text columns hold codes from `text()`, -1 where absent."""
+
+    source: str
+    rank: int = 0
+    world_size: int = 1
+    versions: dict[str, str] = field(default_factory=dict)
+    shapes_recorded: bool = False
+    stacks_recorded: bool = False
+    complete: bool = True
+    modelled: dict[str, Provenance] = field(default_factory=dict)
+    _batches: dict[str, list[Batch]] = field(default_factory=lambda: {t: [] for t in TABLES})
+    _codes: dict[str, int] = field(default_factory=dict)
+    _threads: dict[str, int] = field(default_factory=dict)
+    _warnings: dict[str, tuple[str, int]] = field(default_factory=dict)
+    _order: dict[str, Int64] = field(default_factory=dict)
+
+    def text(self, value: str | None) -> int:
+        """The code of a string; -1 for None."""
+        return -1 if value is None else self._codes.setdefault(value, len(self._codes))
+
+    def thread(self, process: object, thread: object) -> int:
+        """The number of a host thread; 24572 and "24572" are the same (2021 files mix them)."""
+        return self._threads.setdefault(f"{process}/{thread}", len(self._threads))
+
+    def warn(self, code: str, message: str, count: int = 1) -> None:
+        """Count something skipped, repaired or clipped; the first message of a code is kept."""
+        if count:
+            first, seen = self._warnings.get(code, (message, 0))
+            self._warnings[code] = (first, seen + count)
+
+    def add(self, table: str, batch: Mapping[str, Sequence[int] | Sequence[float] | Any]) -> None:
+        """Append equally long columns; a column left out is absent in every row of the batch."""
+        arrays = {name: np.asarray(values) for name, values in batch.items()}
+        if len({len(values) for values in arrays.values()}) > 1 or not set(arrays) <= set(
+            TABLES[table]
+        ):
+            raise InvalidRecordError("a batch has unknown or unequal columns", where=table)
+        self._batches[table].append(arrays)
+
+    def event(self, table: str, **values: int | float | str | None) -> None:
+        """Append one row, text as it is: for readers of small files, and for tests."""
+        columns = TABLES[table]
+        row = {
+            name: [self.text(value) if columns[name] == "text" else value]  # type: ignore[arg-type]
+            for name, value in values.items()
+            if value is not None
+        }
+        self.add(table, row)
+
+    def build(self) -> Trace:
+        """Sort, attribute, freeze; the trace is checked."""
+        raw = {table: self._concatenate(table) for table in TABLES}
+        self._renumber(raw["comms"])
+        linking.link(raw, MISSING)
+        names = np.array(list(self._codes), dtype=object)
+        frames = {table: _frame(table, columns, names) for table, columns in raw.items()}
+        trace = Trace(
+            **frames,
+            info=TraceInfo(
+                source=self.source,
+                rank=self.rank,
+                world_size=self.world_size,
+                versions=dict(self.versions),
+                threads=tuple(self._threads),
+                shapes_recorded=self.shapes_recorded,
+                stacks_recorded=self.stacks_recorded,
+                complete=self.complete,
+            ),
+            provenance=self._provenance(frames),
+            warnings=tuple(
+                Warning_(code=code, message=message, count=count)
+                for code, (message, count) in self._warnings.items()
+            ),
+        )
+        trace.check()
+        return trace
+
+    def _concatenate(self, table: str) -> Batch:
+        batches = self._batches.pop(table)
+        length = sum(len(next(iter(b.values()))) for b in batches if b)
+        result: Batch = {}
+        for name, kind in TABLES[table].items():
+            column = np.full(length, _absent(name, kind, self.rank), dtype=_DTYPES[kind])
+            at = 0
+            for batch in batches:
+                size = len(next(iter(batch.values())))
+                if name in batch:
+                    column[at : at + size] = batch.pop(name) if len(batch) > 1 else batch[name]
+                at += size
+            result[name] = column
+        if "start_ns" in result:
+            # Longer first: a parent that starts with its child comes before it.
+            order = np.lexsort((-result["duration_ns"], result["start_ns"]))
+            for name in result:
+                result[name] = result[name][order]
+            self._order[table] = order
+        return result
+
+    def _renumber(self, comms: Batch) -> None:
+        """`comms.kernel` counts kernels as they were added; after sorting they have other rows."""
+        order = self._order["kernels"]
+        row_of = np.empty(len(order), dtype=np.int64)
+        row_of[order] = np.arange(len(order))
+        comms["kernel"] = row_of[comms["kernel"]]
+
+    def _provenance(self, frames: Mapping[str, pd.DataFrame]) -> dict[str, Provenance]:
+        result: dict[str, Provenance] = {}
+        for table, frame in frames.items():
+            for column in frame.columns:
+                key = f"{table}.{column}"
+                filled = bool(frame[column].notna().any())
+                given = self.modelled.get(key, "measured")
+                result[key] = given if filled else "unknown"
+        return result
+
+
+_DTYPES: dict[ColumnType, Any] = {
+    "int": np.int64,
+    "int?": np.int64,
+    "float?": np.float64,
+    "text": np.int32,
+}
+
+
+def _absent(name: str, kind: ColumnType, rank: int) -> int | float:
+    if name == "rank":
+        return rank
+    return {"int": 0, "int?": MISSING, "float?": float("nan"), "text": -1}[kind]
+
+
+def _frame(table: str, columns: Batch, names: NDArray[Any]) -> pd.DataFrame:
+    series: dict[str, Any] = {}
+    for name, kind in TABLES[table].items():
+        values = columns.pop(name)
+        if kind == "text":
+            series[name] = _categorical(values, names)
+        elif kind == "int?":
+            absent = values == MISSING
+            series[name] = pd.arrays.IntegerArray(np.where(absent, 0, values), absent)
+        elif kind == "float?":
+            absent = np.isnan(values)
+            series[name] = pd.arrays.FloatingArray(np.where(absent, 0.0, values), absent)
+        else:
+            series[name] = values
+    return pd.DataFrame(series, copy=False)
+
+
+def _categorical(codes: NDArray[Any], names: NDArray[Any]) -> pd.Categorical:
+    """The codes of one column against only the strings that occur in it, in order of first use in the file."""
+    used = np.unique(codes)
+    used = used[used >= 0]
+    own = np.searchsorted(used, codes).astype(np.int32)
+    own[codes < 0] = -1
+    return pd.Categorical.from_codes(own, categories=pd.Index(names[used], dtype=object))

@@ -1,0 +1,1 @@
+"""Pure functions from a `Trace` or a `Graph` to findings, plans and metrics; one file per rule."""

@@ -1,0 +1,280 @@
+"""The metrics that a trace can give, each with its definition; and the table of kernels.
+
+Definitions are part of the product (they are printed with the numbers). Whole-trace figures carry the plain name;
+`…_per_step…` figures are the median over the steps, with every step's value beside it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from advisor.model.base import Provenance
+from advisor.model.report import KernelRow, Metric
+from advisor.model.trace import Trace
+from analyzers.activities import NONE, Activities, activities, host_steps, step_of
+from analyzers.intervals import intersect
+from analyzers.kernel_roles import classify
+from analyzers.starvation import Starvation, starvation
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints: TypeAlias = NDArray[np.int64]
+    Figure: TypeAlias = Callable[[Activities], int | float | None]
+
+STEP_PREFIX = "ProfilerStep#"
+_OPS_SHOWN = 5
+
+
+def trace_metrics(trace: Trace, step_prefix: str = STEP_PREFIX) -> dict[str, Metric]:
+    """All metrics of the trace; per-step ones are unknown (None) where no range has the prefix."""
+    found = activities(trace)
+    steps = trace.steps(step_prefix)
+    step = step_of(found, steps)
+    metrics = {name: _whole(figure(found), unit, text) for name, unit, text, figure in _FIGURES} | {
+        name.removesuffix("_ns") + "_per_step" + ("_ns" if name.endswith("_ns") else ""): _stepped(
+            [figure(found.where(step == row)) for row in range(len(steps))], unit, text
+        )
+        for name, unit, text, figure in _FIGURES
+    }
+    metrics["kernel_launches_per_step"] = _launches(trace, steps)
+    metrics |= _starved(starvation(trace, found), step, len(steps))
+    return _doubted(trace, found, step, len(steps), metrics)
+
+
+def _kernel_count(found: Activities) -> int:
+    return int(found.kernel.sum())
+
+
+def _kernel_sum(found: Activities) -> int:
+    return int((found.end - found.start)[found.kernel].sum())
+
+
+def _kernel_busy(found: Activities) -> int:
+    return found.where(found.kernel).busy()
+
+
+def _span(found: Activities) -> int | None:
+    """Per device, then the longest: devices run side by side."""
+    only = found.where(found.kernel)
+    if not len(only.start):
+        return None
+    return max(
+        int(only.end[here].max() - only.start[here].min())
+        for here in (only.device == device for device in np.unique(only.device))
+    )
+
+
+def _idle(found: Activities) -> float | None:
+    """Over all devices: 1 − (busy inside each span) / (sum of spans)."""
+    busy = span = 0
+    for device in np.unique(found.device[found.kernel]):
+        kernels = found.kernel & (found.device == device)
+        first, last = found.start[kernels].min(), found.end[kernels].max()
+        here = found.where(found.device == device)
+        clipped = here._replace(start=np.maximum(here.start, first), end=np.minimum(here.end, last))
+        busy += clipped.on(device).length()
+        span += int(last - first)
+    return 1 - busy / span if span else None
+
+
+def _comm(found: Activities) -> int:
+    return found.where(found.communication).busy()
+
+
+def _exposed(found: Activities) -> int:
+    comm, compute = (
+        found.where(found.communication),
+        found.where(found.kernel & ~found.communication),
+    )
+    total = 0
+    for device in np.unique(comm.device):
+        mine = comm.on(device)
+        total += mine.length() - intersect(mine, compute.on(device)).length()
+    return total
+
+
+_FIGURES: tuple[tuple[str, str, str, Figure], ...] = (
+    ("kernels", "count", "kernel executions, also those inside graphs", _kernel_count),
+    (
+        "kernel_time_sum_ns",
+        "ns",
+        "sum of kernel durations; overlapping kernels count twice, so it is never used as busy time",
+        _kernel_sum,
+    ),
+    (
+        "gpu_busy_ns",
+        "ns",
+        "union of kernel intervals per device, summed over devices",
+        _kernel_busy,
+    ),
+    (
+        "gpu_span_ns",
+        "ns",
+        "first kernel start to last kernel end, on the device where it is longest",
+        _span,
+    ),
+    (
+        "gpu_idle_fraction",
+        "fraction",
+        "1 − (union of kernels, copies and memsets within the span) / span; profiling itself stretches "
+        "host-bound steps, so compare with the clean step time",
+        _idle,
+    ),
+    ("comm_union_ns", "ns", "union of communication kernels per device", _comm),
+    (
+        "exposed_comm_ns",
+        "ns",
+        "union of communication kernels minus its intersection with the union of all other kernels",
+        _exposed,
+    ),
+)
+
+
+def _whole(value: int | float | None, unit: str, definition: str) -> Metric:
+    provenance: Provenance = "unknown" if value is None else "measured"
+    return Metric(value=value, unit=unit, provenance=provenance, definition=definition)
+
+
+def _stepped(values: list[int | float | None], unit: str, definition: str) -> Metric:
+    known = [value for value in values if value is not None]
+    middle = statistics.median(known) if known else None
+    if middle is not None and unit == "ns":
+        middle = round(middle)
+    return Metric(
+        value=middle,
+        unit=unit,
+        provenance="measured" if known else "unknown",
+        definition=f"median over steps, activities launched in the step: {definition}",
+        per_step=tuple(values),
+    )
+
+
+def _launches(trace: Trace, steps: pd.DataFrame) -> Metric:
+    calls = trace.launches
+    launching = calls[calls["kind"].isin(("kernel", "graph"))]
+    rows = host_steps(launching["start_ns"].to_numpy(), steps)
+    return _stepped(
+        [int((rows == row).sum()) for row in range(len(steps))],
+        "count",
+        "calls of the kernel launch API (CUDA and HIP, runtime and driver) plus graph launches, each once",
+    )
+
+
+def _starved(gaps: Starvation, step: Ints, steps: int) -> dict[str, Metric]:
+    """`starved_ns` and its two causes, and the gap time nothing can be said about."""
+    text = (
+        "per device, for each gap that a kernel ends: time from the gap's start to that kernel's launch "
+        "(at most the gap)"
+    )
+    parts = {
+        "starved": (gaps.starved_ns, text),
+        "starved_synchronisation": (
+            gaps.starved_ns * gaps.synchronised,
+            f"{text}; gaps that began while the launching thread was inside a synchronising call",
+        ),
+        "starved_dispatch": (
+            gaps.starved_ns * ~gaps.synchronised,
+            f"{text}; gaps that began while the launching thread was free to launch",
+        ),
+        "starved_unattributed": (
+            gaps.gap_ns * ~gaps.attributed,
+            "gaps ended by a kernel whose launch was not recorded, in full",
+        ),
+    }
+    owner = step[gaps.activity]
+    metrics = {}
+    for name, (lengths, definition) in parts.items():
+        metrics[f"{name}_ns"] = _whole(int(lengths.sum()), "ns", definition)
+        per_step = [int(lengths[owner == row].sum()) for row in range(steps)]
+        metrics[f"{name}_per_step_ns"] = _stepped(per_step, "ns", definition)
+    return metrics
+
+
+def _doubted(
+    trace: Trace, found: Activities, step: Ints, steps: int, metrics: dict[str, Metric]
+) -> dict[str, Metric]:
+    """Idle and starved figures lowered to `estimated` where the trace lacks device events it should have."""
+    why = doubts(trace, found, step, steps)
+    if not why:
+        return metrics
+    return {
+        name: Metric(
+            value=m.value,
+            unit=m.unit,
+            provenance="estimated" if m.provenance == "measured" else m.provenance,
+            definition=f"UNRELIABLE here ({why}): {m.definition}",
+            per_step=m.per_step,
+        )
+        if "idle" in name or "starved" in name
+        else m
+        for name, m in metrics.items()
+    }
+
+
+def doubts(trace: Trace, found: Activities, step: Ints, steps: int) -> str:
+    """Why idle time may be recording that is missing; "" where nothing speaks for it."""
+    graphs = np.flatnonzero((trace.launches["kind"] == "graph").to_numpy())
+    recorded = np.intersect1d(graphs, found.launch)
+    if len(recorded) < len(graphs):
+        return f"{len(graphs) - len(recorded)} of {len(graphs)} graph launches have no recorded kernels"
+    empty = steps - len(np.unique(step[(step != NONE) & found.kernel]))
+    return f"{empty} of {steps} steps have no kernels" if empty else ""
+
+
+def gpu_busy_by_range(trace: Trace, prefix: str) -> dict[str, list[int]]:
+    """For host ranges named `<prefix><variant>`: busy ns of each occurrence, in order of time, by variant.
+
+    Busy is the union of kernels, copies and memsets launched inside the occurrence (per device, summed).
+    """
+    found = activities(trace)
+    ranges = trace.steps(prefix)
+    owner = step_of(found, ranges)
+    result: dict[str, list[int]] = {}
+    for row, name in enumerate(ranges["name"].astype(str)):
+        variant = name.removeprefix(prefix)
+        result.setdefault(variant, []).append(found.where(owner == row).busy())
+    return result
+
+
+def kernel_rows(trace: Trace, steps: pd.DataFrame) -> tuple[KernelRow, ...]:
+    """Kernels by name, most expensive first; per step over `steps`, or over the whole trace if there are none."""
+    kernels = trace.kernels
+    if len(steps):
+        found = activities(trace)
+        kernels = kernels[step_of(found, steps)[: len(kernels)] != NONE]
+    divisor = max(len(steps), 1)
+    op_names = trace.ops["name"].astype(object)
+    rows = [
+        _kernel_row(str(name), group, divisor, op_names)
+        for name, group in kernels.groupby("name", observed=True, sort=False)
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.name)))
+
+
+def _kernel_row(
+    name: str, group: pd.DataFrame, divisor: int, op_names: pd.Series[str]
+) -> KernelRow:
+    def largest(column: str) -> int | None:
+        known = group[column].dropna()
+        return int(known.max()) if len(known) else None
+
+    occupancy = group["occupancy_estimated"].dropna()
+    ops = op_names.iloc[group["op"].dropna().astype(int)].value_counts()
+    known = classify(name)
+    return KernelRow(
+        name=name,
+        role=known.role,
+        library=known.library,
+        count=len(group) / divisor,
+        time_ns=round(int(group["duration_ns"].sum()) / divisor),
+        registers_per_thread=largest("registers_per_thread"),
+        local_bytes_per_thread=largest("local_bytes_per_thread"),
+        occupancy_estimated=float(occupancy.mean()) if len(occupancy) else None,
+        ops=tuple(str(op) for op in ops.index[:_OPS_SHOWN]),
+    )

@@ -1,0 +1,48 @@
+"""One module per source of traces: bytes in, `Trace` out. `READERS` is the whole list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from advisor.errors import UnreadableError
+from advisor.model.trace import Trace
+from collectors import kineto
+from collectors.bytes_in import Source
+
+
+class Reader(NamedTuple):
+    """A format: `sniff` looks at the first bytes after decompression, `read` makes the trace."""
+
+    name: str
+    sniff: Callable[[bytes], bool]
+    read: Callable[[Path], Trace]
+
+
+READERS: tuple[Reader, ...] = (Reader("kineto", kineto.sniff, kineto.read),)
+
+
+class UnknownFormatError(UnreadableError):
+    """No reader, or more than one, recognises a file."""
+
+    code = "unknown-format"
+
+
+def read_trace(path: Path) -> Trace:
+    """The trace in `path`, by the one reader that recognises its content; raises `UnreadableError`."""
+    head = Source(path).head()
+    matches = [reader for reader in READERS if reader.sniff(head)]
+    if len(matches) == 1:
+        return matches[0].read(path)
+    known = ", ".join(reader.name for reader in matches or READERS)
+    if matches:
+        raise UnknownFormatError("matches several formats", where=str(path), why=known)
+    looks = head.lstrip()[:1]
+    why = "it is a web page" if looks == b"<" else f"its content matches none of: {known}"
+    raise UnknownFormatError(
+        "is no trace this program reads",
+        where=str(path),
+        why=why,
+        remedy="export it with torch.profiler's export_chrome_trace",
+    )

@@ -1,0 +1,118 @@
+"""Kineto (PyTorch profiler) JSON to `Trace`: any age, plain or compressed, damaged or whole."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from advisor.errors import UnreadableError
+from advisor.model.trace import Trace, TraceBuilder
+from collectors.bytes_in import Source
+from collectors.kineto_events import CATEGORIES, Collector
+from collectors.kineto_stream import EventStream
+
+_MARKS = re.compile(
+    rb'"(schemaVersion|deviceProperties|computeProperties|baseTimeNanoseconds)"\s*:'
+)
+_CATEGORY = re.compile(
+    rb'"cat"\s*:\s*"(%s|python_function|cpu_instant_event|ac2g|fwdbwd)"'
+    % b"|".join(name.encode() for name in CATEGORIES)
+)
+_VERSIONS = (
+    "cuda_runtime_version",
+    "cuda_driver_version",
+    "cupti_version",
+    "hip_runtime_version",
+    "hip_driver_version",
+    "roctracer_version",
+)
+_DAMAGE = {
+    "event_dropped": "events that are no valid JSON were left out",
+    "field_dropped": "arguments of the wrong type were left out",
+    "number_not_finite": "NaN or infinite numbers were read as absent",
+    "escape_repaired": "backslashes that escape nothing were read as themselves",
+    "control_character_repaired": "control characters inside strings were escaped",
+    "utf8_repaired": "events with invalid UTF-8 were read with replacement characters",
+    "metadata_skipped": "the file's own description could not be read",
+}
+
+
+def sniff(head: bytes) -> bool:
+    """Whether a file that begins (decompressed) with `head` is Kineto JSON."""
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if text.startswith(b"{"):
+        return bool(_MARKS.search(text) or _CATEGORY.search(text)) or b'"traceEvents"' in text[:64]
+    return text.startswith(b"[") and bool(_CATEGORY.search(text))
+
+
+def read(path: Path) -> Trace:
+    """The whole file as a checked trace; raises `UnreadableError` if it holds no event of ours."""
+    source = Source(path)
+    stream = EventStream(source)
+    builder = TraceBuilder(source="kineto")
+    collector = Collector(builder)
+    for events in stream:
+        collector.take(events)
+    collector.flush()
+    if not collector.events:
+        raise UnreadableError(
+            "holds no events", where=str(path), remedy="profile at least one step"
+        )
+    _describe(builder, stream.metadata)
+    _warn(builder, stream, source)
+    return builder.build()
+
+
+def _describe(builder: TraceBuilder, metadata: dict[str, Any]) -> None:
+    """Rank, versions and devices from the metadata around the events."""
+    distributed = metadata.get("distributedInfo")
+    if isinstance(distributed, dict):
+        builder.rank = _integer(distributed.get("rank")) or 0
+        builder.world_size = _integer(distributed.get("world_size")) or 1
+    builder.versions = {k: str(metadata[k]) for k in _VERSIONS if k in metadata}
+    builder.shapes_recorded = bool(metadata.get("record_shapes"))
+    builder.stacks_recorded = bool(metadata.get("with_stack"))
+    devices = metadata.get("deviceProperties", metadata.get("computeProperties"))
+    for device in devices if isinstance(devices, list) else ():
+        if isinstance(device, dict) and _integer(device.get("id")) is not None:
+            builder.event("devices", **_device(device), rank=builder.rank)
+
+
+def _device(properties: dict[str, Any]) -> dict[str, int | str | None]:
+    def first(*names: str) -> int | None:
+        return next((v for n in names if (v := _integer(properties.get(n))) is not None), None)
+
+    return {
+        "device": first("id"),
+        "name": str(properties.get("name") or "") or None,
+        "compute_major": first("computeMajor", "major"),
+        "compute_minor": first("computeMinor", "minor"),
+        "multiprocessors": first("numSms", "multiProcessorCount"),
+        "warp_size": first("warpSize"),
+        "memory_bytes": first("totalGlobalMem"),
+        "registers_per_multiprocessor": first("regsPerMultiprocessor"),
+        "shared_bytes_per_multiprocessor": first(
+            "sharedMemPerMultiprocessor", "maxSharedMemoryPerMultiProcessor"
+        ),
+        "shared_bytes_per_block": first("sharedMemPerBlockOptin", "sharedMemPerBlock"),
+        "threads_per_multiprocessor": first(
+            "maxThreadsPerMultiprocessor", "maxThreadsPerMultiProcessor"
+        ),
+    }
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _warn(builder: TraceBuilder, stream: EventStream, source: Source) -> None:
+    for kind, count in stream.damage.counts.items():
+        builder.warn(kind, f"{_DAMAGE[kind]} (first at byte {stream.damage.first[kind]})", count)
+    if not stream.whole or source.truncated:
+        builder.complete = False
+        why = source.truncated or "the JSON ends early"
+        builder.warn(
+            "truncated",
+            f"{why}: complete events were kept, {stream.dropped_bytes} bytes at the end dropped",
+        )

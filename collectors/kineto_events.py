@@ -1,0 +1,398 @@
+"""Kineto events as typed structs, and their columns: lists of events in, batches for the `TraceBuilder` out.
+
+Spellings of all ages: 2021 (`Operator`, `external id`, `theoretical occupancy %`), 2022-26.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+import numpy as np
+from msgspec import Raw
+
+from advisor.model.trace import MISSING, TraceBuilder
+from collectors.api_calls import call_kind, sync_kind
+from collectors.kineto_numbers import INVALID, nanoseconds
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints: TypeAlias = NDArray[np.int64]
+
+# Events are turned into columns so many at a time: enough to make numpy cheap, few enough to stay in cache.
+FLUSH_EVENTS = 16_384
+STEP_PREFIX = "ProfilerStep"
+_MAX_DURATION_NS = 24 * 3600 * 10**9
+
+
+def _named(name: str, default: Any = Raw()) -> Any:  # noqa: B008 - an immutable empty value
+    return msgspec.field(name=name, default=default)
+
+
+class Args(msgspec.Struct, gc=False, frozen=True):
+    """The arguments that any reader of ours uses; all others are skipped by the decoder."""
+
+    external: int | None = _named("External id", MISSING)
+    external_2021: int | None = _named("external id", MISSING)
+    correlation: int | None = MISSING
+    device: int | None = MISSING
+    stream: int | None = MISSING
+    registers: int | None = _named("registers per thread", MISSING)
+    shared: int | None = _named("shared memory", MISSING)
+    occupancy: float | None = _named("est. achieved occupancy %", None)
+    occupancy_2021: float | None = _named("theoretical occupancy %", None)
+    limits: Raw = _named("occupancy")
+    graph: int | None = _named("graph id", MISSING)
+    graph_node: int | None = _named("graph node id", MISSING)
+    grid: Raw = Raw()
+    block: Raw = Raw()
+    bytes_: int | None = _named("bytes", MISSING)
+    shapes: Raw = _named("Input Dims")
+    shapes_2021: Raw = _named("Input dims")
+    dtypes: Raw = _named("Input type")
+    strides: Raw = _named("Input Strides")
+    values: Raw = _named("Concrete Inputs")
+    record: int | None = _named("Record function id", MISSING)
+    sequence: int | None = _named("Sequence number", MISSING)
+    forward: int | None = _named("Fwd thread id", MISSING)
+    collective: Raw = _named("Collective name")
+    elements_in: int | None = _named("In msg nelems", MISSING)
+    elements_out: int | None = _named("Out msg nelems", MISSING)
+    dtype: Raw = Raw()
+    group: Raw = _named("Process Group Name")
+    group_size: int | None = _named("Group size", MISSING)
+
+
+NO_ARGS = Args()
+
+
+class Event(msgspec.Struct, gc=False):
+    """One trace event; times stay text until they are turned into integers exactly."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    ts: Raw = Raw()
+    dur: Raw = Raw()
+    pid: int | str | None = None
+    tid: int | str | None = None
+    args: Args = NO_ARGS
+
+
+# Category as written → table it feeds.
+CATEGORIES: dict[str, str] = {
+    "kernel": "kernels",
+    "Kernel": "kernels",
+    "gpu_memcpy": "copies",
+    "Memcpy": "copies",
+    "gpu_memset": "copies",
+    "Memset": "copies",
+    "cpu_op": "ops",
+    "Operator": "ops",
+    "cuda_runtime": "calls",
+    "cuda_driver": "calls",
+    "Runtime": "calls",
+    "user_annotation": "ranges",
+    "gpu_user_annotation": "device_ranges",
+}
+_ARGS = {name: attrgetter(f"args.{name}") for name in Args.__struct_fields__}
+_NAME, _TS, _DUR = attrgetter("name"), attrgetter("ts"), attrgetter("dur")
+_PROCESS_THREAD = attrgetter("pid", "tid")
+
+
+class Collector:
+    """Sorts events by table and hands full batches to the builder."""
+
+    def __init__(self, builder: TraceBuilder) -> None:
+        self.builder = builder
+        self.events = 0
+        self._pending: dict[str, list[Event]] = {table: [] for table in CATEGORIES.values()}
+        self._waiting = 0
+        self._texts: dict[bytes, int] = {}
+        self._sizes: dict[bytes, tuple[int, int, int]] = {}
+        self._kernels = 0
+
+    def take(self, events: list[Event]) -> None:
+        """Accept the events of one chunk."""
+        self.events += len(events)
+        add = {category: self._pending[table].append for category, table in CATEGORIES.items()}
+        find = add.get
+        for event in events:
+            append = find(event.cat)
+            if append is not None:
+                append(event)
+        self._waiting += len(events)
+        if self._waiting >= FLUSH_EVENTS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Turn everything waiting into columns."""
+        kept = {table: _complete(events) for table, events in self._pending.items()}
+        self._pending = {table: [] for table in kept}
+        self._waiting = 0
+        every = [event for events in kept.values() for event in events]
+        times = nanoseconds([bytes(raw) for raw in map(_TS, every)])
+        spans = nanoseconds([bytes(raw) for raw in map(_DUR, every)])
+        at = 0
+        for table, events in kept.items():
+            start, duration = times[at : at + len(events)], spans[at : at + len(events)]
+            at += len(events)
+            good = (start != INVALID) & (duration >= 0) & (duration <= _MAX_DURATION_NS)
+            if not good.all():
+                events = [e for e, keep in zip(events, good.tolist(), strict=True) if keep]  # noqa: PLW2901
+                self._excluded(start, duration)
+                start, duration = start[good], duration[good]
+            if events:
+                batch: dict[str, Any] = {"start_ns": start, "duration_ns": duration}
+                _WRITERS[table](self, events, batch)
+
+    def _excluded(self, start: Ints, duration: Ints) -> None:
+        untimed = (start == INVALID) | (duration == INVALID)
+        self.builder.warn(
+            "event_untimed",
+            "events without a readable time were left out",
+            int(untimed.sum()),
+        )
+        self.builder.warn(
+            "duration_impossible",
+            "events with a negative duration, or one above a day, were left out",
+            int((~untimed & ((duration < 0) | (duration > _MAX_DURATION_NS))).sum()),
+        )
+
+    def _names(self, events: list[Event]) -> list[int]:
+        return [self.builder.text(name) for name in map(_NAME, events)]
+
+    def _threads(self, events: list[Event]) -> list[int]:
+        return [self.builder.thread(*pair) for pair in map(_PROCESS_THREAD, events)]
+
+    def _json(self, events: list[Event], field: str) -> list[int]:
+        """Codes of a JSON argument kept as text; each distinct text is decoded once."""
+        return [self._text_code(bytes(raw)) for raw in map(_ARGS[field], events)]
+
+    def _text_code(self, raw: bytes) -> int:
+        code = self._texts.get(raw)
+        if code is None:
+            text = raw.decode("utf-8", "replace") if raw and raw != b"null" else None
+            if text is not None and text.startswith('"'):
+                text = str(msgspec.json.decode(raw))
+            code = self._texts[raw] = self.builder.text(text)
+        return code
+
+    def _triples(self, events: list[Event], field: str) -> Ints:
+        """Grid or block as three columns."""
+        sizes = self._sizes
+        rows = []
+        for raw in map(_ARGS[field], events):
+            key = bytes(raw)
+            if key not in sizes:
+                sizes[key] = _triple(key)
+            rows.append(sizes[key])
+        return np.array(rows, dtype=np.int64).T
+
+
+def _complete(events: list[Event]) -> list[Event]:
+    return [event for event in events if event.ph == "X"]
+
+
+def _ints(events: list[Event], field: str) -> Ints:
+    values = list(map(_ARGS[field], events))
+    try:
+        return np.array(values, dtype=np.int64)
+    except (TypeError, OverflowError):  # a null, or a number that is no id of ours
+        return np.array([v if _is_int64(v) else MISSING for v in values], dtype=np.int64)
+
+
+def _is_int64(value: int | None) -> bool:
+    return value is not None and -(2**63) <= value < 2**63
+
+
+def _either(events: list[Event], new: str, old: str) -> Ints:
+    first = _ints(events, new)
+    return (
+        np.where(first == MISSING, _ints(events, old), first) if (first == MISSING).any() else first
+    )
+
+
+def _triple(raw: bytes) -> tuple[int, int, int]:
+    try:
+        x, y, z = msgspec.json.decode(raw, type=tuple[int, int, int])
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return MISSING, MISSING, MISSING
+    return x, y, z
+
+
+def _fractions(events: list[Event]) -> NDArray[np.float64]:
+    """Kineto's occupancy in percent, which was called "theoretical" in 2021 though it never was."""
+    values = [
+        new if new is not None else old
+        for new, old in map(attrgetter("args.occupancy", "args.occupancy_2021"), events)
+    ]
+    return np.array(values, dtype=np.float64) / 100
+
+
+def _places(events: list[Event], batch: dict[str, Any]) -> None:
+    """Device and stream: from the arguments, else from the row the event is drawn in."""
+    device, stream = _ints(events, "device"), _ints(events, "stream")
+    for index in np.flatnonzero((device == MISSING) | (stream == MISSING)):
+        event = events[index]
+        if device[index] == MISSING and isinstance(event.pid, int):
+            device[index] = event.pid
+        if stream[index] == MISSING and isinstance(event.tid, int):
+            stream[index] = event.tid
+    batch["device"], batch["stream"] = device, stream
+    batch["correlation"] = _ints(events, "correlation")
+    batch["external_id"] = _either(events, "external", "external_2021")
+
+
+def _kernels(self: Collector, events: list[Event], batch: dict[str, Any]) -> None:
+    batch["name"] = self._names(events)
+    _places(events, batch)
+    for field in ("grid", "block"):
+        triples = self._triples(events, field)
+        for axis, values in zip("xyz", triples, strict=True):
+            batch[f"{field}_{axis}"] = values
+    batch["registers_per_thread"] = _ints(events, "registers")
+    batch["shared_bytes"] = _ints(events, "shared")
+    batch["occupancy_estimated"] = _fractions(events)
+    batch["occupancy_limiter"] = [self.builder.text(_limiter(e.args.limits)) for e in events]
+    batch["graph_id"] = _zero_is_absent(_ints(events, "graph"))
+    batch["graph_node_id"] = _zero_is_absent(_ints(events, "graph_node"))
+    self.builder.add("kernels", batch)
+    _comms(self, events)
+    self._kernels += len(events)
+
+
+def _limiter(limits: Raw) -> str | None:
+    raw = bytes(limits)
+    if not raw:
+        return None
+    try:
+        return msgspec.json.decode(raw, type=_Limits).limitingFactors or None
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return None
+
+
+class _Limits(msgspec.Struct):
+    limitingFactors: str = ""  # noqa: N815 - the file's spelling
+
+
+def _zero_is_absent(ids: Ints) -> Ints:
+    """CUPTI writes graph id 0 for a kernel that is in no graph."""
+    return np.where(ids == 0, MISSING, ids)
+
+
+def _comms(self: Collector, events: list[Event]) -> None:
+    rows = [i for i, event in enumerate(events) if bytes(event.args.collective)]
+    if rows:
+        chosen = [events[i] for i in rows]
+        self.builder.add(
+            "comms",
+            {
+                "kernel": np.array(rows) + self._kernels,
+                "collective": self._json(chosen, "collective"),
+                "elements_in": _ints(chosen, "elements_in"),
+                "elements_out": _ints(chosen, "elements_out"),
+                "dtype": self._json(chosen, "dtype"),
+                "group": self._json(chosen, "group"),
+                "group_size": _ints(chosen, "group_size"),
+            },
+        )
+
+
+def _copies(self: Collector, events: list[Event], batch: dict[str, Any]) -> None:
+    batch["name"] = self._names(events)
+    _places(events, batch)
+    text = self.builder.text
+    sets = ["memset" in event.cat.lower() for event in events]
+    batch["kind"] = [text("set" if is_set else "copy") for is_set in sets]
+    batch["direction"] = [
+        text(None if is_set else _direction(event.name))
+        for event, is_set in zip(events, sets, strict=True)
+    ]
+    batch["bytes"] = _ints(events, "bytes_")
+    self.builder.add("copies", batch)
+
+
+def _direction(name: str) -> str | None:
+    """`Memcpy HtoD (Pinned -> Device)` → HtoD."""
+    words = name.split()
+    return words[1] if len(words) > 1 and "to" in words[1] else None
+
+
+def _ops(self: Collector, events: list[Event], batch: dict[str, Any]) -> None:
+    """Operators; steps that files before 2022 list among them become ranges."""
+    steps = [i for i, e in enumerate(events) if e.name.startswith(STEP_PREFIX)]
+    if steps:
+        apart = {name: values[steps] for name, values in batch.items()}
+        _ranges(self, [events[i] for i in steps], apart)
+        keep = np.ones(len(events), dtype=bool)
+        keep[steps] = False
+        batch = {name: values[keep] for name, values in batch.items()}
+        events = [e for e, k in zip(events, keep.tolist(), strict=True) if k]
+        if not events:
+            return
+    batch["name"] = self._names(events)
+    batch["thread"] = self._threads(events)
+    batch["external_id"] = _either(events, "external", "external_2021")
+    for column, field in (
+        ("record_function_id", "record"),
+        ("sequence_number", "sequence"),
+        ("forward_thread", "forward"),
+    ):
+        batch[column] = _ints(events, field)
+    shapes = np.array(self._json(events, "shapes"), dtype=np.int64)
+    batch["input_shapes"] = shapes if (shapes >= 0).any() else self._json(events, "shapes_2021")
+    for column, field in (
+        ("input_dtypes", "dtypes"),
+        ("input_strides", "strides"),
+        ("input_values", "values"),
+    ):
+        batch[column] = self._json(events, field)
+    self.builder.add("ops", batch)
+
+
+def _calls(self: Collector, events: list[Event], batch: dict[str, Any]) -> None:
+    """API calls: synchronising ones to `syncs`, all others to `launches`."""
+    names = [event.name for event in events]
+    kinds = {name: (sync_kind(name), call_kind(name)) for name in set(names)}
+    batch["name"] = np.array(self._names(events))
+    batch["thread"] = np.array(self._threads(events))
+    batch["correlation"] = _ints(events, "correlation")
+    text = self.builder.text
+    is_sync = np.array([kinds[name][0] is not None for name in names])
+    sync = {column: values[is_sync] for column, values in batch.items()}
+    sync["kind"] = [text(kinds[name][0]) for name in names if kinds[name][0] is not None]
+    batch["external_id"] = _either(events, "external", "external_2021")
+    launch = {column: values[~is_sync] for column, values in batch.items()}
+    launch["kind"] = [text(kinds[name][1]) for name in names if kinds[name][0] is None]
+    self.builder.add("syncs", sync)
+    self.builder.add("launches", launch)
+
+
+def _ranges(self: Collector, events: list[Event], batch: dict[str, Any]) -> None:
+    _named_spans(self, events, batch, "host")
+
+
+def _device_ranges(self: Collector, events: list[Event], batch: dict[str, Any]) -> None:
+    _named_spans(self, events, batch, "device")
+
+
+def _named_spans(self: Collector, events: list[Event], batch: dict[str, Any], side: str) -> None:
+    batch["name"] = self._names(events)
+    batch["thread"] = self._threads(events)
+    batch["side"] = [self.builder.text(side)] * len(events)
+    self.builder.add("ranges", batch)
+
+
+Writer: TypeAlias = "Callable[[Collector, list[Event], dict[str, Any]], None]"
+_WRITERS: dict[str, Writer] = {
+    "kernels": _kernels,
+    "copies": _copies,
+    "ops": _ops,
+    "calls": _calls,
+    "ranges": _ranges,
+    "device_ranges": _device_ranges,
+}
