@@ -1,6 +1,6 @@
 """The device activities of a trace as plain arrays, and the step each of them belongs to.
 
-An activity belongs to the step that contains the start of its launch; without a launch it belongs to none.
+An activity belongs to the step that contains the start of its launch; without a launch to none.
 """
 
 from __future__ import annotations
@@ -36,7 +36,15 @@ class Activities(NamedTuple):
 
     def where(self, chosen: Flags) -> Activities:
         """The chosen ones."""
-        return Activities(*(column[chosen] for column in self))
+        return Activities(
+            self.start[chosen],
+            self.end[chosen],
+            self.device[chosen],
+            self.launch[chosen],
+            self.launch_start[chosen],
+            self.kernel[chosen],
+            self.communication[chosen],
+        )
 
     def busy(self) -> int:
         """Union of the intervals per device, summed over devices, in ns."""

@@ -1,6 +1,6 @@
 """Arithmetic on integer time intervals [start, end), as pairs of int64 arrays.
 
-`Spans` made by `merge` are sorted, disjoint, not touching and not empty; the other functions want such spans.
+`Spans` made by `merge` are sorted, disjoint, not touching, not empty; the others want such spans.
 """
 
 from __future__ import annotations

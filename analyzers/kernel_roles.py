@@ -1,7 +1,8 @@
 """What a kernel does and whose it is, told from its name alone.
 
-The first row that matches wins. A name proves little: `gemm_relu` does not prove a ReLU, so rows say what kind of
-work the kernel is, never which ops it fused. Each row names where the spelling was seen or is defined.
+The first row that matches wins. A name proves little (`gemm_relu` does not prove a ReLU), so rows
+say what kind of work the kernel is, never which ops it fused. Each row names where the spelling was
+seen or is defined.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Role = Literal[
 
 
 class Row(NamedTuple):
-    """A pattern searched in the name (case-sensitive), what it means, and the source of the spelling."""
+    """A pattern searched in the name, what it means, and where the spelling is from."""
 
     pattern: str
     role: Role

@@ -1,13 +1,14 @@
 """The metrics that a trace can give, each with its definition; and the table of kernels.
 
-Definitions are part of the product (they are printed with the numbers). Whole-trace figures carry the plain name;
-`…_per_step…` figures are the median over the steps, with every step's value beside it.
+Definitions are part of the product: they are printed with the numbers. Whole-trace figures have the
+plain name; per-step figures (`…_per_step`, `…_per_step_ns`) are the median over the steps, with
+every step's value beside it.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -104,7 +105,7 @@ _FIGURES: tuple[tuple[str, str, str, Figure], ...] = (
     (
         "kernel_time_sum_ns",
         "ns",
-        "sum of kernel durations; overlapping kernels count twice, so it is never used as busy time",
+        "sum of kernel durations; overlapping kernels count twice, so never used as busy time",
         _kernel_sum,
     ),
     (
@@ -122,8 +123,8 @@ _FIGURES: tuple[tuple[str, str, str, Figure], ...] = (
     (
         "gpu_idle_fraction",
         "fraction",
-        "1 − (union of kernels, copies and memsets within the span) / span; profiling itself stretches "
-        "host-bound steps, so compare with the clean step time",
+        "1 − (union of kernels, copies and memsets within the span) / span; profiling itself "
+        "stretches host-bound steps, so compare with the clean step time",
         _idle,
     ),
     ("comm_union_ns", "ns", "union of communication kernels per device", _comm),
@@ -141,7 +142,7 @@ def _whole(value: int | float | None, unit: str, definition: str) -> Metric:
     return Metric(value=value, unit=unit, provenance=provenance, definition=definition)
 
 
-def _stepped(values: list[int | float | None], unit: str, definition: str) -> Metric:
+def _stepped(values: Sequence[int | float | None], unit: str, definition: str) -> Metric:
     known = [value for value in values if value is not None]
     middle = statistics.median(known) if known else None
     if middle is not None and unit == "ns":
@@ -162,15 +163,15 @@ def _launches(trace: Trace, steps: pd.DataFrame) -> Metric:
     return _stepped(
         [int((rows == row).sum()) for row in range(len(steps))],
         "count",
-        "calls of the kernel launch API (CUDA and HIP, runtime and driver) plus graph launches, each once",
+        "kernel launch calls (CUDA and HIP, runtime and driver) plus graph launches, each once",
     )
 
 
 def _starved(gaps: Starvation, step: Ints, steps: int) -> dict[str, Metric]:
     """`starved_ns` and its two causes, and the gap time nothing can be said about."""
     text = (
-        "per device, for each gap that a kernel ends: time from the gap's start to that kernel's launch "
-        "(at most the gap)"
+        "per device, for each gap that a kernel ends: time from the gap's start to that kernel's "
+        "launch (at most the gap)"
     )
     parts = {
         "starved": (gaps.starved_ns, text),
@@ -199,7 +200,7 @@ def _starved(gaps: Starvation, step: Ints, steps: int) -> dict[str, Metric]:
 def _doubted(
     trace: Trace, found: Activities, step: Ints, steps: int, metrics: dict[str, Metric]
 ) -> dict[str, Metric]:
-    """Idle and starved figures lowered to `estimated` where the trace lacks device events it should have."""
+    """Idle and starved figures are only `estimated` where device events seem to be missing."""
     why = doubts(trace, found, step, steps)
     if not why:
         return metrics
@@ -222,15 +223,17 @@ def doubts(trace: Trace, found: Activities, step: Ints, steps: int) -> str:
     graphs = np.flatnonzero((trace.launches["kind"] == "graph").to_numpy())
     recorded = np.intersect1d(graphs, found.launch)
     if len(recorded) < len(graphs):
-        return f"{len(graphs) - len(recorded)} of {len(graphs)} graph launches have no recorded kernels"
+        missing = len(graphs) - len(recorded)
+        return f"{missing} of {len(graphs)} graph launches have no recorded kernels"
     empty = steps - len(np.unique(step[(step != NONE) & found.kernel]))
     return f"{empty} of {steps} steps have no kernels" if empty else ""
 
 
 def gpu_busy_by_range(trace: Trace, prefix: str) -> dict[str, list[int]]:
-    """For host ranges named `<prefix><variant>`: busy ns of each occurrence, in order of time, by variant.
+    """For host ranges named `<prefix><variant>`: busy ns of each occurrence, by variant, in order.
 
-    Busy is the union of kernels, copies and memsets launched inside the occurrence (per device, summed).
+    Busy is the union of kernels, copies and memsets launched inside the occurrence (per device,
+    summed).
     """
     found = activities(trace)
     ranges = trace.steps(prefix)
@@ -243,7 +246,7 @@ def gpu_busy_by_range(trace: Trace, prefix: str) -> dict[str, list[int]]:
 
 
 def kernel_rows(trace: Trace, steps: pd.DataFrame) -> tuple[KernelRow, ...]:
-    """Kernels by name, most expensive first; per step over `steps`, or over the whole trace if there are none."""
+    """Kernels by name, most expensive first; per step, or of the whole trace if it has no steps."""
     kernels = trace.kernels
     if len(steps):
         found = activities(trace)

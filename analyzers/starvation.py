@@ -1,9 +1,10 @@
 """Time the device stood idle because its next kernel had not been launched yet.
 
-For each gap [a, b) in a device's union of kernels, copies and memsets that kernel k ends, the device was starved
-for max(0, min(b, launch start of k) − a): before the launch the host was late, after it the device was. The gap is
-the fault of a synchronisation if the launching thread was inside a blocking call when the device ran dry (the host
-had itself forbidden to run ahead), else of dispatch: the host was simply slower than the device.
+For each gap [a, b) in a device's union of kernels, copies and memsets that kernel k ends, the
+device was starved for max(0, min(b, launch start of k) − a): before the launch the host was late,
+after it the device was. The gap is the fault of a synchronisation if the launching thread was
+inside a blocking call when the device ran dry (the host had itself forbidden to run ahead), else of
+dispatch: the host was simply slower than the device.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ BLOCKING = ("device", "stream", "event")
 
 
 class Starvation(NamedTuple):
-    """One element a gap that a kernel ends: its length starved, its kernel (an index of the activities), its cause."""
+    """One element for each gap that a kernel ends; `activity` is that kernel's place."""
 
     starved_ns: Ints
     activity: Ints

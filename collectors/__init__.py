@@ -30,7 +30,7 @@ class UnknownFormatError(UnreadableError):
 
 
 def read_trace(path: Path) -> Trace:
-    """The trace in `path`, by the one reader that recognises its content; raises `UnreadableError`."""
+    """The trace in `path`, by the one reader that knows its content; raises `UnreadableError`."""
     head = Source(path).head()
     matches = [reader for reader in READERS if reader.sniff(head)]
     if len(matches) == 1:

@@ -1,4 +1,4 @@
-"""What a runtime or driver API call does, by its name; version suffixes (`_v11060`, `_ptsz`) do not count.
+"""What a runtime or driver API call does, by its name; version suffixes (`_v11060`) do not count.
 
 Names: CUDA runtime and driver API references, HIP runtime API reference.
 """

@@ -1,7 +1,7 @@
 """Bytes in: compression, chunking and limits, in one place for every reader.
 
-`Source` yields decompressed chunks in bounded memory. A compressed file that ends early yields what could be
-decompressed and sets `truncated`; a file that expands beyond honest limits is an error.
+`Source` yields decompressed chunks in bounded memory. A compressed file that ends early yields what
+could be decompressed and sets `truncated`; a file that expands beyond honest limits is an error.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import zstandard
 from isal import isal_zlib
+from isal.igzip_lib import IsalError
 
 from advisor.errors import UnreadableError
 
@@ -28,7 +29,7 @@ _GZIP_WINDOW = 31
 
 
 class Source:
-    """A file as decompressed chunks; `truncated` says, after the last chunk, why it ended early ("" = whole)."""
+    """A file as decompressed chunks; `truncated` says afterwards why it ended early, if so."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -69,7 +70,9 @@ class Source:
 
     def _decompressed(self) -> Iterator[bytes]:
         if self._magic.startswith(_GZIP):
-            return self._streamed(lambda: isal_zlib.decompressobj(_GZIP_WINDOW), isal_zlib.error)
+            return self._streamed(
+                lambda: isal_zlib.decompressobj(_GZIP_WINDOW), cast("type[Exception]", IsalError)
+            )
         if self._magic == _ZSTD:
             return self._streamed(
                 lambda: zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError

@@ -29,7 +29,7 @@ _VERSIONS = (
 )
 _DAMAGE = {
     "event_dropped": "events that are no valid JSON were left out",
-    "field_dropped": "arguments of the wrong type were left out",
+    "event_repaired": "events were read without arguments of the wrong type or with a quote added",
     "number_not_finite": "NaN or infinite numbers were read as absent",
     "escape_repaired": "backslashes that escape nothing were read as themselves",
     "control_character_repaired": "control characters inside strings were escaped",

@@ -1,11 +1,12 @@
-"""Kineto events as typed structs, and their columns: lists of events in, batches for the `TraceBuilder` out.
+"""Kineto events as typed structs; lists of events in, batches for the `TraceBuilder` out.
 
 Spellings of all ages: 2021 (`Operator`, `external id`, `theoretical occupancy %`), 2022-26.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
+from itertools import compress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     Ints: TypeAlias = NDArray[np.int64]
 
-# Events are turned into columns so many at a time: enough to make numpy cheap, few enough to stay in cache.
+# So many events at a time become columns: enough for numpy, few enough for the cache.
 FLUSH_EVENTS = 16_384
 STEP_PREFIX = "ProfilerStep"
 _MAX_DURATION_NS = 24 * 3600 * 10**9
@@ -142,12 +143,10 @@ class Collector:
             at += len(events)
             good = (start != INVALID) & (duration >= 0) & (duration <= _MAX_DURATION_NS)
             if not good.all():
-                events = [e for e, keep in zip(events, good.tolist(), strict=True) if keep]  # noqa: PLW2901
                 self._excluded(start, duration)
-                start, duration = start[good], duration[good]
-            if events:
-                batch: dict[str, Any] = {"start_ns": start, "duration_ns": duration}
-                _WRITERS[table](self, events, batch)
+            if good.any():
+                batch: dict[str, Any] = {"start_ns": start[good], "duration_ns": duration[good]}
+                _WRITERS[table](self, list(compress(events, good.tolist())), batch)
 
     def _excluded(self, start: Ints, duration: Ints) -> None:
         untimed = (start == INVALID) | (duration == INVALID)
@@ -331,7 +330,7 @@ def _ops(self: Collector, events: list[Event], batch: dict[str, Any]) -> None:
         keep = np.ones(len(events), dtype=bool)
         keep[steps] = False
         batch = {name: values[keep] for name, values in batch.items()}
-        events = [e for e, k in zip(events, keep.tolist(), strict=True) if k]
+        events = list(compress(events, keep.tolist()))
         if not events:
             return
     batch["name"] = self._names(events)

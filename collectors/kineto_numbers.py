@@ -25,7 +25,8 @@ _DOT, _ZERO = 46, 48
 def nanoseconds(texts: Sequence[bytes]) -> Ints:
     """Each decimal number of microseconds in nanoseconds, half a nanosecond rounded to even.
 
-    Quoted numbers and exponents are read; NaN, infinities, empty text and numbers beyond int64 give `INVALID`.
+    Quoted numbers and exponents are read; NaN, infinities, empty text and what exceeds int64 give
+    `INVALID`.
     """
     if not texts:
         return np.empty(0, dtype=np.int64)
@@ -36,13 +37,13 @@ def nanoseconds(texts: Sequence[bytes]) -> Ints:
     digits[:, :] = full[:, :width]
     lengths = np.char.str_len(packed)
     value, simple = _fast(np.ascontiguousarray(digits.T), lengths)
-    for index in np.flatnonzero(~simple):
+    for index in np.flatnonzero(~simple).tolist():
         value[index] = _exact(texts[index])
     return value
 
 
 def _fast(columns: NDArray[np.uint8], lengths: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """(value, whether it is right) for plain `123` or `123.4`, `123.45`, `123.456`, one character column at a time."""
+    """(value, whether it is right) for plain `123` to `123.456`, a character column at a time."""
     count = columns.shape[1]
     value = np.zeros(count, dtype=np.int64)
     decimals = np.full(count, -1, dtype=np.int64)  # -1: no dot yet

@@ -1,8 +1,9 @@
 """The events of a Kineto JSON file, chunk by chunk, whatever its layout, damage or size.
 
-A chunk is cut at the last place in its tail that looks like a border between two events. Cutting inside a string
-or a nested object leaves JSON that cannot be decoded, so a chunk that decodes was cut rightly; one that does not is
-scanned exactly (strings and brackets) and, if it is damaged rather than badly cut, repaired.
+A chunk is cut at the last place in its tail that looks like a border between two events. Cutting
+inside a string or a nested object leaves JSON that cannot be decoded, so a chunk that decodes was
+cut rightly; one that does not is scanned exactly (strings and brackets) and, if it is damaged
+rather than badly cut, repaired.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from advisor.errors import UnreadableError
 from collectors.bytes_in import Source
 from collectors.kineto_events import Event
 
-MAX_EVENT_BYTES = 64 << 20
 MAX_METADATA_BYTES = 32 << 20
+# No honest event is this long; beyond it a quote must be missing.
+RESYNC_BYTES = 16 << 20
 _TAIL_BYTES = 1 << 16
 _BORDER = re.compile(rb'\}\s*,\s*(?=\{\s*"[^"\\]+"\s*:)')
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -29,6 +31,8 @@ _STRING_OR_NUMBER = re.compile(
     _STRING + rb"|-?\b(?:nan|inf|infinity)\b|-?1\.#\w+", re.DOTALL | re.IGNORECASE
 )
 _BAD_ESCAPE = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|(.?))', re.DOTALL)
+_END = re.compile(rb'\s*(?:,\s*"|\}|\Z)')
+_LOST_QUOTE = re.compile(rb'(?<!\\)\\"(?=\s*(?:,\s*"[^"\\]*"\s*:|\}))')
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 _FAILURES = (msgspec.DecodeError, msgspec.ValidationError, RecursionError)
 _events = msgspec.json.Decoder(list[Event], strict=False)
@@ -48,57 +52,57 @@ class Damage:
 
 
 class EventStream:
-    """Iterate to get lists of events; afterwards `metadata`, `damage` and `dropped_bytes` are complete."""
+    """Iterate to get lists of events; `metadata` and `damage` are complete afterwards.
+
+    `whole` is False if the array never ended; `dropped_bytes` then counts what followed the last
+    complete event.
+    """
 
     def __init__(self, source: Source) -> None:
         self.metadata: dict[str, Any] = {}
         self.damage = Damage()
         self.dropped_bytes = 0
-        self.whole = True
+        self.whole = False
         self._source = source
         self._position = 0
         self._head = b""
         self._bare_array = False
+        self._scan_from = 0
 
     def __iter__(self) -> Iterator[list[Event]]:
         chunks = self._source.chunks()
         buffer = self._open(chunks)
         for chunk in chunks:
-            cut = _last_border(buffer)
-            if cut is not None:
-                decoded = _decode(buffer[: cut[0]])
-                if decoded is not None:
-                    yield decoded
-                    self._position += cut[1]
-                    buffer = buffer[cut[1] :] + chunk
-                    continue
-                events, used, ended = self._exactly(buffer)
-                yield events
-                if ended:
-                    self._finish(buffer[used:] + chunk, chunks)
-                    return
-                buffer = buffer[used:]
-            buffer += chunk
-            if len(buffer) > MAX_EVENT_BYTES:
-                events, used, ended = self._exactly(buffer)
-                yield events
-                buffer = buffer[used:]
-                if ended:
-                    self._finish(buffer, chunks)
-                    return
-                if len(buffer) > MAX_EVENT_BYTES:
-                    raise UnreadableError(
-                        f"one event is longer than {MAX_EVENT_BYTES >> 20} MiB",
-                        where=f"{self._source.path}:{self._position}",
-                    )
-        events, used, ended = self._exactly(buffer)
-        yield events
-        if ended:
-            self._finish(buffer[used:], iter(()))
+            events, used = self._next(buffer)
+            yield events
+            buffer = buffer[used:] + chunk
+            if self.whole:
+                break
         else:
-            self.whole = False
-            self.dropped_bytes = len(buffer) - used
+            events, used = self._exactly(buffer, final=True)
+            yield events
+            buffer = buffer[used:]
+        if self.whole:
+            self._finish(buffer, chunks)
+        else:
+            self.dropped_bytes = len(buffer)
             self.metadata = _metadata(self._head + b"]}") or {}
+
+    def _next(self, buffer: bytes) -> tuple[list[Event], int]:
+        """(events, bytes used) of a buffer that more follows; nothing if it should grow first."""
+        cut = _last_border(buffer)
+        if cut is not None:
+            decoded = _decode(buffer[: cut[0]])
+            if decoded is not None:
+                self._used(cut[1])
+                return decoded, cut[1]
+        if len(buffer) < self._scan_from or (cut is None and len(buffer) < RESYNC_BYTES):
+            return [], 0
+        return self._exactly(buffer, final=len(buffer) >= RESYNC_BYTES)
+
+    def _used(self, size: int) -> None:
+        self._position += size
+        self._scan_from = 0
 
     def _open(self, chunks: Iterator[bytes]) -> bytes:
         """Read to the start of the event array; returns the bytes behind its `[`."""
@@ -121,34 +125,52 @@ class EventStream:
             "has no event array", where=str(self._source.path), remedy="is it a Kineto trace?"
         )
 
-    def _exactly(self, buffer: bytes) -> tuple[list[Event], int, bool]:
-        """(events, bytes used, whether the array ended): decode what is complete, repairing or dropping single events."""
-        spans, ended_at = _spans(buffer)
-        if not spans:
-            self._position += ended_at or 0
-            return [], ended_at or 0, ended_at is not None
-        events = _decode(buffer[spans[0][0] : spans[-1][1]])
-        if events is None:
-            events = []
-            for start, end in spans:
-                event = self._repaired(buffer[start:end], self._position + start)
-                if event is not None:
-                    events.append(event)
-        used = spans[-1][1] if ended_at is None else ended_at
-        self._position += used
-        return events, used, ended_at is not None
+    def _exactly(self, buffer: bytes, *, final: bool) -> tuple[list[Event], int]:
+        """(events, bytes used), found by counting brackets outside strings.
 
-    def _repaired(self, text: bytes, position: int) -> Event | None:
+        With `final`, a buffer in which no event ever closes (a quote went missing) is cut at
+        whatever looks like a border.
+        """
+        spans, behind_end = _spans(buffer)
+        if final and not spans and behind_end is None:
+            spans = _pieces(buffer)
+        # Scanning again before the buffer has doubled would cost quadratic time on a long event.
+        if not spans and behind_end is None:
+            self._scan_from = 2 * len(buffer)
+            return [], 0
+        if behind_end is not None and not _END.match(buffer, behind_end):
+            behind_end = None  # a bracket that only a missing quote made look like the end
+            if not spans:
+                spans = _pieces(buffer)
+        if not spans and behind_end is None:
+            return [], len(buffer) if final else 0
+        self.whole = behind_end is not None
+        events = _decode(buffer[spans[0][0] : spans[-1][1]]) if spans else []
+        if events is None:
+            events = [
+                event
+                for start, end in spans
+                for event in self._salvaged(buffer[start:end], self._position + start)
+            ]
+        used = behind_end if behind_end is not None else spans[-1][1]
+        self._used(used)
+        return events, used
+
+    def _salvaged(self, text: bytes, position: int) -> list[Event]:
+        """The events in a piece of the array; more than one where a missing quote hid a border."""
         decoded = _decode(text)
-        if decoded:
-            return decoded[0]
-        fixed = repair(text, self.damage, position)
-        decoded = _decode(fixed)
-        if decoded:
-            return decoded[0]
-        event = _leniently(fixed)
-        self.damage.note("event_dropped" if event is None else "field_dropped", position)
-        return event
+        if decoded is None:
+            decoded = _decode(repair(text, Damage(), 0))
+            if decoded is not None:
+                repair(text, self.damage, position)
+        if decoded is not None:
+            return decoded
+        pieces = _pieces(text + b',{"ph":') if _BORDER.search(text) else []
+        if len(pieces) > 1:
+            return [e for a, b in pieces for e in self._salvaged(text[a:b], position + a)]
+        event = _leniently(repair(_LOST_QUOTE.sub(rb"\\\\" + b'"', text), Damage(), 0))
+        self.damage.note("event_dropped" if event is None else "event_repaired", position)
+        return [] if event is None else [event]
 
     def _finish(self, tail: bytes, chunks: Iterator[bytes]) -> None:
         """Read the metadata behind the array; `tail` begins behind its `]`."""
@@ -170,7 +192,7 @@ class EventStream:
 
 
 def repair(text: bytes, damage: Damage, position: int) -> bytes:
-    """JSON text with bad escapes, control characters, NaN, infinities and invalid UTF-8 made valid, each counted."""
+    """Make bad escapes, control characters, NaN, infinities and invalid UTF-8 valid, counted."""
 
     def fix(match: re.Match[bytes]) -> bytes:
         token = match.group()
@@ -220,8 +242,9 @@ def _decode(body: bytes) -> list[Event] | None:
 
 
 def _spans(buffer: bytes) -> tuple[list[tuple[int, int]], int | None]:
-    """Complete events of an array's inside as (start, end), and the place behind the array's `]` if it is there."""
-    spans, depth, start = [], 0, 0
+    """Complete events of an array's inside as (start, end); the place behind its `]`, if there."""
+    spans: list[tuple[int, int]] = []
+    depth = start = 0
     for token in _TOKEN.finditer(buffer):
         character = token.group()
         if character in (b"{", b"["):
@@ -239,8 +262,17 @@ def _spans(buffer: bytes) -> tuple[list[tuple[int, int]], int | None]:
     return spans, None
 
 
+def _pieces(text: bytes) -> list[tuple[int, int]]:
+    """What lies before each thing that looks like a border, strings or not."""
+    spans, start = [], 0
+    for border in _BORDER.finditer(text):
+        spans.append((start, border.start() + 1))
+        start = border.end()
+    return spans
+
+
 def _leniently(text: bytes) -> Event | None:
-    """An event whose args break the schema, without the fields that do; None if even the rest does."""
+    """An event without those arguments that break the schema; None if the rest does too."""
     try:
         raw = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         args = raw.pop("args", None)

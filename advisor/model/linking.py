@@ -1,6 +1,7 @@
-"""Attribution: kernel → launch (by correlation) → innermost op around the launch (by thread and time).
+"""Attribution: kernel → launch (by correlation) → innermost op around it (by thread and time).
 
-Works on the raw integer columns of a trace under construction, sorted by start; fills `launch`, `op`, `parent`.
+Works on the raw integer columns of a trace under construction, sorted by start; fills `launch`,
+`op` and `parent`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
     Table: TypeAlias = dict[str, NDArray[Any]]
 
-# Share of launches whose external id equals their correlation id above which the ids name no op (2022-23 files).
+# In 2022-23 files the external id repeats the correlation id. Above this share it names no op.
 _ALIASED = 0.5
 
 
@@ -37,10 +38,10 @@ def link(tables: dict[str, Table], missing: int) -> None:
 
 
 def innermost(ops: Table, launches: Table, missing: int) -> tuple[Ints, Ints]:
-    """(parent op of each op, innermost op around the start of each launch), `missing` where there is none.
+    """(parent of each op, innermost op around the start of each launch), `missing` where none is.
 
-    An op surrounds a moment t on its thread if start ≤ t < end. Old files round to 1 µs, so intervals may
-    overlap without nesting: the innermost one is then the last begun that has not ended.
+    An op surrounds a moment t on its thread if start ≤ t < end. Old files round to 1 µs, so
+    intervals may overlap without nesting: the innermost is then the last begun that has not ended.
     """
     start, thread = ops["start_ns"], ops["thread"]
     end = start + ops["duration_ns"]
@@ -57,7 +58,7 @@ def innermost(ops: Table, launches: Table, missing: int) -> tuple[Ints, Ints]:
 
 
 def _sweep(order: list[int], threads: list[int], moments: list[int], ends: list[int]) -> list[int]:
-    """For each event in `order`, the op on top of its thread's stack; indices below len(ends) are ops themselves."""
+    """For each event, the op on top of its thread's stack; indices below len(ends) are ops."""
     found = [-1] * len(moments)
     stack: list[int] = []
     current, count = None, len(ends)
@@ -76,7 +77,7 @@ def _sweep(order: list[int], threads: list[int], moments: list[int], ends: list[
 
 
 def launch_rows(activities: Table, launches: Table, missing: int) -> Ints:
-    """The launch of each activity by correlation id; where an id recurs, the last launch that began before it."""
+    """The launch of each activity by correlation id; if one recurs, the last begun before it."""
     ids, starts = launches["correlation"], launches["start_ns"]
     order = np.lexsort((starts, ids))
     order = order[ids[order] != missing]
@@ -106,7 +107,7 @@ def _external_names_op(launches: Table, kernels: Table, missing: int) -> bool:
 
 
 def _by_external_id(events: Table, ops: Table, missing: int, *, enclosed: bool) -> None:
-    """Give events without an op the op that their external id names, if it began before (or surrounds) them."""
+    """Give events without an op the one their external id names, if it began before them."""
     wanted = events["external_id"]
     open_ = np.flatnonzero((events["op"] == missing) & (wanted != missing))
     known = np.flatnonzero(ops["external_id"] != missing)

@@ -1,7 +1,8 @@
 """`Trace`: what a profiler recorded, as columnar tables, whatever file it came from.
 
-A reader fills a `TraceBuilder` batch by batch and calls `build()`, which sorts, attributes (kernel to launch to
-op, `advisor.model.linking`) and freezes. `Trace.check()` proves the invariants that analyzers rely on.
+A reader fills a `TraceBuilder` batch by batch and calls `build()`, which sorts, attributes (kernel
+to launch to op, `advisor.model.linking`) and freezes. `Trace.check()` proves the invariants that
+analyzers rely on.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -26,9 +28,16 @@ if TYPE_CHECKING:
 
 # Stands for "absent" inside a batch of integers; no honest time, id or size is this number.
 MISSING = -(2**63)
-_PARENTS = (("kernels", "launch", "launches"), ("kernels", "op", "ops"), ("ops", "parent", "ops"))
-_PARENTS += (("copies", "launch", "launches"), ("copies", "op", "ops"), ("launches", "op", "ops"))
-_PARENTS += (("comms", "kernel", "kernels"),)
+# Columns that hold row numbers: table, column, the table they point into.
+_POINTERS = (
+    ("kernels", "launch", "launches"),
+    ("kernels", "op", "ops"),
+    ("copies", "launch", "launches"),
+    ("copies", "op", "ops"),
+    ("launches", "op", "ops"),
+    ("ops", "parent", "ops"),
+    ("comms", "kernel", "kernels"),
+)
 
 
 class TraceInfo(Record, frozen=True, kw_only=True):
@@ -37,7 +46,7 @@ class TraceInfo(Record, frozen=True, kw_only=True):
     source: str
     rank: int = 0
     world_size: int = 1
-    versions: dict[str, str] = {}
+    versions: dict[str, str] = msgspec.field(default_factory=dict)
     threads: tuple[str, ...] = ()
     shapes_recorded: bool = False
     stacks_recorded: bool = False
@@ -48,8 +57,8 @@ class TraceInfo(Record, frozen=True, kw_only=True):
 class Trace:
     """One profiled window of one rank; tables as in `advisor.model.trace_schema`, sorted by start.
 
-    `provenance` is per column (`"kernels.registers_per_thread": "measured"`); a column that no event filled is
-    `unknown`. `warnings` says what was skipped, repaired, clipped or salvaged, with counts.
+    `provenance` is per column (`"kernels.registers_per_thread": "measured"`); a column that no
+    event filled is `unknown`. `warnings` says what was skipped, repaired, clipped or salvaged.
     """
 
     kernels: pd.DataFrame
@@ -70,7 +79,7 @@ class Trace:
         return frame
 
     def steps(self, prefix: str = "ProfilerStep#") -> pd.DataFrame:
-        """The host ranges whose name starts with `prefix`, in order of start: the profiled steps."""
+        """The host ranges whose name starts with `prefix`, by start: the profiled steps."""
         ranges = self.ranges
         names = ranges["name"].astype(object)
         wanted = names.map(lambda n: isinstance(n, str) and n.startswith(prefix)).astype(bool)
@@ -78,16 +87,16 @@ class Trace:
         return steps.reset_index(drop=True)
 
     def check(self) -> None:
-        """Raise `InvalidRecordError` where a column, an order, a duration or a row number is wrong."""
+        """Raise `InvalidRecordError` if a column, an order, a duration or a row number is wrong."""
         for name, columns in TABLES.items():
             frame = self.table(name)
             if list(frame.columns) != list(columns):
                 raise InvalidRecordError("columns differ from the schema", where=name)
             if "start_ns" in columns:
                 _check_times(name, frame)
-        for name, column, target in _PARENTS:
+        for name, column, target in _POINTERS:
             rows = self.table(name)[column].dropna()
-            if len(rows) and not (0 <= rows.min() and rows.max() < len(self.table(target))):
+            if len(rows) and not (rows.min() >= 0 and rows.max() < len(self.table(target))):
                 raise InvalidRecordError(f"a row of {target} does not exist", where=name)
         if set(self.provenance) != {f"{t}.{c}" for t, columns in TABLES.items() for c in columns}:
             raise InvalidRecordError("a column has no provenance")
@@ -253,7 +262,7 @@ def _frame(table: str, columns: Batch, names: NDArray[Any]) -> pd.DataFrame:
 
 
 def _categorical(codes: NDArray[Any], names: NDArray[Any]) -> pd.Categorical:
-    """The codes of one column against only the strings that occur in it, in order of first use in the file."""
+    """Codes against only the strings that occur in this column, in order of first use."""
     used = np.unique(codes)
     used = used[used >= 0]
     own = np.searchsorted(used, codes).astype(np.int32)

@@ -1,7 +1,8 @@
-"""The columns of a `Trace`: name, type and meaning. Units are in the names; every time is integer nanoseconds.
+"""The columns of a `Trace`: name, type and meaning.
 
-Types: `int` is int64 and always present; `int?` and `float?` are nullable (absent is missing, never 0);
-`text` is a categorical of strings, nullable. Row numbers (`launch`, `op`, `parent`) index the other table.
+Units are in the names; every time is integer nanoseconds. Types: `int` is int64 and always present;
+`int?` and `float?` are nullable (absent is missing, never 0); `text` is a nullable categorical of
+strings. Row numbers (`launch`, `op`, `parent`) index the other table.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _ACTIVITY: Columns = {
     "op": "int?",  # row of `ops`: innermost op around the launch
 }
 
-# Two shared-memory and two occupancy figures are kept apart on purpose: sources give one or the other.
+# Kinds of shared memory and of occupancy are kept apart: sources give one or the other.
 KERNELS: Columns = {
     **_ACTIVITY,
     "grid_x": "int?",
@@ -93,14 +94,14 @@ LAUNCHES: Columns = {
 
 SYNCS: Columns = {
     **_HOST,
-    "kind": "text",  # device, stream, event (the host waits); stream_wait, event_record (it does not)
+    "kind": "text",  # device, stream, event: the host waits; stream_wait, event_record: not
     "correlation": "int?",
 }
 
 RANGES: Columns = {**_HOST, "side": "text"}  # side: host, device
 
 COMMS: Columns = {
-    "kernel": "int",  # row of `kernels`; in a builder, the kernel's place in order of adding
+    "kernel": "int",  # row of `kernels`; in a builder, its place in order of adding
     "collective": "text",
     "elements_in": "int?",
     "elements_out": "int?",
