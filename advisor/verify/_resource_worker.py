@@ -68,15 +68,22 @@ def _bound_names(statement: ast.stmt, known: set[str]) -> set[str] | None:
         if (statement.module or "").split(".")[0] in ("triton", "__future__"):
             return {alias.asname or alias.name for alias in statement.names}
     elif isinstance(statement, ast.FunctionDef):
-        if statement.decorator_list and all(
-            _uses(item) and _uses(item) <= known for item in statement.decorator_list
-        ):
+        # Autotuning and heuristics wrap the jitted function; here the configuration is given.
+        statement.decorator_list = [d for d in statement.decorator_list if _is_jit(d, known)]
+        if statement.decorator_list:
             return {statement.name}
     elif isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         if _uses(statement.value) <= known and all(isinstance(t, ast.Name) for t in targets):
             return {target.id for target in targets if isinstance(target, ast.Name)}
     return None
+
+
+def _is_jit(decorator: ast.expr, known: set[str]) -> bool:
+    """True for `triton.jit`, `jit` imported from triton, or a call of one."""
+    function = decorator.func if isinstance(decorator, ast.Call) else decorator
+    name = function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
+    return name == "jit" and _uses(decorator) <= known
 
 
 def _uses(expression: ast.expr) -> set[str]:
@@ -88,14 +95,14 @@ def compile_job(job: CompileJob) -> Usage:
     compiler = importlib.import_module("triton.compiler")
     targets = importlib.import_module("triton.backends.compiler")
     kernel = kernels_of(Path(job.source)).get(job.kernel)
-    while kernel is not None and not hasattr(kernel, "arg_names"):
-        kernel = getattr(kernel, "fn", None)  # autotuners and heuristics wrap the jitted function
-    if kernel is None:
+    if not hasattr(kernel, "arg_names"):
         raise ValueError(f"{job.source} has no kernel {job.kernel}")
     constants = {name: value for name, value in job.constexprs.items() if name in kernel.arg_names}
     missing = [n for n in kernel.arg_names if n not in constants and n not in job.signature]
     if missing:
         raise ValueError(f"{job.kernel}: no type for argument {', '.join(missing)}")
+    if unknown := [name for name in job.aligned if name not in kernel.arg_names]:
+        raise ValueError(f"{job.kernel} has no argument {', '.join(unknown)}")
     source = compiler.ASTSource(
         fn=kernel,
         signature={
