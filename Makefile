@@ -1,5 +1,6 @@
 # `make demo` and `make test` work on a fresh machine that has python3, pip and make, and nothing else.
-# Settings: PYTHON (interpreter to build the environment from), VENV (where), JOBS (test processes), TARGET (what to profile).
+# Settings: PYTHON (interpreter to build the environment from), VENV (where), JOBS (test processes),
+# TARGET (what the demo profiles).
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2

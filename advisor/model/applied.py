@@ -34,6 +34,10 @@ class Comparison(Record, frozen=True, kw_only=True):
     gain_high_ns: int
     clock: Literal["gpu_busy", "step", "kernel"]
 
+    def check(self) -> None:
+        if not self.gain_low_ns <= self.gain_mid_ns <= self.gain_high_ns:
+            raise InvalidRecordError("the interval of a gain is not ordered")
+
     @property
     def significant(self) -> bool:
         """The lower bound of the gain is above zero."""

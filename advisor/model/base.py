@@ -89,8 +89,22 @@ def decode(data: bytes, kind: type[T], where: str = "") -> T:
         raise InvalidRecordError(
             f"not a valid {kind.__name__}", where=where, why=str(error)
         ) from error
-    record.check()
+    check_deep(record)
     return record
+
+
+def check_deep(record: Record) -> None:
+    """`check()` of the record, then of every record inside it: outer limits hold before inner work."""
+    pending: list[object] = [record]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Record):
+            value.check()
+            pending.extend(getattr(value, name) for name in value.__struct_fields__)
+        elif isinstance(value, tuple):
+            pending.extend(value)
+        elif isinstance(value, dict):
+            pending.extend(value.values())
 
 
 def load(path: Path, kind: type[T]) -> T:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from typing import Literal
 
 import msgspec
@@ -22,6 +23,7 @@ GraphSource = Literal["compiled", "execution_trace", "inferred"]
 Level = Literal["dynamo", "post_grad"]
 Arg = str | int | float | bool | None
 NON_FINITE: dict[str, float] = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+_VALUE = re.compile(r"%([^%#][^#]*)(?:#([0-9]{1,6}))?", re.DOTALL)
 AttributeValue = str | int | float | bool | None | tuple[int, ...]
 
 
@@ -31,9 +33,11 @@ def value_id(node: str, output: int = 0) -> str:
 
 
 def node_of(value: str) -> tuple[str, int]:
-    """The node and output index that a value name refers to."""
-    name, _, output = value[1:].rpartition("#") if "#" in value else (value[1:], "", "0")
-    return name, int(output)
+    """The node and output index of a value name; raises `InvalidRecordError` for any other text."""
+    match = _VALUE.fullmatch(value)
+    if match is None:
+        raise InvalidRecordError(f"{value[:40]!r} does not name a value")
+    return match[1], int(match[2] or 0)
 
 
 def is_value(arg: Arg) -> bool:
@@ -112,8 +116,8 @@ class Node(Record, frozen=True, kw_only=True):
 class Graph(Record, frozen=True, kw_only=True):
     """A checked, topologically ordered dataflow graph.
 
-    `inputs` and `constants` are nodes without arguments (parameters, activations, buffers); `outputs` are the
-    values that leave the graph.
+    `inputs` are nodes without arguments (parameters, activations, buffers); `outputs` the values that leave
+    the graph; `size_hints` the value each symbolic size had when captured.
     """
 
     id: str
@@ -124,9 +128,10 @@ class Graph(Record, frozen=True, kw_only=True):
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     device_is_assumed: bool = False
+    size_hints: dict[str, int] = {}
 
     def check(self) -> None:
-        known: set[str] = set()
+        known: dict[str, int] = {}
         for node in self.nodes:
             if node.id in known or not node.id or node.id[0] == "%" or "#" in node.id:
                 raise InvalidRecordError(
@@ -139,15 +144,18 @@ class Graph(Record, frozen=True, kw_only=True):
                 )
             for meta in node.outputs:
                 meta.check()
-            for value in (*node.value_args, *node.mutates):
-                if node_of(value)[0] not in known:
-                    raise InvalidRecordError(
-                        f"{node.id} uses {value} before it exists", where=self.id
-                    )
-            known.add(node.id)
-        for value in self.outputs:
-            if node_of(value)[0] not in known:
-                raise InvalidRecordError(f"output {value} does not exist", where=self.id)
+            aliased = () if node.alias_of is None else (node.alias_of,)
+            for value in (*node.value_args, *node.mutates, *aliased):
+                self._require(value, known, node.id)
+            known[node.id] = max(len(node.outputs), 1)
+        for value in (*self.outputs, *(value_id(name) for name in self.inputs)):
+            self._require(value, known, "the graph")
+
+    def _require(self, value: str, known: dict[str, int], user: str) -> None:
+        """Raise unless `value` is an output of a node seen so far (one that is no tensor counts as one)."""
+        name, output = node_of(value)
+        if output >= known.get(name, 0):
+            raise InvalidRecordError(f"{user} uses {value} before it exists", where=self.id)
 
     def by_id(self) -> dict[str, Node]:
         """Nodes by id."""

@@ -106,6 +106,10 @@ class Prediction(Record, frozen=True, kw_only=True):
     bytes_after: int
     basis: str
 
+    def check(self) -> None:
+        if self.bytes_before < 0 or self.bytes_after < 0:
+            raise InvalidRecordError("a prediction moves a negative number of bytes")
+
 
 class FusionPlan(Record, frozen=True, kw_only=True):
     """One kernel signature, its ops in topological order, and the N sites it replaces."""
@@ -258,6 +262,8 @@ def _check_site(plan: FusionPlan, site: Site) -> None:
         _fail(plan, f"site in {site.graph}: sizes do not fit the plan")
     if len(site.inputs) != len(plan.inputs) or len(site.outputs) != len(plan.outputs):
         _fail(plan, f"site in {site.graph}: inputs or outputs do not fit the plan")
+    if site.executions < 0:
+        _fail(plan, f"site in {site.graph}: runs a negative number of times")
     if len(site.input_strides) != len(plan.inputs) or any(
         len(strides) != plan.row_axes + 1 or any(not 0 <= s <= MAX_SIZE for s in strides)
         for strides in site.input_strides

@@ -164,7 +164,7 @@ def report(*findings: Finding) -> Report:
             ),
         },
         kernels=(
-            KernelRow(name="mul_kernel", role="pointwise", library="aten", count=6, time_ns=1500),
+            KernelRow(name="mul_kernel", role="pointwise", library="aten", count=6.0, time_ns=1500),
         ),
         findings=chosen,
         recommended=Recommended(

@@ -1,7 +1,7 @@
 """The JSON Schema files beside this module, written from the record types.
 
-`python -m advisor.model.schemas` writes them; a test holds the files to the types. A schema is versioned by
-the `schema_version` of its record.
+`python -m advisor.model.schemas` writes them; a test holds the files to the types. A schema is
+versioned by the `schema_version` of its record.
 """
 
 from __future__ import annotations
