@@ -153,7 +153,7 @@ class RunDirectory:
         return read_bounded(self.plans_path / f"{checked_plan_id(plan_id)}.json", MAX_RECORD_BYTES)
 
     def kernel(self, plan_id: str) -> str | None:
-        """`kernels/ID.py` as text for reading, None where none was generated; it is never imported."""
+        """`kernels/ID.py` as text, None where there is none; to be read, never imported."""
         path = self.path / "kernels" / f"{checked_plan_id(plan_id)}.py"
         if not path.exists():
             return None
@@ -171,7 +171,7 @@ class RunDirectory:
 
     @contextmanager
     def lock(self, timeout_s: float = 0.0) -> Iterator[None]:
-        """Hold the run against other writers; `RefusedError` after `timeout_s` if another has it."""
+        """Hold the run against other writers; `RefusedError` after `timeout_s` if it is held."""
         try:
             held = FileLock(self.path / ".lock").acquire(timeout=timeout_s)
         except Timeout:

@@ -29,7 +29,7 @@ class ProcessIdentity(Record, frozen=True, kw_only=True):
 
 
 class JobRecord(Record, frozen=True, kw_only=True):
-    """When a job was asked for, started and seen to end (UTC, ISO 8601); what it did are its events."""
+    """When a job was asked for, started and seen to end (UTC, ISO 8601)."""
 
     schema_version: int = JOB_SCHEMA_VERSION
     id: str

@@ -1,0 +1,71 @@
+"""`fusion-advisor serve`: the dashboard over saved runs."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+
+import click
+
+from advisor.errors import UsageError
+from advisor.store import DEFAULT_ROOT, RunStore
+
+
+@click.command()
+@click.argument("run_store", type=click.Path(path_type=Path), default=DEFAULT_ROOT)
+@click.option("--port", type=click.IntRange(0, 65535), default=8050, show_default=True)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on. Anything but loopback needs tokens.",
+)
+@click.option(
+    "--allow-apply",
+    is_flag=True,
+    help="Let pages apply, revert and cancel; without it the server is read-only.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Private file with the lines view=TOKEN and apply=TOKEN.",
+)
+@click.option("--open", "open_browser", is_flag=True, help="Open the page in a browser.")
+def serve(  # noqa: PLR0917 - click passes options by name
+    run_store: Path,
+    port: int,
+    host: str,
+    allow_apply: bool,
+    token_file: Path | None,
+    open_browser: bool,
+) -> None:
+    """Open the dashboard over RUN_STORE (default: ./runs), until Ctrl-C.
+
+    New runs appear without a restart. Applying executes the code of the profiled workload, so it is
+    off unless --allow-apply is given, and possible only for runs that this machine profiled.
+
+    Beyond loopback a view token is needed, and a second one to apply, which is as good as a shell
+    on this machine. They come from --token-file, or from FUSION_ADVISOR_VIEW_TOKEN and
+    FUSION_ADVISOR_APPLY_TOKEN. They travel in clear text: put TLS before the server, or use
+    `ssh -L 8050:localhost:8050`.
+    """
+    from dashboard.access import Access, read_tokens
+    from dashboard.app import create_app
+    from dashboard.server import bind
+    from dashboard.server import serve as serve_forever
+
+    if not run_store.is_dir():
+        raise UsageError(
+            "no run store here",
+            where=str(run_store),
+            remedy="profile a workload first (`fusion-advisor profile`), or name the directory",
+        )
+    access = Access(host=host, allow_apply=allow_apply, tokens=read_tokens(token_file))
+    app, runner = create_app(RunStore(run_store), access)
+    server = bind(app, host, port)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/"
+    mode = "runs can be applied" if allow_apply else "read-only"
+    click.echo(f"Dashboard of {run_store} at {address} ({mode}); Ctrl-C ends it.")
+    if open_browser:
+        webbrowser.open(address)
+    serve_forever(server, runner)

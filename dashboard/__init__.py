@@ -1,0 +1,1 @@
+"""The web dashboard over saved runs; it reads reports, starts jobs and computes nothing itself."""

@@ -1,0 +1,101 @@
+"""`create_app`: the Dash app over one run store, with its routes, checks and pages."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import dash_mantine_components as dmc
+from dash import ClientsideFunction, Dash, Input, Output, dcc, html
+from dash.development.base_component import Component
+from flask import Flask
+
+from advisor.errors import AdvisorError, UnreadableError
+from advisor.store.store import RunStore
+from dashboard import api, jobpanel, proof, security
+from dashboard.access import Access, check_access
+from dashboard.context import Context
+from dashboard.jobs import Command, JobRunner, cli_command
+from dashboard.page import match
+from dashboard.pages import PAGES
+from dashboard.parts import error_state, marked
+
+NAME = "fusion advisor"
+
+
+def create_app(
+    store: RunStore,
+    access: Access,
+    *,
+    command: Command = cli_command,
+    key_path: Path | None = None,
+) -> tuple[Dash, JobRunner]:
+    """The app, whose `server` is the WSGI application, and its runner, which the caller starts.
+
+    Raises `RefusedError` if `access` would open the server beyond loopback without tokens.
+    """
+    check_access(access)
+    runner = JobRunner(store, command=command, key_path=key_path)
+    context = Context(store=store, runner=runner, access=access)
+    app = Dash(
+        "dashboard",
+        use_pages=False,
+        pages_folder="",
+        assets_folder=str(Path(__file__).with_name("assets")),
+        assets_ignore=r"login\.css",
+        serve_locally=True,
+        suppress_callback_exceptions=True,
+        title=NAME,
+        update_title="",
+        enable_mcp=False,
+    )
+    server: Flask = app.server
+    security.install(server, access, cache(lambda: tuple(app.csp_hashes())))
+    api.install(server, access, runner)
+    app.layout = _shell()
+    _register(app, context)
+    return app, runner
+
+
+def _shell() -> Component:
+    toggle = marked(
+        dmc.ColorSchemeToggle(lightIcon="☀", darkIcon="☾", variant="default", size="lg"),
+        aria_label="Light or dark",
+    )
+    bar = dmc.Group(
+        [dcc.Link(NAME, href="/", className="brand"), toggle],
+        justify="space-between",
+        className="bar",
+    )
+    page = dcc.Loading(html.Main(id="page", className="page"), delay_show=400, type="dot")
+    shell = dmc.AppShell(
+        [dmc.AppShellHeader(bar), dmc.AppShellMain(page)], header={"height": 52}, padding=0
+    )
+    stores = [dcc.Location(id="url"), dcc.Store(id="title")]
+    return dmc.MantineProvider([*stores, shell], defaultColorScheme="auto")
+
+
+def _register(app: Dash, context: Context) -> None:
+    jobpanel.register(app, context)
+    proof.register(app, context)
+    app.clientside_callback(
+        ClientsideFunction("fusion", "title"),
+        Output("title", "storage_type"),
+        Input("title", "data"),
+    )
+
+    @app.callback(Output("page", "children"), Output("title", "data"), Input("url", "pathname"))
+    def route(path: str | None) -> tuple[Component, str]:
+        return render(context, path or "/")
+
+
+def render(context: Context, path: str) -> tuple[Component, str]:
+    """The page of a path and its title; whatever cannot be shown becomes a page that says why."""
+    found = match(PAGES, path.rstrip("/") or "/")
+    try:
+        if found is None:
+            raise UnreadableError("there is no such page", where=path[:80])
+        page, ids = found
+        return page.layout(context, **ids), f"{page.title} - {NAME}"
+    except AdvisorError as error:
+        return error_state(error), f"Cannot show - {NAME}"

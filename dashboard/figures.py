@@ -1,0 +1,175 @@
+"""Figures as pure functions of records; colours are Okabe and Ito's, told apart by every reader."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from advisor.model.applied import Comparison, KernelTiming, PlanVerdict, Timing
+from advisor.model.findings import Finding
+from advisor.model.report import KernelRow
+from advisor.units import NS_PER_MS, NS_PER_US
+
+BLUE, ORANGE, GREEN, GREY, PURPLE = "#0072B2", "#E69F00", "#009E73", "#8A8F98", "#CC79A7"
+KIND_COLORS = {"opportunity": BLUE, "regression": ORANGE, "note": GREY}
+ROLE_COLORS = (BLUE, ORANGE, GREEN, PURPLE, "#56B4E9", "#D55E00", "#F0E442")
+_MAX_NAME = 44
+_ROW_PX = 34
+
+
+def savings(findings: Sequence[Finding]) -> go.Figure:
+    """Exposed saving per step of each priced finding, with its interval, the largest on top."""
+    priced = [(f, f.exposed_saving_ns) for f in findings if f.exposed_saving_ns is not None]
+    priced.sort(key=lambda pair: pair[1].mid)
+    unit, name = _unit([saving.high for _, saving in priced])
+    figure = go.Figure(
+        go.Bar(
+            x=[saving.mid / unit for _, saving in priced],
+            y=[_label(finding.title, finding.id) for finding, _ in priced],
+            orientation="h",
+            marker={"color": [KIND_COLORS[finding.kind] for finding, _ in priced]},
+            error_x={
+                "type": "data",
+                "array": [(s.high - s.mid) / unit for _, s in priced],
+                "arrayminus": [(s.mid - s.low) / unit for _, s in priced],
+                "color": GREY,
+            },
+            hovertemplate="%{x:.3g} " + name + "<extra></extra>",
+        )
+    )
+    return _styled(figure, f"exposed saving per step, {name}", len(priced))
+
+
+def kernels(rows: Sequence[KernelRow], limit: int = 12) -> go.Figure:
+    """Time per step of the longest kernels, coloured by role."""
+    longest = sorted(rows, key=lambda row: row.time_ns)[-limit:]
+    unit, name = _unit([row.time_ns for row in longest])
+    labels = [_label(row.name, f"#{len(longest) - i}") for i, row in enumerate(longest)]
+    roles = sorted({row.role for row in longest})
+    figure = go.Figure()
+    for index, role in enumerate(roles):
+        own = [(label, row) for label, row in zip(labels, longest, strict=True) if row.role == role]
+        figure.add_bar(
+            x=[row.time_ns / unit for _, row in own],
+            y=[label for label, _ in own],
+            orientation="h",
+            name=_plain(role),
+            marker={"color": ROLE_COLORS[index % len(ROLE_COLORS)]},
+            hovertemplate="%{x:.3g} " + name + "<extra></extra>",
+        )
+    figure.update_yaxes(categoryorder="array", categoryarray=labels)
+    return _styled(figure, f"time per step, {name}", len(longest), legend=len(roles) > 1)
+
+
+def comparison(rows: Sequence[tuple[str, Comparison]]) -> go.Figure:
+    """Before and after of each comparison, with the intervals of the medians."""
+    timings = [t for _, c in rows for t in (c.before, c.after)]
+    unit, name = _unit([timing.high_ns for timing in timings])
+    figure = go.Figure()
+    for word, color in (("after", GREEN), ("before", GREY)):
+        own = [c.before if word == "before" else c.after for _, c in rows]
+        figure.add_bar(
+            y=[label for label, _ in rows],
+            x=[timing.median_ns / unit for timing in own],
+            orientation="h",
+            name=word,
+            marker={"color": color},
+            error_x=_interval(own, unit),
+            hovertemplate="%{x:.4g} " + name + "<extra>" + word + "</extra>",
+        )
+    return _styled(figure, f"median time, {name}", 2 * len(rows), legend=True)
+
+
+def predicted_measured(verdict: PlanVerdict) -> go.Figure | None:
+    """The predicted and the measured saving on one axis, None unless both are known."""
+    if verdict.predicted_ns is None or verdict.measured is None:
+        return None
+    predicted, measured = verdict.predicted_ns, verdict.measured
+    points = (
+        ("measured", measured.gain_low_ns, measured.gain_mid_ns, measured.gain_high_ns, GREEN),
+        ("predicted", predicted.low, predicted.mid, predicted.high, BLUE),
+    )
+    unit, name = _unit([point[3] for point in points])
+    figure = go.Figure()
+    for word, low, mid, high, color in points:
+        figure.add_scatter(
+            x=[mid / unit],
+            y=[word],
+            mode="markers",
+            marker={"color": color, "size": 12},
+            error_x={
+                "type": "data",
+                "array": [(high - mid) / unit],
+                "arrayminus": [(mid - low) / unit],
+                "thickness": 3,
+                "color": color,
+            },
+            hovertemplate="%{x:.4g} " + name + "<extra>" + word + "</extra>",
+        )
+    figure.update_xaxes(rangemode="tozero")
+    return _styled(figure, f"saving per step, {name}", 2)
+
+
+def kernel_timing(timing: KernelTiming) -> go.Figure:
+    """One kernel at one shape against eager, Inductor and a copy of the same bytes."""
+    named = (
+        ("copy of the same bytes", timing.copy, GREY),
+        ("Inductor", timing.inductor, ORANGE),
+        ("eager", timing.eager, ORANGE),
+        ("generated kernel", timing.kernel, GREEN),
+    )
+    known = [(name, value, color) for name, value, color in named if value is not None]
+    unit, name = _unit([value.high_ns for _, value, _ in known])
+    figure = go.Figure(
+        go.Bar(
+            x=[value.median_ns / unit for _, value, _ in known],
+            y=[label for label, _, _ in known],
+            orientation="h",
+            marker={"color": [color for _, _, color in known]},
+            error_x=_interval([value for _, value, _ in known], unit),
+            hovertemplate="%{x:.4g} " + name + "<extra></extra>",
+        )
+    )
+    return _styled(figure, f"median time, {name}", len(known))
+
+
+def _interval(timings: Sequence[Timing], unit: int) -> dict[str, object]:
+    return {
+        "type": "data",
+        "array": [(t.high_ns - t.median_ns) / unit for t in timings],
+        "arrayminus": [(t.median_ns - t.low_ns) / unit for t in timings],
+        "color": "#5c5f66",
+    }
+
+
+def _unit(values_ns: Sequence[int]) -> tuple[int, str]:
+    largest = max(values_ns, default=0)
+    return (NS_PER_MS, "ms") if largest >= NS_PER_MS else (NS_PER_US, "µs")
+
+
+def _plain(text: str) -> str:
+    """Text that plotly shows as it is: it reads tags and entities in labels as markup."""
+    visible = "".join(c if c.isprintable() else " " for c in text)
+    return visible.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _label(text: str, key: str = "") -> str:
+    short = text if len(text) <= _MAX_NAME else text[: _MAX_NAME - 1] + "…"
+    return _plain(f"{short} [{key}]" if key else short)
+
+
+def _styled(figure: go.Figure, axis: str, rows: int, *, legend: bool = False) -> go.Figure:
+    figure.update_layout(
+        height=70 + _ROW_PX * max(rows, 1) + (30 if legend else 0),
+        margin={"l": 8, "r": 16, "t": 30 if legend else 8, "b": 40},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"family": "system-ui, sans-serif", "size": 13, "color": "#7a7f87"},
+        bargap=0.35,
+        showlegend=legend,
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "reversed"},
+    )
+    figure.update_xaxes(title=axis, gridcolor="rgba(128,128,128,0.25)", zeroline=False)
+    figure.update_yaxes(automargin=True)
+    return figure

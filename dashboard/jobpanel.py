@@ -1,0 +1,170 @@
+"""The panel of a run's job: Apply, Revert and Cancel, and the child's events while it works."""
+
+from __future__ import annotations
+
+import dash_mantine_components as dmc
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+from dash.development.base_component import Component
+
+from advisor.errors import AdvisorError
+from advisor.store.directory import RunDirectory
+from dashboard.context import Context
+from dashboard.jobview import JobView, StageView
+from dashboard.parts import marked, message, section
+from dashboard.security import may_apply
+
+POLL_ACTIVE_MS, POLL_IDLE_MS = 700, 5000
+STATE_COLORS = {
+    "queued": "gray",
+    "running": "blue",
+    "done": "teal",
+    "failed": "red",
+    "cancelled": "orange",
+}
+STATE_MARKS = {"queued": "·", "running": "▸", "done": "✓", "failed": "✕", "cancelled": "⊘"}
+_HIDDEN: dict[str, str] = {"display": "none"}
+_SHOWN: dict[str, str] = {}
+_NEXT = "Every plan of this run is generated, checked and timed; only what pays is kept."
+
+
+def panel(context: Context, run: RunDirectory) -> Component:
+    """The panel; its contents are filled by the callbacks of `register`."""
+    reason = blocked(context, run)
+    body: list[Component] = [
+        dcc.Store(id="job-run", data=run.id),
+        dcc.Store(id="job-kick"),
+        dcc.Store(id="job-generation"),
+        dcc.Interval(id="job-poll", interval=POLL_ACTIVE_MS),
+    ]
+    if reason:
+        body.append(message("Apply is not available here", reason))
+    buttons = [
+        dmc.Button("Apply", id="job-apply", n_clicks=0, disabled=bool(reason)),
+        dmc.Button("Revert", id="job-revert", n_clicks=0, variant="default", style=_HIDDEN),
+        dmc.Button(
+            "Cancel", id="job-cancel", n_clicks=0, variant="outline", color="red", style=_HIDDEN
+        ),
+    ]
+    body += [
+        dmc.Group(buttons),
+        html.Div(id="job-note", role="alert", className="note"),
+        marked(html.Div(id="job-status"), aria_live="polite"),
+    ]
+    return section("Apply", *body, note=_NEXT)
+
+
+def blocked(context: Context, run: RunDirectory) -> str:
+    """Why the current visitor cannot apply this run, empty if they can."""
+    if not context.access.allow_apply:
+        return (
+            "This server is read-only. Start it with --allow-apply, "
+            f"or run: fusion-advisor apply -- {run.path}"
+        )
+    if not may_apply(context.access):
+        return "Applying needs the apply token: sign in with it at /login."
+    if not run.plan_ids():
+        return "This run has no plan to apply."
+    refusal = context.runner.refusal(run)
+    return f"{refusal.why.capitalize()}. {refusal.remedy.capitalize()}." if refusal else ""
+
+
+def register(app: Dash, context: Context) -> None:
+    """The callbacks of the panel: polling reads, the buttons post through `assets/jobs.js`."""
+    for action in ("apply", "revert", "cancel"):
+        app.clientside_callback(
+            ClientsideFunction("fusion", action),
+            Output("job-kick", "data", allow_duplicate=True),
+            Output("job-note", "children", allow_duplicate=True),
+            Input(f"job-{action}", "n_clicks"),
+            State("job-run", "data"),
+            prevent_initial_call=True,
+        )
+
+    @app.callback(
+        Output("job-status", "children"),
+        Output("job-poll", "interval"),
+        Output("job-apply", "disabled"),
+        Output("job-apply", "children"),
+        Output("job-revert", "style"),
+        Output("job-cancel", "style"),
+        Output("job-generation", "data"),
+        Input("job-poll", "n_intervals"),
+        Input("job-kick", "data"),
+        State("job-run", "data"),
+        State("job-generation", "data"),
+    )
+    def refresh(_ticks: int | None, _kick: object, run_id: str, generation: str | None) -> object:
+        return _refresh(context, run_id, generation)
+
+
+def _refresh(context: Context, run_id: str, generation: str | None) -> tuple[object, ...]:
+    try:
+        run = context.store.open(run_id)
+        view = context.runner.view(run)
+    except AdvisorError as error:
+        text = message("The job cannot be read", error.line(), "red")
+        return text, POLL_IDLE_MS, True, "Apply", _HIDDEN, _HIDDEN, no_update
+    active, usable = view is not None and view.active, not blocked(context, run)
+    applied = (run.path / "applied.json").exists()
+    current = generation_of(run, view)
+    return (
+        status(view, run),
+        POLL_ACTIVE_MS if active else POLL_IDLE_MS,
+        active or not usable,
+        "Apply again" if applied else "Apply",
+        _SHOWN if applied and usable and not active else _HIDDEN,
+        _SHOWN if active and usable else _HIDDEN,
+        no_update if current == generation else current,
+    )
+
+
+def generation_of(run: RunDirectory, view: JobView | None) -> str:
+    """Changes whenever the proof of a run may have: its record, its kernels, an ended job."""
+    times = [
+        path.stat().st_mtime_ns
+        for path in (run.path / "applied.json", run.path / "kernels")
+        if path.exists()
+    ]
+    return f"{times}{view.id if view and not view.active else ''}"
+
+
+def status(view: JobView | None, run: RunDirectory) -> Component | None:
+    """The state of the job, its stages with the child's own words, and the end of its log."""
+    if view is None:
+        return None
+    words = "Cancelling" if view.cancelling else view.state.capitalize()
+    head = dmc.Alert(
+        view.message or None,
+        title=f"{view.kind.capitalize()}: {words.lower()}",
+        color=STATE_COLORS[view.state],
+        variant="light",
+        className="wrap",
+    )
+    stages = html.Ol([_stage(stage, view) for stage in view.stages], className="stages")
+    log = run.log_tail()
+    details = html.Details(
+        [html.Summary("Log"), html.Pre(log, className="log", tabIndex=0)],
+        open=view.state == "failed",
+    )
+    return marked(html.Div([head, stages, *([details] if log else [])]), data_state=view.state)
+
+
+def _stage(stage: StageView, view: JobView) -> Component:
+    state = stage.latest.state if stage.latest else None
+    if state == "running" and not view.active:
+        # It had begun and the job is over: it did not finish.
+        state = "cancelled" if view.state == "cancelled" else "failed"
+    mark = STATE_MARKS[state] if state else "○"
+    text = stage.latest.message if stage.latest else ""
+    value = stage.latest.value if stage.latest else None
+    parts = [
+        marked(html.Span(mark, className="mark"), aria_hidden="true"),
+        html.Span(stage.label, className="label"),
+        html.Span(f" ({state})" if state else " (not begun)", className="hidden"),
+        html.Span(str(value), className="value") if value is not None else None,
+        html.Span(text, className="words"),
+    ]
+    line = html.Li(
+        [part for part in parts if part is not None], className=f"stage {state or 'waiting'}"
+    )
+    return marked(line, data_stage=stage.name)

@@ -1,0 +1,243 @@
+"""Jobs: detached children that apply or revert a run, one at a time, found again after a restart.
+
+The record of a job is `job.json` in its run directory; an empty file of the run's name in `.jobs/`
+of the store marks it unfinished, so that finding the queue does not mean reading every run. The
+child writes its own events to `progress.jsonl`: nothing here invents one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+
+from filelock import FileLock
+from msgspec.structs import replace
+
+from advisor.errors import AdvisorError, RefusedError
+from advisor.store.directory import RunDirectory
+from advisor.store.jobrecord import JobKind, JobRecord
+from advisor.store.progress import read_progress
+from advisor.store.signing import verify
+from advisor.store.store import RunStore
+from dashboard.jobview import JobView, view_of
+from dashboard.processes import identify, is_alive, signal_group
+
+TICK_S = 0.5
+TERMINATE_GRACE_S = 5.0
+Command = Callable[[JobKind, Path], Sequence[str]]
+
+
+def cli_command(kind: JobKind, run: Path) -> Sequence[str]:
+    """The command line of a job; the run directory stands behind `--`: never an option."""
+    options = ["--progress", "json"] if kind == "apply" else []
+    return [sys.executable, "-m", "advisor.cli.main", kind, *options, "--", str(run)]
+
+
+class JobRunner:
+    """Starts, watches and cancels the jobs of one store, from any number of threads and servers."""
+
+    def __init__(
+        self, store: RunStore, *, command: Command = cli_command, key_path: Path | None = None
+    ) -> None:
+        self.store = store
+        self._command = command
+        self._key_path = key_path
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Watch the queue in the background until `stop`."""
+        self._thread = threading.Thread(target=self._loop, name="job-runner", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching; running jobs go on, and the next server finds them."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def refusal(self, run: RunDirectory) -> RefusedError | None:
+        """Why this run cannot be applied here, None if it can."""
+        return verify(run, self._key_path)
+
+    def submit(self, run: RunDirectory, kind: JobKind) -> JobRecord:
+        """Queue a job; raises `RefusedError` if the run is not ours or has an unfinished job."""
+        refusal = self.refusal(run)
+        if refusal is not None:
+            raise refusal
+        with self._locked():
+            if self._marker(run).exists():
+                raise RefusedError(
+                    "this run already has a job", where=run.id, remedy="wait for it, or cancel it"
+                )
+            record = JobRecord(id=secrets.token_hex(8), kind=kind, queued=_now())
+            run.write_job(record)
+            self._marker(run).touch()
+        self.tick()
+        return record
+
+    def cancel(self, run: RunDirectory) -> None:
+        """Take a job out of the queue or end its process group; `RefusedError` without one."""
+        refusal = self.refusal(run)
+        if refusal is not None:
+            raise refusal
+        with self._locked():
+            record = run.job()
+            if record is None or not self._marker(run).exists():
+                raise RefusedError("this run has no job to cancel", where=run.id)
+            if record.cancel_requested is None:
+                record = replace(record, cancel_requested=_now())
+            if record.started is None:
+                self._finish(run, record)
+                return
+            run.write_job(record)
+            if record.process is not None and is_alive(record.process):
+                signal_group(record.process, signal.SIGTERM)
+
+    def tick(self) -> None:
+        """Record what ended, press on with what was cancelled, start the next job if none runs."""
+        with self._locked():
+            waiting: list[tuple[JobRecord, RunDirectory]] = []
+            busy = False
+            self._forget_finished()
+            for run, record in self._unfinished():
+                if record.started is None:
+                    waiting.append((record, run))
+                else:
+                    busy = not self._settle(run, record) or busy
+            waiting.sort(key=lambda pair: (pair[0].queued, pair[0].id))
+            for record, run in waiting:
+                if busy:
+                    break
+                busy = self._launch(run, record)
+
+    def view(self, run: RunDirectory) -> JobView | None:
+        """What the page shows of the latest job of a run, None if it never had one."""
+        record = run.job()
+        if record is None:
+            return None
+        if record.started is not None and record.ended is None and not _lives(record):
+            self.tick()
+            record = run.job() or record
+        # Liveness is read before the events: a process that is gone has written its last one.
+        alive = _lives(record)
+        events, _ = read_progress(run.progress_path)
+        return view_of(record, events, alive=alive, ahead=self._ahead(record))
+
+    def _ahead(self, record: JobRecord) -> int:
+        """How many jobs run or wait before a queued one."""
+        if record.started is not None or record.ended is not None:
+            return 0
+        key = (record.queued, record.id)
+        others = (other for _, other in self._unfinished() if other.id != record.id)
+        return sum(o.started is not None or (o.queued, o.id) < key for o in others)
+
+    def _loop(self) -> None:
+        while not self._stop.wait(TICK_S):
+            self.tick()
+
+    def _unfinished(self) -> list[tuple[RunDirectory, JobRecord]]:
+        return [pair for pair in map(self._marked, self._markers()) if pair is not None]
+
+    def _forget_finished(self) -> None:
+        """Remove markers without an unfinished job behind them; only under the lock."""
+        for marker in self._markers():
+            if self._marked(marker) is None:
+                marker.unlink(missing_ok=True)
+
+    def _markers(self) -> list[Path]:
+        directory = self.store.root / ".jobs"
+        return sorted(directory.iterdir()) if directory.is_dir() else []
+
+    def _marked(self, marker: Path) -> tuple[RunDirectory, JobRecord] | None:
+        try:
+            run = self.store.open(marker.name)
+            record = run.job()
+        except AdvisorError:
+            return None
+        return None if record is None or record.ended is not None else (run, record)
+
+    def _settle(self, run: RunDirectory, record: JobRecord) -> bool:
+        """Record the end of a started job whose process is gone; False while it runs."""
+        process = record.process
+        if process is None:
+            self._finish(run, replace(record, error="the server stopped while it started the job"))
+            return True
+        if is_alive(process):
+            if record.cancel_requested and _age_s(record.cancel_requested) > TERMINATE_GRACE_S:
+                signal_group(process, signal.SIGKILL)
+            return False
+        child = self._children.pop(record.id, None)
+        if child is not None:
+            # Not yet reaped, so its number is still its own: end what it left behind, then reap.
+            signal_group(process, signal.SIGKILL)
+            record = replace(record, exit_status=child.wait())
+        self._finish(run, record)
+        return True
+
+    def _launch(self, run: RunDirectory, record: JobRecord) -> bool:
+        """Start a queued job; False if it could not be."""
+        refusal = self.refusal(run)
+        if refusal is not None:
+            self._finish(run, replace(record, error=refusal.line()))
+            return False
+        record = replace(record, started=_now())
+        run.write_job(record)
+        try:
+            child = self._spawn(run, record)
+        except OSError as error:
+            self._finish(run, replace(record, error=f"the job did not start: {error}"))
+            return False
+        self._children[record.id] = child
+        run.write_job(replace(record, process=identify(child.pid)))
+        return True
+
+    def _spawn(self, run: RunDirectory, record: JobRecord) -> subprocess.Popen[bytes]:
+        run.progress_path.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        log = os.open(run.log_path, flags, 0o644)
+        try:
+            return subprocess.Popen(
+                self._command(record.kind, run.path),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+
+    def _finish(self, run: RunDirectory, record: JobRecord) -> None:
+        run.write_job(replace(record, ended=_now()))
+        self._marker(run).unlink(missing_ok=True)
+
+    def _marker(self, run: RunDirectory) -> Path:
+        return self.store.root / ".jobs" / run.id
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        directory = self.store.root / ".jobs"
+        directory.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.store.root / ".jobs.lock"):
+            yield
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="microseconds")
+
+
+def _lives(record: JobRecord) -> bool:
+    return record.process is not None and is_alive(record.process)
+
+
+def _age_s(time: str) -> float:
+    return (datetime.now(timezone.utc) - datetime.fromisoformat(time)).total_seconds()

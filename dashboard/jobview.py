@@ -1,0 +1,109 @@
+"""What a page shows of a job: a pure function of its record, its events and whether it lives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from advisor.model.run import JobState, Progress
+from advisor.store.jobrecord import JobKind, JobRecord
+from advisor.store.progress import is_final
+from dashboard.processes import describe_exit
+
+# The stages of `apply`, in order, with the words for a person.
+APPLY_STAGES: tuple[tuple[str, str], ...] = (
+    ("load", "Load the run"),
+    ("generate", "Generate kernels"),
+    ("resources", "Compile for each GPU"),
+    ("verify", "Check numerics"),
+    ("time", "Time the kernel"),
+    ("rewrite", "Put it into the model"),
+    ("measure", "Measure region and step"),
+    ("decide", "Keep or take out"),
+    ("done", "Finish"),
+)
+ACTIVE: tuple[JobState, ...] = ("queued", "running")
+
+
+@dataclass(frozen=True)
+class StageView:
+    """One stage: its latest event (None before it begins) and the latest one of each plan."""
+
+    name: str
+    label: str
+    latest: Progress | None
+    plans: tuple[Progress, ...]
+
+
+@dataclass(frozen=True)
+class JobView:
+    """A job as it stands; `ahead` counts the jobs before a queued one."""
+
+    id: str
+    kind: JobKind
+    state: JobState
+    message: str
+    stages: tuple[StageView, ...]
+    ahead: int
+    cancelling: bool
+
+    @property
+    def active(self) -> bool:
+        """It waits or runs."""
+        return self.state in ACTIVE
+
+
+def view_of(
+    record: JobRecord, events: Sequence[Progress], *, alive: bool, ahead: int = 0
+) -> JobView:
+    """The job as a page shows it; a process that is gone without a final event is a failure."""
+    shown = events if record.started is not None else ()
+    state, message = _outcome(record, shown, alive=alive, ahead=ahead)
+    return JobView(
+        id=record.id,
+        kind=record.kind,
+        state=state,
+        message=message,
+        stages=stages_of(record.kind, shown),
+        ahead=ahead,
+        cancelling=record.cancel_requested is not None and state in ACTIVE,
+    )
+
+
+def stages_of(kind: JobKind, events: Sequence[Progress]) -> tuple[StageView, ...]:
+    """The stages in order: the known ones of the job's kind, then any other that occurred."""
+    labels = dict(APPLY_STAGES) if kind == "apply" else {}
+    for event in events:
+        labels.setdefault(event.stage, event.stage.replace("_", " ").capitalize())
+    return tuple(_stage(name, label, events) for name, label in labels.items())
+
+
+def _stage(name: str, label: str, events: Sequence[Progress]) -> StageView:
+    own = [event for event in events if event.stage == name]
+    by_plan = {event.plan: event for event in own if event.plan is not None}
+    return StageView(
+        name=name, label=label, latest=own[-1] if own else None, plans=tuple(by_plan.values())
+    )
+
+
+def _outcome(
+    record: JobRecord, events: Sequence[Progress], *, alive: bool, ahead: int
+) -> tuple[JobState, str]:
+    if record.error is not None:
+        return "failed", record.error
+    if record.started is None:
+        if record.ended is not None:
+            return "cancelled", "Cancelled before it started."
+        waits = f"behind {ahead} other job{'s' * (ahead != 1)}" if ahead else "about to start"
+        return "queued", f"Waiting, {waits}; one GPU job runs at a time."
+    final = next((event for event in reversed(events) if is_final(event)), None)
+    if final is not None:
+        return final.state, final.message
+    if alive or (record.process is None and record.ended is None):
+        return "running", events[-1].message if events else "The process started."
+    if record.cancel_requested is not None:
+        return "cancelled", "Cancelled on request."
+    return (
+        "failed",
+        f"The job process ended before it finished: {describe_exit(record.exit_status)}.",
+    )

@@ -1,0 +1,89 @@
+"""`/run/ID/findings`: everything found, ranked by what it is worth on the critical path."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from dash.development.base_component import Component
+
+from advisor.model.findings import Finding
+from advisor.store.directory import RunDirectory
+from dashboard.context import Context
+from dashboard.page import Page, finding_path
+from dashboard.pages.frame import frame
+from dashboard.parts import grid, message, saving_text, section
+
+_COLUMNS: tuple[dict[str, Any], ...] = (
+    {"field": "rank", "headerName": "#", "maxWidth": 70, "minWidth": 60, "filter": False},
+    {
+        "field": "title",
+        "headerName": "Finding",
+        "cellRenderer": "PageLink",
+        "flex": 3,
+        "minWidth": 240,
+        "tooltipField": "title",
+    },
+    {
+        "field": "saving_ns",
+        "headerName": "Exposed saving per step",
+        "cellRenderer": "Figure",
+        "filter": "agNumberColumnFilter",
+        "flex": 2,
+        "minWidth": 230,
+    },
+    {"field": "kind", "headerName": "Kind", "minWidth": 115},
+    {"field": "provenance", "headerName": "Evidence"},
+    {"field": "sites", "headerName": "Sites", "maxWidth": 90},
+    {"field": "where", "headerName": "Where", "flex": 2, "minWidth": 160},
+)
+
+
+def layout(context: Context, run: str) -> Component:
+    """The ranked list."""
+    directory = context.store.open(run)
+    report = context.report(directory)
+    if not report.findings:
+        text = "No rule fired on this run. The warnings on the overview say what could not be read."
+        return frame(directory, report, "Findings", message("No findings", text))
+    rows = [_row(directory, i, f) for i, f in enumerate(ranked(report.findings), 1)]
+    body = section(
+        "Findings",
+        grid("findings-grid", _COLUMNS, rows, "Findings, largest saving first"),
+        note="Savings are not additive: the overview gives that of the recommended set.",
+    )
+    return frame(directory, report, "Findings", body)
+
+
+def ranked(findings: tuple[Finding, ...]) -> list[Finding]:
+    """Largest exposed saving first; what cannot be judged comes last."""
+    return sorted(
+        findings,
+        key=lambda f: (
+            f.exposed_saving_ns is None,
+            -(f.exposed_saving_ns.mid if f.exposed_saving_ns else 0),
+        ),
+    )
+
+
+def _row(run: RunDirectory, rank: int, finding: Finding) -> dict[str, Any]:
+    saving, first = finding.exposed_saving_ns, next(iter(finding.locations), None)
+    return {
+        "rank": rank,
+        "title": finding.title,
+        "href": finding_path(run.id, finding.id),
+        "saving_ns": saving.mid if saving else None,
+        "saving_ns_text": saving_text(saving),
+        "kind": finding.kind,
+        "provenance": finding.provenance,
+        "sites": len(finding.locations) or None,
+        "where": (first.module or first.file) if first else None,
+    }
+
+
+PAGE = Page(
+    name="findings",
+    pattern=re.compile(r"/run/(?P<run>[\w-]+)/findings"),
+    layout=layout,
+    title="Findings",
+)

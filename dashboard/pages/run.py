@@ -1,0 +1,159 @@
+"""`/run/ID`: what the step costs, what to do about it in order, and what applying gave."""
+
+from __future__ import annotations
+
+import re
+
+import dash_mantine_components as dmc
+from dash import html
+from dash.development.base_component import Component
+
+from advisor.model.report import Metric, Report
+from advisor.store.directory import RunDirectory
+from advisor.units import format_value
+from dashboard import figures
+from dashboard.context import Context
+from dashboard.jobpanel import panel
+from dashboard.page import Page
+from dashboard.pages.frame import finding_link, frame
+from dashboard.parts import (
+    badge,
+    figure_card,
+    graph,
+    message,
+    saving_text,
+    section,
+    table,
+)
+from dashboard.proof import proof_slot
+
+# Shown as headline figures where the report has them, in this order.
+HEADLINE: tuple[tuple[str, str], ...] = (
+    ("step_ns", "Step time"),
+    ("gpu_busy_ns", "GPU busy"),
+    ("gpu_idle_fraction", "GPU idle"),
+    ("kernel_launches_per_step", "Kernel launches"),
+    ("kernels_per_step", "Kernels"),
+    ("fusion_coverage_time", "Fusion coverage, by time"),
+)
+
+
+def layout(context: Context, run: str) -> Component:
+    """The overview of one run."""
+    directory = context.store.open(run)
+    report = context.report(directory)
+    return frame(
+        directory,
+        report,
+        "Overview",
+        _cards(report),
+        _actions(directory, report),
+        panel(context, directory),
+        proof_slot(context, directory, None),
+        html.Div([_savings(report), _kernels(report)], className="grid-2"),
+        _metrics(report),
+        _warnings(report),
+    )
+
+
+def _cards(report: Report) -> Component:
+    cards = [
+        _card(label, report.metrics[name]) for name, label in HEADLINE if name in report.metrics
+    ]
+    cards.append(
+        figure_card(
+            "Saving of the recommended set",
+            saving_text(report.recommended.set_saving_ns).partition(" (")[0],
+            "predicted, per step",
+            "Findings are not additive; this is what the whole list below saves together.",
+        )
+    )
+    return html.Div(cards, className="cards")
+
+
+def _card(label: str, metric: Metric) -> Component:
+    return figure_card(
+        label, format_value(metric.value, metric.unit), metric.provenance, metric.definition
+    )
+
+
+def _actions(run: RunDirectory, report: Report) -> Component:
+    by_id = {finding.id: finding for finding in report.findings}
+    chosen = [by_id[name] for name in report.recommended.order]
+    if not chosen:
+        return section(
+            "What to do",
+            message(
+                "Nothing to recommend",
+                "No finding is worth acting on. The findings page lists what was looked at, and "
+                "what could not be judged for lack of evidence.",
+            ),
+        )
+    items = [
+        html.Li(
+            [
+                finding_link(run, finding.id, finding.title),
+                html.Div(
+                    [
+                        dmc.Text(finding.action, size="sm"),
+                        badge(saving_text(finding.exposed_saving_ns), "blue"),
+                    ],
+                ),
+            ]
+        )
+        for finding in chosen
+    ]
+    note = (
+        "In this order. Savings are per step and overlap; together: "
+        f"{saving_text(report.recommended.set_saving_ns)}."
+    )
+    return section("What to do", html.Ol(items, className="actions"), note=note)
+
+
+def _savings(report: Report) -> Component:
+    if not any(finding.exposed_saving_ns for finding in report.findings):
+        return section(
+            "Savings", message("No saving is priced", "See the evidence of each finding.")
+        )
+    figure = figures.savings(report.findings)
+    return section(
+        "Exposed saving by finding",
+        graph(figure, "savings", "Exposed saving per step of each finding, with intervals"),
+    )
+
+
+def _kernels(report: Report) -> Component:
+    if not report.kernels:
+        text = "This run has no kernel times: no GPU was at hand, or the trace holds no kernels."
+        return section("Kernels", message("No kernels recorded", text))
+    label = "Time per step of the longest kernels"
+    return section("Longest kernels", graph(figures.kernels(report.kernels), "kernels", label))
+
+
+def _metrics(report: Report) -> Component:
+    if not report.metrics:
+        return section("Metrics", message("No metrics", "This report holds no metrics."))
+    rows = [
+        (
+            name.replace("_", " "),
+            format_value(metric.value, metric.unit),
+            metric.provenance,
+            metric.definition,
+        )
+        for name, metric in report.metrics.items()
+    ]
+    head = ("Metric", "Value", "Provenance", "Definition")
+    return section("Metrics and their definitions", table(head, rows, "Metrics of the run"))
+
+
+def _warnings(report: Report) -> Component:
+    if not report.warnings:
+        return html.Div()
+    rows = [(w.code, f"{w.count:,}", w.message) for w in report.warnings]
+    head = ("Code", "Count", "What was skipped, repaired or clipped")
+    return section("Warnings", table(head, rows, "Warnings of the run"))
+
+
+PAGE = Page(
+    name="run", pattern=re.compile(r"/run/(?P<run>[\w-]+)"), layout=layout, title="Overview"
+)

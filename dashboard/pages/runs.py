@@ -1,0 +1,72 @@
+"""`/`: every run of the store, the newest first."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from dash.development.base_component import Component
+
+from advisor.errors import AdvisorError
+from advisor.store.directory import RunDirectory
+from advisor.units import UNKNOWN, format_ns
+from dashboard.context import Context
+from dashboard.page import Page, run_path
+from dashboard.parts import VERDICT_WORDS, grid, heading, message, section
+
+_COLUMNS: tuple[dict[str, Any], ...] = (
+    {"field": "run", "headerName": "Run", "cellRenderer": "PageLink", "flex": 3, "minWidth": 220},
+    {"field": "target", "headerName": "Workload", "flex": 2, "minWidth": 160},
+    {"field": "mode", "headerName": "Mode"},
+    {"field": "gpu", "headerName": "GPU", "minWidth": 120},
+    {
+        "field": "saving_ns",
+        "headerName": "Saving of the set",
+        "cellRenderer": "Figure",
+        "filter": "agNumberColumnFilter",
+        "minWidth": 150,
+    },
+    {"field": "findings", "headerName": "Findings", "filter": "agNumberColumnFilter"},
+    {"field": "applied", "headerName": "Applied"},
+)
+
+
+def layout(context: Context) -> Component:
+    """The list, or what to do to get a first run."""
+    runs = context.store.runs()
+    if not runs:
+        return message(
+            "No runs yet",
+            f"Nothing is saved in {context.store.root}. Profile a workload to make the first run: "
+            "fusion-advisor profile TARGET. It appears here without a restart.",
+        )
+    rows = [_row(context, run) for run in runs]
+    return section(
+        "Runs",
+        grid("runs-grid", _COLUMNS, rows, "Runs"),
+        note=f"{len(rows)} in {context.store.root}",
+    )
+
+
+def _row(context: Context, run: RunDirectory) -> dict[str, Any]:
+    """One run as plain values; a run that cannot be read stays in the list and says why."""
+    row: dict[str, Any] = {"run": run.id, "href": run_path(run.id)}
+    try:
+        report, applied = context.report(run), context.applied(run)
+    except AdvisorError as error:
+        return row | {"target": f"unreadable: {error.what}", "saving_ns_text": UNKNOWN}
+    saving = report.recommended.set_saving_ns
+    return row | {
+        "target": report.workload.target,
+        "mode": report.workload.mode,
+        "gpu": report.hardware.name,
+        "saving_ns": saving.mid if saving else None,
+        "saving_ns_text": format_ns(saving.mid) if saving else "cannot judge",
+        "findings": len(report.findings),
+        "applied": VERDICT_WORDS[applied.set.verdict] if applied else "no",
+    }
+
+
+PAGE = Page(name="runs", pattern=re.compile(r"/"), layout=layout, title="Runs")
+
+__all__ = ["PAGE", "heading", "layout"]

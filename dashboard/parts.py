@@ -1,0 +1,134 @@
+"""Components that several pages share. Text from reports enters only as text, never as markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import dash_ag_grid as dag
+import dash_mantine_components as dmc
+from dash import dcc, html
+from dash.development.base_component import Component
+from plotly.graph_objects import Figure
+
+from advisor.errors import AdvisorError
+from advisor.model.base import Range
+from advisor.units import format_ns
+
+Child = Component | str
+KIND_COLORS = {"opportunity": "blue", "regression": "orange", "note": "gray"}
+VERDICT_COLORS = {"kept": "teal", "reverted": "orange", "refused": "red", "not_measured": "gray"}
+VERDICT_WORDS = {
+    "kept": "Kept",
+    "reverted": "Taken out",
+    "refused": "Refused",
+    "not_measured": "Not measured",
+}
+_MAX_AUTO_ROWS = 12
+
+
+def marked(component: Component, **attributes: str) -> Component:
+    """The component with ARIA or data attributes: `marked(x, aria_label="…")`."""
+    for name, value in attributes.items():
+        setattr(component, name.replace("_", "-"), value)
+    return component
+
+
+def heading(text: str, level: Literal[1, 2, 3, 4] = 2) -> Component:
+    """A heading that wraps anywhere, since names come from reports."""
+    return dmc.Title(text, order=level, className="wrap")
+
+
+def badge(text: str, color: str = "gray") -> Component:
+    """A small label; the colour never carries meaning alone."""
+    return dmc.Badge(text, color=color, variant="light", tt="none")
+
+
+def section(title: str, *children: Child, note: str = "") -> Component:
+    """A titled block of a page."""
+    head: list[Child] = [heading(title, 3)]
+    if note:
+        head.append(dmc.Text(note, size="sm", c="dimmed"))
+    return dmc.Paper([*head, *children], withBorder=True, p="md", className="section")
+
+
+def message(title: str, text: str, color: str = "gray") -> Component:
+    """An empty or error state: what is the matter, and what to do."""
+    return dmc.Alert(text, title=title, color=color, variant="light", className="wrap")
+
+
+def error_state(error: AdvisorError) -> Component:
+    """The page of something that cannot be shown."""
+    why = f"{error.where}: {error.why}" if error.where and error.why else error.where or error.why
+    text = " ".join(f"{part}." for part in (why, error.remedy) if part)
+    return dmc.Stack(
+        [message(f"Cannot show this: {error.what}", text, "red"), dcc.Link("All runs", href="/")]
+    )
+
+
+def figure_card(label: str, value: str, note: str = "", hint: str = "") -> Component:
+    """A headline figure with its provenance below and its definition as a tooltip."""
+    body = [
+        dmc.Text(label, size="sm", c="dimmed"),
+        dmc.Text(value, className="figure"),
+        dmc.Text(note, size="xs", c="dimmed"),
+    ]
+    return html.Div(dmc.Paper(body, withBorder=True, p="sm", h="100%"), title=hint or None)
+
+
+def saving_text(saving: Range | None) -> str:
+    """A saving with its interval: `1.36 ms (1.09 ms to 1.63 ms)`; without one, `cannot judge`."""
+    if saving is None:
+        return "cannot judge"
+    return f"{format_ns(saving.mid)} ({format_ns(saving.low)} to {format_ns(saving.high)})"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Child]], caption: str) -> Component:
+    """A small table with a caption for screen readers; wide ones scroll sideways."""
+    body = [
+        html.Thead(html.Tr([html.Th(name, scope="col") for name in head])),
+        html.Tbody([html.Tr([html.Td(cell) for cell in row]) for row in rows]),
+    ]
+    return html.Div(
+        html.Table([html.Caption(caption, className="hidden"), *body], className="plain"),
+        className="scroll",
+        tabIndex=0,
+    )
+
+
+def grid(
+    name: str,
+    columns: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Any]],
+    label: str,
+) -> Component:
+    """A sortable, filterable table; cells are text, or drawn by a component of `assets/grid.js`."""
+    short = len(rows) <= _MAX_AUTO_ROWS
+    options: dict[str, Any] = {"suppressCellFocus": False, "ensureDomOrder": True}
+    if short:
+        options["domLayout"] = "autoHeight"
+    view = html.Div(
+        dag.AgGrid(
+            id=name,
+            columnDefs=[dict(column) for column in columns],
+            rowData=[dict(row) for row in rows],
+            defaultColDef={"sortable": True, "filter": True, "resizable": True, "minWidth": 90},
+            columnSize="responsiveSizeToFit",
+            dashGridOptions=options,
+            style={"height": None if short else "34rem", "width": "100%"},
+        ),
+        role="region",
+    )
+    return marked(view, aria_label=label)
+
+
+def graph(figure: Figure, name: str, label: str) -> Component:
+    """A chart that can be saved as a picture and sends nothing anywhere."""
+    config: Any = {
+        "displaylogo": False,
+        "responsive": True,
+        "modeBarButtonsToRemove": ["select2d", "lasso2d"],
+        "toImageButtonOptions": {"format": "svg", "filename": name},
+    }
+    view = html.Div(dcc.Graph(id=name, figure=figure, config=config), role="img")
+    return marked(view, aria_label=label)
