@@ -16,7 +16,7 @@ _MARKS = re.compile(
     rb'"(schemaVersion|deviceProperties|computeProperties|baseTimeNanoseconds)"\s*:'
 )
 _CATEGORY = re.compile(
-    rb'"cat"\s*:\s*"(%s|python_function|cpu_instant_event|ac2g|fwdbwd)"'
+    rb'"cat"\s*:\s*"(%s|cpu_instant_event|ac2g|fwdbwd)"'
     % b"|".join(name.encode() for name in CATEGORIES)
 )
 _VERSIONS = (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
 
 # So many events at a time become columns: enough for numpy, few enough for the cache.
-FLUSH_EVENTS = 16_384
+FLUSH_EVENTS = 4_096
 STEP_PREFIX = "ProfilerStep"
 _MAX_DURATION_NS = 24 * 3600 * 10**9
 
@@ -98,6 +98,7 @@ CATEGORIES: dict[str, str] = {
     "Runtime": "calls",
     "user_annotation": "ranges",
     "gpu_user_annotation": "device_ranges",
+    "python_function": "frames",
 }
 _ARGS = {name: attrgetter(f"args.{name}") for name in Args.__struct_fields__}
 _NAME, _TS, _DUR = attrgetter("name"), attrgetter("ts"), attrgetter("dur")
@@ -162,34 +163,35 @@ class Collector:
         )
 
     def _names(self, events: list[Event]) -> list[int]:
-        return [self.builder.text(name) for name in map(_NAME, events)]
+        return self.builder.texts(map(_NAME, events))
 
     def _threads(self, events: list[Event]) -> list[int]:
-        return [self.builder.thread(*pair) for pair in map(_PROCESS_THREAD, events)]
+        pairs = list(map(_PROCESS_THREAD, events))
+        codes = {pair: self.builder.thread(*pair) for pair in dict.fromkeys(pairs)}
+        return [codes[pair] for pair in pairs]
 
     def _json(self, events: list[Event], field: str) -> list[int]:
         """Codes of a JSON argument kept as text; each distinct text is decoded once."""
-        return [self._text_code(bytes(raw)) for raw in map(_ARGS[field], events)]
-
-    def _text_code(self, raw: bytes) -> int:
-        code = self._texts.get(raw)
-        if code is None:
-            text = raw.decode("utf-8", "replace") if raw and raw != b"null" else None
-            if text is not None and text.startswith('"'):
-                text = str(msgspec.json.decode(raw))
-            code = self._texts[raw] = self.builder.text(text)
-        return code
+        codes = self._texts
+        raws = list(map(bytes, map(_ARGS[field], events)))
+        for raw in set(raws).difference(codes):
+            codes[raw] = self.builder.text(_text(raw))
+        return [codes[raw] for raw in raws]
 
     def _triples(self, events: list[Event], field: str) -> Ints:
         """Grid or block as three columns."""
         sizes = self._sizes
-        rows = []
-        for raw in map(_ARGS[field], events):
-            key = bytes(raw)
-            if key not in sizes:
-                sizes[key] = _triple(key)
-            rows.append(sizes[key])
-        return np.array(rows, dtype=np.int64).T
+        raws = list(map(bytes, map(_ARGS[field], events)))
+        for raw in set(raws).difference(sizes):
+            sizes[raw] = _triple(raw)
+        return np.array([sizes[raw] for raw in raws], dtype=np.int64).T
+
+
+def _text(raw: bytes) -> str | None:
+    """A JSON value as text: a string as itself, anything else as written, nothing as None."""
+    if not raw or raw == b"null":
+        return None
+    return str(msgspec.json.decode(raw)) if raw.startswith(b'"') else raw.decode(errors="replace")
 
 
 def _complete(events: list[Event]) -> list[Event]:
@@ -386,6 +388,12 @@ def _named_spans(self: Collector, events: list[Event], batch: dict[str, Any], si
     self.builder.add("ranges", batch)
 
 
+def _frames(self: Collector, events: list[Event], batch: dict[str, Any]) -> None:
+    batch["name"] = self._names(events)
+    batch["thread"] = self._threads(events)
+    self.builder.add("frames", batch)
+
+
 Writer: TypeAlias = "Callable[[Collector, list[Event], dict[str, Any]], None]"
 _WRITERS: dict[str, Writer] = {
     "kernels": _kernels,
@@ -394,4 +402,5 @@ _WRITERS: dict[str, Writer] = {
     "calls": _calls,
     "ranges": _ranges,
     "device_ranges": _device_ranges,
+    "frames": _frames,
 }

@@ -7,7 +7,7 @@ analyzers rely on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 
 from advisor.errors import InvalidRecordError
-from advisor.model import linking
+from advisor.model import frames, linking, overruns
 from advisor.model.base import Provenance, Record, Warning_
-from advisor.model.trace_schema import TABLES, ColumnType
+from advisor.model.trace_schema import FRAMES, TABLES, Columns, ColumnType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # Stands for "absent" inside a batch of integers; no honest time, id or size is this number.
 MISSING = -(2**63)
+_INPUTS: dict[str, Columns] = {**TABLES, "frames": FRAMES}
 # Columns that hold row numbers: table, column, the table they point into.
 _POINTERS = (
     ("kernels", "launch", "launches"),
@@ -124,7 +125,7 @@ class TraceBuilder:
     stacks_recorded: bool = False
     complete: bool = True
     modelled: dict[str, Provenance] = field(default_factory=dict)
-    _batches: dict[str, list[Batch]] = field(default_factory=lambda: {t: [] for t in TABLES})
+    _batches: dict[str, list[Batch]] = field(default_factory=lambda: {t: [] for t in _INPUTS})
     _codes: dict[str, int] = field(default_factory=dict)
     _threads: dict[str, int] = field(default_factory=dict)
     _warnings: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -133,6 +134,11 @@ class TraceBuilder:
     def text(self, value: str | None) -> int:
         """The code of a string; -1 for None."""
         return -1 if value is None else self._codes.setdefault(value, len(self._codes))
+
+    def texts(self, values: Iterable[str]) -> list[int]:
+        """The codes of many strings."""
+        codes = self._codes
+        return [codes.setdefault(value, len(codes)) for value in values]
 
     def thread(self, process: object, thread: object) -> int:
         """The number of a host thread; 24572 and "24572" are the same (2021 files mix them)."""
@@ -148,14 +154,14 @@ class TraceBuilder:
         """Append equally long columns; a column left out is absent in every row of the batch."""
         arrays = {name: np.asarray(values) for name, values in batch.items()}
         if len({len(values) for values in arrays.values()}) > 1 or not set(arrays) <= set(
-            TABLES[table]
+            _INPUTS[table]
         ):
             raise InvalidRecordError("a batch has unknown or unequal columns", where=table)
         self._batches[table].append(arrays)
 
     def event(self, table: str, **values: int | float | str | None) -> None:
         """Append one row, text as it is: for readers of small files, and for tests."""
-        columns = TABLES[table]
+        columns = _INPUTS[table]
         row = {
             name: [self.text(value) if columns[name] == "text" else value]  # type: ignore[arg-type]
             for name, value in values.items()
@@ -165,13 +171,20 @@ class TraceBuilder:
 
     def build(self) -> Trace:
         """Sort, attribute, freeze; the trace is checked."""
-        raw = {table: self._concatenate(table) for table in TABLES}
+        raw = {table: self._concatenate(table) for table in _INPUTS}
         self._renumber(raw["comms"])
+        self._locate(raw["ops"], raw.pop("frames"))
+        clipped, removed_ns = overruns.clip([raw["kernels"], raw["copies"]], MISSING)
+        self.warn(
+            "duration_clipped",
+            f"activities that outran their stream were cut at the next start: {removed_ns} ns",
+            clipped,
+        )
         linking.link(raw, MISSING)
         names = np.array(list(self._codes), dtype=object)
-        frames = {table: _frame(table, columns, names) for table, columns in raw.items()}
+        tables = {table: _frame(table, columns, names) for table, columns in raw.items()}
         trace = Trace(
-            **frames,
+            **tables,
             info=TraceInfo(
                 source=self.source,
                 rank=self.rank,
@@ -182,7 +195,7 @@ class TraceBuilder:
                 stacks_recorded=self.stacks_recorded,
                 complete=self.complete,
             ),
-            provenance=self._provenance(frames),
+            provenance=self._provenance(tables),
             warnings=tuple(
                 Warning_(code=code, message=message, count=count)
                 for code, (message, count) in self._warnings.items()
@@ -195,7 +208,7 @@ class TraceBuilder:
         batches = self._batches.pop(table)
         length = sum(len(next(iter(b.values()))) for b in batches if b)
         result: Batch = {}
-        for name, kind in TABLES[table].items():
+        for name, kind in _INPUTS[table].items():
             column = np.full(length, _absent(name, kind, self.rank), dtype=_DTYPES[kind])
             at = 0
             for batch in batches:
@@ -212,6 +225,14 @@ class TraceBuilder:
             self._order[table] = order
         return result
 
+    def _locate(self, ops: Batch, stack: Batch) -> None:
+        """Fill `module` and `source` of the ops from the Python frames around them."""
+        if not len(stack["name"]):
+            return
+        places = frames.locate(ops, stack, list(self._codes), MISSING)
+        ops["module"] = np.array([self.text(p.module) for p in places], dtype=np.int32)
+        ops["source"] = np.array([self.text(p.source) for p in places], dtype=np.int32)
+
     def _renumber(self, comms: Batch) -> None:
         """`comms.kernel` counts kernels as they were added; after sorting they have other rows."""
         order = self._order["kernels"]
@@ -219,9 +240,9 @@ class TraceBuilder:
         row_of[order] = np.arange(len(order))
         comms["kernel"] = row_of[comms["kernel"]]
 
-    def _provenance(self, frames: Mapping[str, pd.DataFrame]) -> dict[str, Provenance]:
+    def _provenance(self, tables: Mapping[str, pd.DataFrame]) -> dict[str, Provenance]:
         result: dict[str, Provenance] = {}
-        for table, frame in frames.items():
+        for table, frame in tables.items():
             for column in frame.columns:
                 key = f"{table}.{column}"
                 filled = bool(frame[column].notna().any())

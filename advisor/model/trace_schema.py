@@ -79,8 +79,8 @@ OPS: Columns = {
     "input_values": "text",
     "input_tensor_ids": "text",
     "output_tensor_ids": "text",
-    "module": "text",  # innermost nn.Module around the op, outermost first: `A_0.B_1`
-    "source": "text",  # innermost frame of the user's program: `file.py:12`
+    "module": "text",  # the modules around the op, outermost first: `A_0.B_1`
+    "source": "text",  # innermost function of the user's program and its first line: `a.py:12`
 }
 
 # Every recorded call into the runtime or driver API except the synchronising ones.
@@ -124,6 +124,9 @@ DEVICES: Columns = {
     "shared_bytes_per_block": "int?",
     "threads_per_multiprocessor": "int?",
 }
+
+# Python frames: a builder's input only; they end up as `ops.module` and `ops.source`.
+FRAMES: Columns = dict(_HOST)
 
 TABLES: dict[str, Columns] = {
     "kernels": KERNELS,

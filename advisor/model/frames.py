@@ -1,0 +1,63 @@
+"""Python frames around an op: the module path and the line of the user's program.
+
+Profilers name a frame `file.py(12): function` (the line where the function begins), a module call
+`nn.Module: Name_0`, a builtin `<built-in …>`. Frames of PyTorch and of the standard library are nobody's program.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from advisor.model.linking import innermost
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Table: TypeAlias = dict[str, NDArray[Any]]
+
+_FRAME = re.compile(r"(?P<file>[^<(][^(]*)\((?P<line>\d+)\): ")
+_MODULE = "nn.Module: "
+_FOREIGN = ("torch/", "torchgen/", "triton/", "<")
+
+
+class Place(NamedTuple):
+    """What one frame adds: a module name or a line of the program."""
+
+    module: str | None
+    source: str | None
+
+
+def place(name: str) -> Place:
+    """`nn.Module: Mlp_0` is a module, `model.py(12): forward` a line; a library frame neither."""
+    if name.startswith(_MODULE):
+        return Place(name.removeprefix(_MODULE), None)
+    found = _FRAME.match(name)
+    if found is None:
+        return Place(None, None)
+    file = found["file"].replace("\\", "/")
+    top = file.split("/")[0].removesuffix(".py")
+    foreign = file.startswith(_FOREIGN) or "/torch/" in file or top in sys.stdlib_module_names
+    return Place(None, None if foreign else f"{file}:{found['line']}")
+
+
+def locate(ops: Table, frames: Table, names: list[str], missing: int) -> list[Place]:
+    """Module path (outermost first, joined by dots) and source line of each op, where known."""
+    parents, around = innermost(frames, ops, missing)
+    kinds = {code: place(names[code]) for code in np.unique(frames["name"]).tolist()}
+    places: list[Place] = []
+    nowhere = Place(None, None)
+    # Frames are sorted by start, parents first: each inherits what encloses it.
+    for code, parent in zip(frames["name"].tolist(), parents.tolist(), strict=True):
+        outer = nowhere if parent == missing else places[parent]
+        own = kinds[code]
+        if own.module is not None:
+            path = own.module if outer.module is None else f"{outer.module}.{own.module}"
+            outer = Place(path, outer.source)
+        elif own.source is not None:
+            outer = Place(outer.module, own.source)
+        places.append(outer)
+    return [nowhere if row == missing else places[row] for row in around.tolist()]
