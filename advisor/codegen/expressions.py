@@ -1,0 +1,149 @@
+"""The op table of code generation: how each op is written in Triton and in PyTorch.
+
+`{0}`, `{1}`, `{2}` stand for the operands, which are register tiles of float32 (or an integer type) in Triton
+and tensors in PyTorch. Low-precision values are widened on load and rounded only where the program casts or
+stores, as Inductor and eager's own fused kernels do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """One op in both languages; `helper` names a device function of `HELPERS` that the text calls."""
+
+    triton: str
+    torch: str
+    helper: str | None = None
+
+
+POINTWISE: dict[str, Spelling] = {
+    "neg": Spelling("-{0}", "-{0}"),
+    "abs": Spelling("tl.abs({0})", "torch.abs({0})"),
+    "exp": Spelling("tl.exp({0})", "torch.exp({0})"),
+    "exp2": Spelling("tl.exp2({0})", "torch.exp2({0})"),
+    "expm1": Spelling("expm1({0})", "torch.expm1({0})", "expm1"),
+    "log": Spelling("tl.log({0})", "torch.log({0})"),
+    "log2": Spelling("tl.log2({0})", "torch.log2({0})"),
+    "log1p": Spelling("log1p({0})", "torch.log1p({0})", "log1p"),
+    "sqrt": Spelling("tl.sqrt_rn({0})", "torch.sqrt({0})"),
+    "rsqrt": Spelling("tl.rsqrt({0})", "torch.rsqrt({0})"),
+    "reciprocal": Spelling("1.0 / {0}", "torch.reciprocal({0})"),
+    "sin": Spelling("tl.sin({0})", "torch.sin({0})"),
+    "cos": Spelling("tl.cos({0})", "torch.cos({0})"),
+    "tanh": Spelling("tanh({0})", "torch.tanh({0})", "tanh"),
+    "sigmoid": Spelling("tl.sigmoid({0})", "torch.sigmoid({0})"),
+    "erf": Spelling("tl.erf({0})", "torch.erf({0})"),
+    "relu": Spelling("tl.maximum({0}, 0.0, propagate_nan=tl.PropagateNan.ALL)", "torch.relu({0})"),
+    "floor": Spelling("tl.floor({0})", "torch.floor({0})"),
+    "ceil": Spelling("tl.ceil({0})", "torch.ceil({0})"),
+    "sign": Spelling("tl.where({0} > 0, 1.0, tl.where({0} < 0, -1.0, {0}))", "torch.sign({0})"),
+    "logical_not": Spelling("{0} == 0", "torch.logical_not({0})"),
+    "isnan": Spelling("{0} != {0}", "torch.isnan({0})"),
+    "isinf": Spelling('tl.abs({0}) == float("inf")', "torch.isinf({0})"),
+    "add": Spelling("{0} + {1}", "{0} + {1}"),
+    "sub": Spelling("{0} - {1}", "{0} - {1}"),
+    "mul": Spelling("{0} * {1}", "{0} * {1}"),
+    "div": Spelling("{0} / {1}", "{0} / {1}"),
+    "pow": Spelling("power({0}, {1})", "torch.pow({0}, {1})", "power"),
+    "maximum": Spelling(
+        "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "maximum({0}, {1})"
+    ),
+    "minimum": Spelling(
+        "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "minimum({0}, {1})"
+    ),
+    "eq": Spelling("{0} == {1}", "{0} == {1}"),
+    "ne": Spelling("{0} != {1}", "{0} != {1}"),
+    "lt": Spelling("{0} < {1}", "{0} < {1}"),
+    "le": Spelling("{0} <= {1}", "{0} <= {1}"),
+    "gt": Spelling("{0} > {1}", "{0} > {1}"),
+    "ge": Spelling("{0} >= {1}", "{0} >= {1}"),
+    "logical_and": Spelling("({0} != 0) & ({1} != 0)", "torch.logical_and({0}, {1})"),
+    "logical_or": Spelling("({0} != 0) | ({1} != 0)", "torch.logical_or({0}, {1})"),
+    "where": Spelling("tl.where({0}, {1}, {2})", "torch.where({0}, {1}, {2})"),
+}
+
+# `{0}` is the operand with lanes past the last column set to the identity of the reduction.
+REDUCTIONS: dict[str, Spelling] = {
+    "sum": Spelling("tl.sum({0}, axis=1)[:, None]", "{0}.sum(-1, keepdim=True)"),
+    "mean": Spelling("tl.sum({0}, axis=1)[:, None] / n_columns", "{0}.mean(-1, keepdim=True)"),
+    "amax": Spelling(
+        "tl.reduce({0}, 1, max_nan)[:, None]", "{0}.amax(-1, keepdim=True)", "max_nan"
+    ),
+    "amin": Spelling(
+        "tl.reduce({0}, 1, min_nan)[:, None]", "{0}.amin(-1, keepdim=True)", "min_nan"
+    ),
+}
+IDENTITY: dict[str, str] = {
+    "sum": "0.0", "mean": "0.0", "amax": 'float("-inf")', "amin": 'float("inf")',
+}  # fmt: skip
+
+TRITON_DTYPES: dict[str, str] = {
+    "bool": "tl.int1", "uint8": "tl.uint8", "int8": "tl.int8", "int16": "tl.int16", "int32": "tl.int32",
+    "int64": "tl.int64", "float16": "tl.float16", "bfloat16": "tl.bfloat16", "float32": "tl.float32",
+}  # fmt: skip
+POINTER_TYPES: dict[str, str] = {
+    "bool": "*i1", "uint8": "*u8", "int8": "*i8", "int16": "*i16", "int32": "*i32", "int64": "*i64",
+    "float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32",
+}  # fmt: skip
+
+# Device functions for what Triton's portable namespace lacks. Errors are relative, in float32.
+HELPERS: dict[str, str] = {
+    "max_nan": '''
+@triton.jit
+def max_nan(a, b):
+    """The larger of two values; NaN wins, as in torch.amax."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+''',
+    "min_nan": '''
+@triton.jit
+def min_nan(a, b):
+    """The smaller of two values; NaN wins, as in torch.amin."""
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+''',
+    "tanh": '''
+@triton.jit
+def tanh(x):
+    """tanh x: Taylor series to x^13 below 0.4 (next term < 4e-9), else (1 - e^-2|x|) / (1 + e^-2|x|)."""
+    s = x * x
+    p = 0.0035921280365 * s - 0.0088632355299
+    p = p * s + 0.0218694885362
+    p = p * s - 0.0539682539683
+    p = p * s + 0.1333333333333
+    p = p * s - 0.3333333333333
+    near = x + x * s * p
+    t = tl.exp(-2.0 * tl.abs(x))
+    far = (1.0 - t) / (1.0 + t)
+    return tl.where(tl.abs(x) < 0.4, near, tl.where(x < 0, -far, far))
+''',
+    "expm1": '''
+@triton.jit
+def expm1(x):
+    """e^x - 1 without cancellation: (u - 1) x / ln u with u = e^x (W. Kahan)."""
+    u = tl.exp(x)
+    inner = (u - 1.0) * x / tl.log(u)
+    return tl.where(u == 1.0, x, tl.where(u - 1.0 == -1.0, -1.0, tl.where(u == float("inf"), u, inner)))
+''',
+    "log1p": '''
+@triton.jit
+def log1p(x):
+    """ln(1 + x) without cancellation: x ln u / (u - 1) with u = 1 + x (W. Kahan)."""
+    u = 1.0 + x
+    inner = tl.log(u) * x / (u - 1.0)
+    return tl.where(u == 1.0, x, tl.where(u == float("inf"), u, inner))
+''',
+    "power": '''
+@triton.jit
+def power(a, b):
+    """a^b as 2^(b log2 |a|), with the sign of an odd integer power; a^0 = 1 and 1^b = 1 as in IEEE 754."""
+    size = tl.exp2(b * tl.log2(tl.abs(a)))
+    whole = tl.floor(b + 0.0 * a)
+    odd = (whole - 2.0 * tl.floor(whole * 0.5)) == 1.0
+    integer = whole == b
+    negative = tl.where(integer, tl.where(odd, -size, size), float("nan"))
+    signed = tl.where(a < 0, negative, size)
+    return tl.where((b + 0.0 * size == 0.0) | (a == 1.0), 1.0, signed)
+''',
+}  # fmt: skip

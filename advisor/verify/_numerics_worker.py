@@ -1,0 +1,152 @@
+"""Child process: run one generated kernel on every case and print the verdicts as JSON.
+
+Arguments: plan file, kernel file, device (`cuda`, or `cpu` with TRITON_INTERPRET=1), rows per program, warps.
+A crash or a hang costs this process only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import torch
+
+from advisor.model import base
+from advisor.model.applied import NumericCase, Numerics
+from advisor.model.optable import spec_of
+from advisor.model.plan import FusionPlan
+from advisor.verify.cases import Case, cases, make_inputs, poisoned_outputs
+from advisor.verify.interpret import evaluate
+
+# Rounding the result costs half an ulp; a different order of float32 operations may move it one further.
+FLOOR_ULPS = 2.0
+EAGER_FACTOR = 2.0
+NARROW = ("float16", "bfloat16")
+
+
+def load_module(path: Path) -> ModuleType:
+    """Import a kernel file that this program generated."""
+    spec = importlib.util.spec_from_file_location(path.stem.replace("-", "_"), path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def error_ulps(value: torch.Tensor, truth: torch.Tensor, by_row: bool) -> float:
+    """The largest |value - truth| in units of the last place of `value`'s dtype at the largest |truth|.
+
+    The largest is taken per row for a tile, over all rows for a row value: where a result is a difference
+    of large terms, its own last place is below what any float32 computation can give. Finite elements only.
+    """
+    finite = torch.isfinite(truth) & torch.isfinite(value)
+    if not bool(finite.any()):
+        return 0.0
+    info = torch.finfo(value.dtype)
+    exact = torch.where(finite, truth.double(), 0.0)
+    largest = exact.abs().amax(-1, keepdim=True) if by_row else exact.abs().max()
+    unit = torch.exp2(torch.floor(torch.log2(largest.clamp(min=info.tiny)))) * info.eps
+    difference = torch.where(finite, value.double() - exact, 0.0).abs()
+    return float((difference / unit).max())
+
+
+def tolerance(plan: FusionPlan, dtype: torch.dtype, columns: int, eager: float) -> float:
+    """Allowed error in ulps: the floor and one for every rounding the plan asks for, or twice eager's own.
+
+    For float32, pairwise summation of n terms adds about log2(n) ulps (Higham, Accuracy and Stability of
+    Numerical Algorithms, 4.2) for every reduction.
+    """
+    roundings = sum(op.op == "cast" and op.dtype in NARROW for op in plan.ops)
+    reductions = sum(spec_of(op.op).kind == "reduction" for op in plan.ops)
+    growth = reductions * math.log2(max(columns, 2)) if dtype == torch.float32 else 0.0
+    return max(FLOOR_ULPS + roundings + growth, EAGER_FACTOR * eager)
+
+
+def run_case(
+    plan: FusionPlan,
+    module: ModuleType,
+    case: Case,
+    device: torch.device,
+    num_warps: int,
+    seed: int,
+) -> NumericCase:
+    """Launch the kernel on a case and compare every output."""
+    inputs = make_inputs(plan, case, device, seed)
+    before = [tensor.clone() for tensor in inputs]
+    out = poisoned_outputs(plan, case, device)
+    module.fused(*inputs, out=out, block_rows=case.block_rows, num_warps=num_warps)
+    if any(not torch.equal(_bits(a), _bits(b)) for a, b in zip(before, inputs, strict=True)):
+        return NumericCase(name=case.name, passed=False, detail="an input was overwritten")
+    eager = evaluate(plan, inputs, "native")
+    exact = evaluate(plan, inputs, "exact")
+    worst = worst_eager = 0.0
+    for output, got, own, truth in zip(plan.outputs, out, eager, exact, strict=True):
+        own, truth = own.expand(got.shape), truth.expand(got.shape)  # noqa: PLW2901
+        detail = _plainly_wrong(got, own, truth)
+        if not detail and got.is_floating_point():
+            tile = output.space == "tile"
+            error, own_error = error_ulps(got, truth, tile), error_ulps(own, truth, tile)
+            allowed = tolerance(plan, got.dtype, case.columns, own_error)
+            detail = "" if error <= allowed else f"{error:.1f} ulps, at most {allowed:.1f} allowed"
+            worst, worst_eager = max(worst, error), max(worst_eager, own_error)
+        if detail:
+            detail = f"{output.value}: {detail}"
+            break
+    return NumericCase(
+        name=case.name,
+        passed=not detail,
+        max_error_ulps=worst,
+        eager_error_ulps=worst_eager,
+        detail=detail,
+    )
+
+
+def _plainly_wrong(got: torch.Tensor, own: torch.Tensor, truth: torch.Tensor) -> str:
+    """Other dtype, other integers, or elements that are non-finite unlike both eager's and the exact ones."""
+    if got.dtype != own.dtype:
+        return f"dtype {got.dtype}, eager gives {own.dtype}"
+    if not got.is_floating_point():
+        return "" if torch.equal(got, own) else "integer results differ from eager's"
+    agrees = _same_class(got, own) | _same_class(got, truth.to(got.dtype))
+    wrong = int((~agrees).sum())
+    return f"{wrong} elements are non-finite where eager's are not, or the reverse" if wrong else ""
+
+
+def _same_class(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Element by element: both finite, both NaN, or the same infinity."""
+    same = torch.isnan(a) == torch.isnan(b)
+    same &= torch.isposinf(a) == torch.isposinf(b)
+    return same & (torch.isneginf(a) == torch.isneginf(b))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(torch.uint8) if tensor.numel() else tensor
+
+
+def main(arguments: list[str]) -> int:
+    """Run all cases; exit status 0 even when some fail, since the verdicts are the result."""
+    plan_file, kernel_file, device_name, block_rows, num_warps = arguments
+    plan = base.load(Path(plan_file), FusionPlan)
+    device = torch.device(device_name)
+    module = load_module(Path(kernel_file))
+    results = tuple(
+        run_case(plan, module, case, device, int(num_warps), seed)
+        for seed, case in enumerate(
+            cases(plan, small=device.type == "cpu", block_rows=int(block_rows))
+        )
+    )
+    verdict = Numerics(
+        executed_on="interpreter" if device.type == "cpu" else "gpu",
+        passed=all(result.passed for result in results), cases=results,
+    )  # fmt: skip
+    sys.stdout.write(msgspec.json.encode(verdict).decode() + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

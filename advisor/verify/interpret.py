@@ -1,0 +1,84 @@
+"""A plan run by PyTorch, op by op: in eager's own dtypes, or exactly (float64, casts to floats do not round)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+
+from advisor.model.graph import Arg, literal_value
+from advisor.model.optable import FLOAT_DTYPES
+from advisor.model.plan import FusionPlan, PlanOp
+
+Precision = Literal["native", "exact"]
+
+_POINTWISE: dict[str, Callable[..., Any]] = {
+    "neg": torch.neg, "abs": torch.abs, "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1,
+    "log": torch.log, "log2": torch.log2, "log1p": torch.log1p, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt,
+    "reciprocal": torch.reciprocal, "sin": torch.sin, "cos": torch.cos, "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid, "erf": torch.erf, "relu": torch.relu, "floor": torch.floor, "ceil": torch.ceil,
+    "sign": torch.sign, "logical_not": torch.logical_not, "isnan": torch.isnan, "isinf": torch.isinf,
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.true_divide, "pow": torch.pow,
+    "maximum": torch.maximum, "minimum": torch.minimum, "eq": torch.eq, "ne": torch.ne, "lt": torch.lt,
+    "le": torch.le, "gt": torch.gt, "ge": torch.ge, "logical_and": torch.logical_and,
+    "logical_or": torch.logical_or, "where": torch.where,
+}  # fmt: skip
+
+
+def evaluate(
+    plan: FusionPlan, inputs: Sequence[torch.Tensor], precision: Precision
+) -> tuple[torch.Tensor, ...]:
+    """The plan's outputs for inputs shaped [row axes..., columns] (size 1 where an input repeats).
+
+    Row outputs keep a last dimension of size 1. `exact` computes everything in float64.
+    """
+    values: dict[str, torch.Tensor] = {}
+    for item, tensor in zip(plan.inputs, inputs, strict=True):
+        exact = precision == "exact" and tensor.is_floating_point()
+        values[item.name] = tensor.double() if exact else tensor
+    last_use = {arg: op.name for op in plan.ops for arg in op.args if isinstance(arg, str)}
+    kept = {output.value for output in plan.outputs}
+    for op in plan.ops:
+        values[op.name] = _apply(op, values, precision)
+        for arg in op.args:
+            if isinstance(arg, str) and last_use.get(arg) == op.name and arg not in kept:
+                values.pop(arg, None)
+    return tuple(values[output.value] for output in plan.outputs)
+
+
+def _apply(op: PlanOp, values: dict[str, torch.Tensor], precision: Precision) -> torch.Tensor:
+    dtype = _dtype(op.dtype, precision)
+    if op.op == "cast":
+        return _tensor(op.args[0], values).to(dtype)
+    if op.op in ("sum", "mean"):
+        reduce = torch.sum if op.op == "sum" else torch.mean
+        return reduce(_tensor(op.args[0], values), -1, keepdim=True, dtype=dtype)
+    if op.op in ("amax", "amin"):
+        return getattr(torch, op.op)(_tensor(op.args[0], values), -1, keepdim=True)
+    if op.op == "var":
+        correction = op.attributes["correction"]
+        return torch.var(_tensor(op.args[0], values), -1, correction=correction, keepdim=True)  # type: ignore[call-overload,no-any-return]
+    args = [
+        values[arg] if isinstance(arg, str) and arg in values else literal_value(arg)
+        for arg in op.args
+    ]
+    like = next(a for a in args if isinstance(a, torch.Tensor))
+    if op.op in ("maximum", "minimum", "where"):
+        args = [
+            a if isinstance(a, torch.Tensor) else torch.tensor(a, dtype=dtype, device=like.device)
+            for a in args
+        ]
+    result: torch.Tensor = _POINTWISE[op.op](*args)
+    return result.to(dtype)
+
+
+def _tensor(arg: Arg, values: dict[str, torch.Tensor]) -> torch.Tensor:
+    return values[str(arg)]
+
+
+def _dtype(name: str, precision: Precision) -> torch.dtype:
+    if precision == "exact" and name in FLOAT_DTYPES:
+        return torch.float64
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype

@@ -1,0 +1,64 @@
+"""Does the kernel compute what the plan says? Every case in a child process, on the GPU or in Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from advisor.codegen import LaunchConfig
+from advisor.errors import InvalidRecordError
+from advisor.model import base
+from advisor.model.applied import NumericCase, Numerics
+
+WORKER = "advisor.verify._numerics_worker"
+
+
+def verify_numerics(
+    plan_path: Path,
+    kernel_path: Path,
+    *,
+    device: str,
+    config: LaunchConfig,
+    timeout_s: float = 300.0,
+) -> Numerics:
+    """Run the verification worker; a crash, a hang or garbage output is a failed verdict with its reason."""
+    environment = dict(os.environ)
+    executed_on = "gpu" if device == "cuda" else "interpreter"
+    environment.pop("TRITON_INTERPRET", None)
+    if device == "cpu":
+        environment["TRITON_INTERPRET"] = "1"
+    command = [
+        sys.executable,
+        "-m",
+        WORKER,
+        str(plan_path),
+        str(kernel_path),
+        device,
+        str(config.block_rows),
+        str(config.num_warps),
+    ]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return _failed(executed_on, f"no result within {timeout_s:.0f} s")
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        return _failed(
+            executed_on, f"the kernel process ended with status {done.returncode}: {last[:300]}"
+        )
+    try:
+        return base.decode(done.stdout.strip().splitlines()[-1].encode(), Numerics, WORKER)
+    except (InvalidRecordError, IndexError):
+        return _failed(executed_on, "the kernel process printed no verdict")
+
+
+def _failed(executed_on: str, why: str) -> Numerics:
+    return Numerics(
+        executed_on=executed_on,
+        passed=False,
+        cases=(NumericCase(name="run", passed=False, detail=why),),
+    )  # type: ignore[arg-type]

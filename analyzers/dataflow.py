@@ -1,0 +1,143 @@
+"""Who feeds whom: a graph's computing nodes with views collapsed, and reachability as bit sets.
+
+Views cost nothing on a GPU, so they are edges here, not nodes: a chain of `reshape` and `expand` between two
+computing nodes is remembered as the path by which one reads the other. A write to a storage is ordered after
+every earlier read of that storage and before every later one, so convexity alone keeps reads and writes in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from advisor.model.graph import Graph, Node, TensorMeta, node_of
+from advisor.model.optable import spec_of
+
+
+@dataclass(frozen=True)
+class Use:
+    """`consumer` reads the value through `views` (view node ids, nearest to the consumer last)."""
+
+    consumer: str
+    views: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    """Reachability and uses over the non-view nodes of a graph; masks have one bit per node in graph order."""
+
+    graph: Graph
+    nodes: dict[str, Node]
+    index: dict[str, int]
+    ancestors: dict[str, int]
+    descendants: dict[str, int]
+    uses: dict[str, tuple[Use, ...]]
+    escapes_graph: frozenset[str]
+
+    def meta(self, value: str) -> TensorMeta | None:
+        """Shape, strides and dtype of a value, or None if it is not a tensor."""
+        name, output = node_of(value)
+        outputs = self.nodes[name].outputs
+        return outputs[output] if output < len(outputs) else None
+
+    def base(self, value: str) -> str:
+        """The value behind a chain of views."""
+        while True:
+            node = self.nodes[node_of(value)[0]]
+            if spec_of(node.op).kind != "view":
+                return value
+            value = str(node.args[0])
+
+    def mask(self, members: frozenset[str]) -> int:
+        """The bit set of some nodes."""
+        total = 0
+        for name in members:
+            total |= 1 << self.index[name]
+        return total
+
+    def between(self, members: frozenset[str]) -> frozenset[str]:
+        """Nodes outside `members` on a path from one member to another: none if the group is convex."""
+        below = above = 0
+        for name in members:
+            below |= self.descendants[name]
+            above |= self.ancestors[name]
+        inside = below & above & ~self.mask(members)
+        return frozenset(name for name, bit in self.index.items() if inside >> bit & 1)
+
+
+def dataflow(graph: Graph) -> Dataflow:
+    """Analyse a checked graph once; everything later is a lookup."""
+    nodes = graph.by_id()
+    compute = [n for n in graph.nodes if spec_of(n.op).kind != "view"]
+    index = {node.id: bit for bit, node in enumerate(compute)}
+    view_path: dict[str, tuple[str, tuple[str, ...]]] = {}
+    uses: dict[str, list[Use]] = {}
+    parents: dict[str, set[str]] = {node.id: set() for node in compute}
+
+    def resolve(value: str) -> tuple[str, tuple[str, ...]]:
+        return view_path.get(value, (value, ()))
+
+    for node in graph.nodes:
+        if spec_of(node.op).kind == "view":
+            base, path = resolve(str(node.args[0]))
+            view_path[node.value()] = (base, (*path, node.id))
+            continue
+        for value in dict.fromkeys(node.value_args):
+            base, path = resolve(value)
+            uses.setdefault(base, []).append(Use(node.id, path))
+            parents[node.id].add(node_of(base)[0])
+    _order_writes(graph, nodes, parents, resolve_base=lambda v: resolve(v)[0])
+    ancestors, descendants = _reach(compute, index, parents)
+    return Dataflow(
+        graph=graph, nodes=nodes, index=index, ancestors=ancestors, descendants=descendants,
+        uses={value: tuple(found) for value, found in uses.items()},
+        escapes_graph=frozenset(resolve(value)[0] for value in graph.outputs),
+    )  # fmt: skip
+
+
+def _order_writes(
+    graph: Graph, nodes: dict[str, Node], parents: dict[str, set[str]], resolve_base
+) -> None:  # type: ignore[no-untyped-def]
+    """Add read-before-write and write-before-read edges between nodes that touch one storage."""
+
+    def storage(value: str) -> str:
+        while True:
+            value = resolve_base(value)
+            alias = nodes[node_of(value)[0]].alias_of
+            if alias is None:
+                return value
+            value = alias
+
+    last_write: dict[str, str] = {}
+    readers: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        if node.id not in parents:
+            continue
+        touched = {storage(value) for value in node.value_args}
+        written = {storage(value) for value in node.mutates}
+        for root in touched | written:
+            if root in last_write:
+                parents[node.id].add(last_write[root])
+        for root in written:
+            parents[node.id].update(readers.pop(root, []))
+            last_write[root] = node.id
+        for root in touched - written:
+            readers.setdefault(root, []).append(node.id)
+        parents[node.id].discard(node.id)
+
+
+def _reach(
+    compute: list[Node], index: dict[str, int], parents: dict[str, set[str]]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Transitive ancestors and descendants of every node (nodes are in topological order)."""
+    ancestors: dict[str, int] = {}
+    descendants = {node.id: 0 for node in compute}
+    for node in compute:
+        mask = 0
+        for parent in parents[node.id]:
+            mask |= ancestors[parent] | 1 << index[parent]
+        ancestors[node.id] = mask
+    for node in reversed(compute):
+        below = descendants[node.id] | 1 << index[node.id]
+        for parent in parents[node.id]:
+            descendants[parent] |= below
+    return ancestors, descendants

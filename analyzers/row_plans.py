@@ -1,0 +1,251 @@
+"""From groups to plans: one canonical program per signature, with every site that has it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from advisor.model.base import Location
+from advisor.model.graph import Arg, AttributeValue, Graph, node_of
+from advisor.model.optable import spec_of
+from advisor.model.plan import (
+    FusionPlan,
+    Guard,
+    PlanInput,
+    PlanOp,
+    PlanOutput,
+    Site,
+    Space,
+    plan_id,
+    space_of,
+)
+from advisor.model.sizes import ONE, Size
+
+from analyzers.dataflow import Dataflow
+from analyzers.iteration_space import BoundInput, IterationSpace, mergeable
+from analyzers.row_programs import Group
+
+RULE = "row_program"
+# A row must fit in registers: 32 Ki columns is where compile-only starts to show spills on every table GPU.
+MAX_REGISTER_COLUMNS = 32_768
+
+
+@dataclass(frozen=True)
+class Program:
+    """A group in canonical form: the part of a plan that decides its code, and the site it came from."""
+
+    row_axes: int
+    inputs: tuple[PlanInput, ...]
+    ops: tuple[PlanOp, ...]
+    outputs: tuple[PlanOutput, ...]
+    site: Site
+
+    def signature(self) -> str:
+        """Equal for two groups exactly when one kernel serves both."""
+        return self.as_plan("0" * 16, "", "").signature()
+
+    def as_plan(self, identity: str, title: str, phase: str) -> FusionPlan:
+        """This program as a plan with one site."""
+        return FusionPlan(
+            id=identity, rule=RULE, title=title, family="row_program", phase=phase or "inference",  # type: ignore[arg-type]
+            row_axes=self.row_axes, inputs=self.inputs, ops=self.ops, outputs=self.outputs,
+            guards=_guards(self.inputs), sites=(self.site,),
+        )  # fmt: skip
+
+
+def canonical_program(flow: Dataflow, group: Group) -> Program:
+    """Number inputs and ops in an order that depends on structure alone."""
+    return _Canonical(flow, group).program()
+
+
+def cluster(programs: Iterable[tuple[str, Program]]) -> list[list[Program]]:
+    """Programs by (phase, signature), in order of first appearance."""
+    found: dict[tuple[str, str], list[Program]] = {}
+    for phase, program in programs:
+        found.setdefault((phase, program.signature()), []).append(program)
+    return list(found.values())
+
+
+def plan_of(programs: list[Program], phase: str, title: str) -> FusionPlan:
+    """One plan with the sites of equal programs; its id hashes rule, module pattern and signature."""
+    first = programs[0]
+    sites = tuple(program.site for program in programs)
+    patterns = sorted({module_pattern(site.location.module) for site in sites})
+    identity = plan_id(f"{RULE}/{phase}", "|".join(patterns), first.signature())
+    plan = msgspec.structs.replace(first.as_plan(identity, title, phase), sites=sites)
+    plan.check()
+    return plan
+
+
+def module_pattern(path: str | None) -> str:
+    """A module path with its layer numbers replaced: `model.layers.*.norm`."""
+    return re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)", "*", path or "")
+
+
+def _guards(inputs: tuple[PlanInput, ...]) -> tuple[Guard, ...]:
+    guards = [Guard(kind="columns_at_most", subject="columns", value=MAX_REGISTER_COLUMNS)]
+    for item in inputs:
+        guards.append(Guard(kind="dtype", subject=item.name, value=item.dtype))
+        layout = (
+            "row_major" if item.dense else ("unit_column_stride" if item.unit_stride else "strided")
+        )
+        guards.append(Guard(kind="layout", subject=item.name, value=layout))
+    return tuple(guards)
+
+
+class _Canonical:
+    def __init__(self, flow: Dataflow, group: Group) -> None:
+        self.flow, self.group, self.space = flow, group, group.space
+        self.members = frozenset(group.members)
+        self.axes = _merged_axes(group.space)
+        self.hashes: dict[str, str] = {}
+        self.inputs: dict[BoundInput, str] = {}
+        self.ops: dict[str, PlanOp] = {}
+
+    def program(self) -> Program:
+        """Visit outputs in the order of their structural hashes, operands before ops."""
+        for name in self.group.members:
+            self.hashes[name] = self._hash(name)
+        ordered = sorted(self.space.outputs, key=lambda v: self.hashes[node_of(v)[0]])
+        for value in ordered:
+            self._visit(node_of(value)[0])
+        outputs = tuple(
+            PlanOutput(value=op.name, dtype=op.dtype, space=op.space)
+            for op in (self.ops[node_of(value)[0]] for value in ordered)
+        )
+        bounds = list(self.inputs)
+        row_axes = len(self.axes) - 1
+        return Program(
+            row_axes=row_axes,
+            inputs=tuple(self._input(bound, f"in{i}") for i, bound in enumerate(bounds)),
+            ops=tuple(self.ops.values()), outputs=outputs, site=self._site(bounds, tuple(ordered)),
+        )  # fmt: skip
+
+    def _hash(self, name: str) -> str:
+        node = self.flow.nodes[name]
+        parts: list[object] = [
+            node.op,
+            _program_attributes(node.op, node.attributes),
+            node.outputs[0].dtype,
+        ]
+        for position, arg in enumerate(node.args):
+            bound = self.space.operands.get((name, position))
+            if bound is not None:
+                item = self._input(bound, "")
+                parts.append([item.dtype, item.spans, item.dense, item.unit_stride])
+            elif isinstance(arg, str) and arg.startswith("%"):
+                parts.append(self.hashes[node_of(self.flow.base(arg))[0]])
+            else:
+                parts.append(arg)
+        parts.append(f"%{name}" in self.space.outputs)
+        return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+    def _visit(self, name: str) -> PlanOp:
+        if name in self.ops:
+            return self.ops[name]
+        node = self.flow.nodes[name]
+        args: list[Arg] = []
+        for position, arg in enumerate(node.args):
+            bound = self.space.operands.get((name, position))
+            if bound is not None:
+                args.append(self.inputs.setdefault(bound, f"in{len(self.inputs)}"))
+            elif isinstance(arg, str) and arg.startswith("%"):
+                args.append(self._visit(node_of(self.flow.base(arg))[0]).name)
+            else:
+                args.append(arg)
+        spans = self._spans(self.space.spans[node.value()])
+        op = PlanOp(
+            name=f"v{len(self.ops)}", op=node.op, args=tuple(args), dtype=node.outputs[0].dtype,
+            space=space_of(spans), attributes=_program_attributes(node.op, node.attributes),
+        )  # fmt: skip
+        self.ops[name] = op
+        return op
+
+    def _spans(self, span: frozenset[int]) -> tuple[bool, ...]:
+        return tuple(any(axis in span for axis in run) for run in self.axes)
+
+    def _input(self, bound: BoundInput, name: str) -> PlanInput:
+        meta = self.flow.meta(bound.value)
+        assert meta is not None
+        strides = self._merged_strides(bound)
+        spans = tuple(stride is not None for stride in strides)
+        sizes = [_size(self.space, run) for run in self.axes]
+        unit = strides[-1] is None or strides[-1] == ONE
+        whole_rows = all(spans[:-1]) or not any(spans[:-1])
+        dense = whole_rows and _is_dense(strides, sizes)
+        return PlanInput(name=name, dtype=meta.dtype, spans=spans, dense=dense, unit_stride=unit)
+
+    def _merged_strides(self, bound: BoundInput) -> list[Size | None]:
+        return [bound.strides[run[-1]] for run in self.axes]
+
+    def _site(self, bounds: list[BoundInput], outputs: tuple[str, ...]) -> Site:
+        hint = self._hint
+        sizes = [hint(_size(self.space, run)) for run in self.axes]
+        strides = tuple(
+            tuple(0 if s is None else hint(s) for s in self._merged_strides(bound))
+            for bound in bounds
+        )
+        return Site(
+            graph=self.flow.graph.id, nodes=self.group.members, inputs=tuple(b.value for b in bounds),
+            outputs=outputs, row_sizes=tuple(sizes[:-1]), columns=sizes[-1], input_strides=strides,
+            location=self._location(),
+        )  # fmt: skip
+
+    def _hint(self, size: Size) -> int:
+        total = size.coefficient
+        for symbol in size.symbols:
+            total *= self.flow.graph.size_hints[symbol]
+        return total
+
+    def _location(self) -> Location:
+        """The place of the seed reduction: the heart of the group, whatever was absorbed around it."""
+        return self.flow.nodes[self.group.seed].location
+
+
+def _program_attributes(
+    op: str, attributes: dict[str, AttributeValue]
+) -> dict[str, AttributeValue]:
+    """The attributes a plan keeps (axes are implied: always the columns)."""
+    return {name: attributes[name] for name in spec_of(op).attributes}
+
+
+def _size(space: IterationSpace, run: tuple[int, ...]) -> Size:
+    total = ONE
+    for axis in run:
+        total = total.times(space.axes[axis])
+    return total
+
+
+def _is_dense(strides: list[Size | None], sizes: list[Size]) -> bool:
+    """Row-major over the axes it spans."""
+    expected = ONE
+    for stride, size in zip(reversed(strides), reversed(sizes), strict=True):
+        if stride is None:
+            continue
+        if stride != expected:
+            return False
+        expected = expected.times(size)
+    return True
+
+
+def _merged_axes(space: IterationSpace) -> tuple[tuple[int, ...], ...]:
+    """Adjacent row axes that every input walks alike become one; the column axes always do (checked)."""
+    bounds = list(dict.fromkeys(space.operands.values()))
+    runs: list[tuple[int, ...]] = []
+    for axis in range(space.row_axes):
+        if runs and all(mergeable(space.axes, b, axis) for b in bounds):
+            runs[-1] = (*runs[-1], axis)
+        else:
+            runs.append((axis,))
+    return (*runs, tuple(range(space.row_axes, len(space.axes))))
+
+
+def _mergeable(space: IterationSpace, bound: BoundInput, outer: int, inner: int) -> bool:
+    first, second = bound.strides[outer], bound.strides[inner]
+    if first is None or second is None:
+        return first is second
+    return first == second.times(space.axes[inner])
