@@ -35,7 +35,7 @@ demo: $(READY) ## profile the bundled transformer block, then prove and apply wh
 	$(BIN)/fusion-advisor profile $(TARGET) --out $(RUN)
 	$(BIN)/fusion-advisor apply $(RUN)
 	$(BIN)/fusion-advisor show $(RUN)
-	@printf '\nTo open the dashboard: %s/fusion-advisor serve %s\n' '$(BIN)' '$(dir $(RUN))'
+	@printf '\nTo open the dashboard:  %s/fusion-advisor serve %s --allow-apply\n' '$(BIN)' runs
 
 test: $(READY) browser check ## create what is missing, then run every check and test
 
