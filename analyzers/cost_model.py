@@ -3,11 +3,11 @@
     time = floor + sum over waves of the largest of
            bytes / BW, flops / peak, special / SFU rate, scalar elements / index rate
 
-with the work spread evenly over the programs. A full wave has every multiprocessor at work; the last
-one only as many as it has programs, so its arithmetic rates shrink in proportion and its bandwidth to
-what these multiprocessors can draw (a small multiple of their even share). BW is the calibrated
-bandwidth of a copy of the same size, which contains what L2 keeps of freshly written inputs. The
-range spans the residual quantiles of the calibration.
+with the work spread evenly over the programs. A full wave has every multiprocessor at work; the
+last one only as many as it has programs, so its arithmetic rates shrink in proportion and its
+bandwidth to what these multiprocessors can draw (a small multiple of their even share). BW is the
+calibrated bandwidth of a copy of the same size, which contains what L2 keeps of freshly written
+inputs. The range spans the residual quantiles of the calibration.
 
 Sources: S. Williams et al., "Roofline" (CACM 2009); NVIDIA, "GPU Performance Background User's
 Guide" (waves, tail effect).
