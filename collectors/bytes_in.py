@@ -20,6 +20,8 @@ from advisor.errors import UnreadableError
 
 CHUNK_BYTES = 1 << 18
 HEAD_BYTES = 1 << 18
+# Damaged compressed data loses what the last read held, so reads are small.
+PACKED_BYTES = 1 << 12
 MAX_BYTES = 64 << 30
 # Deflate cannot exceed 1032:1; profiler JSON stays under 60:1 (one repeated event: 200:1).
 MAX_RATIO = 500
@@ -81,15 +83,15 @@ class Source:
             return self._zipped()
         return self._plain()
 
-    def _plain(self) -> Iterator[bytes]:
+    def _plain(self, size: int = CHUNK_BYTES) -> Iterator[bytes]:
         with self.path.open("rb") as file:
-            while chunk := file.read(CHUNK_BYTES):
+            while chunk := file.read(size):
                 yield chunk
 
     def _streamed(self, make: Callable[[], Any], failure: type[Exception]) -> Iterator[bytes]:
         """gzip members or zstd frames, one after the other; zero padding behind them is ignored."""
         decoder, whole = make(), True
-        for packed in self._plain():
+        for packed in self._plain(PACKED_BYTES):
             data = packed
             while data:
                 try:

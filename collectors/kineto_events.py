@@ -188,10 +188,12 @@ class Collector:
 
 
 def _text(raw: bytes) -> str | None:
-    """A JSON value as text: a string as itself, anything else as written, nothing as None."""
+    """A JSON value as text: a string as itself, anything else on one line, nothing as None."""
     if not raw or raw == b"null":
         return None
-    return str(msgspec.json.decode(raw)) if raw.startswith(b'"') else raw.decode(errors="replace")
+    if raw.startswith(b'"'):
+        return str(msgspec.json.decode(raw))
+    return msgspec.json.format(raw, indent=0).decode(errors="replace")
 
 
 def _complete(events: list[Event]) -> list[Event]:

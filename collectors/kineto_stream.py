@@ -79,9 +79,11 @@ class EventStream:
             if self.whole:
                 break
         else:
-            events, used = self._exactly(buffer, final=True)
-            yield events
-            buffer = buffer[used:]
+            used = 1
+            while used and not self.whole:
+                events, used = self._exactly(buffer, final=True)
+                yield events
+                buffer = buffer[used:]
         if self.whole:
             self._finish(buffer, chunks)
         else:

@@ -1,7 +1,8 @@
 """Python frames around an op: the module path and the line of the user's program.
 
 Profilers name a frame `file.py(12): function` (the line where the function begins), a module call
-`nn.Module: Name_0`, a builtin `<built-in …>`. Frames of PyTorch and of the standard library are nobody's program.
+`nn.Module: Name_0`, a builtin `<built-in …>`. Frames of PyTorch and of the standard library are
+nobody's program.
 """
 
 from __future__ import annotations

@@ -16,25 +16,18 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
     Table: TypeAlias = dict[str, NDArray[Any]]
 
-# In 2022-23 files the external id repeats the correlation id. Above this share it names no op.
-_ALIASED = 0.5
-
-
 def link(tables: dict[str, Table], missing: int) -> None:
     """Fill the row-number columns of `tables` in place; `missing` marks what has no counterpart."""
     ops, launches = tables["ops"], tables["launches"]
     ops["parent"], launches["op"] = innermost(ops, launches, missing)
-    names_op = _external_names_op(launches, tables["kernels"], missing)
-    if names_op:
-        _by_external_id(launches, ops, missing, enclosed=True)
+    _by_external_id(launches, ops, missing, enclosed=True)
     for name in ("kernels", "copies"):
         activities = tables[name]
         rows = launch_rows(activities, launches, missing)
         activities["launch"] = rows
         found = rows != missing
         activities["op"][found] = launches["op"][rows[found]]
-        if names_op:
-            _by_external_id(activities, ops, missing, enclosed=False)
+        _by_external_id(activities, ops, missing, enclosed=False)
 
 
 def innermost(ops: Table, launches: Table, missing: int) -> tuple[Ints, Ints]:
@@ -97,19 +90,14 @@ def launch_rows(activities: Table, launches: Table, missing: int) -> Ints:
     return rows
 
 
-def _external_names_op(launches: Table, kernels: Table, missing: int) -> bool:
-    """Whether external ids in this file name ops, rather than repeat the correlation id."""
-    for table in (launches, kernels):
-        ids, known = table["external_id"], table["external_id"] != missing
-        if known.any() and np.mean(ids[known] == table["correlation"][known]) > _ALIASED:
-            return False
-    return True
-
-
 def _by_external_id(events: Table, ops: Table, missing: int, *, enclosed: bool) -> None:
-    """Give events without an op the one their external id names, if it began before them."""
+    """Give events without an op the one their external id names, if it began before them.
+
+    Where no op was around, profilers repeat the correlation id (2022-23 files: everywhere).
+    """
     wanted = events["external_id"]
-    open_ = np.flatnonzero((events["op"] == missing) & (wanted != missing))
+    named = (wanted != missing) & (wanted != events["correlation"])
+    open_ = np.flatnonzero((events["op"] == missing) & named)
     known = np.flatnonzero(ops["external_id"] != missing)
     if not len(open_) or not len(known):
         return

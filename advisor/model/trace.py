@@ -170,7 +170,7 @@ class TraceBuilder:
         self.add(table, row)
 
     def build(self) -> Trace:
-        """Sort, attribute, freeze; the trace is checked."""
+        """Sort, attribute, freeze, check; the builder is empty and of no use afterwards."""
         raw = {table: self._concatenate(table) for table in _INPUTS}
         self._renumber(raw["comms"])
         self._locate(raw["ops"], raw.pop("frames"))
