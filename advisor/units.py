@@ -23,7 +23,7 @@ def _scaled(value: float, steps: tuple[tuple[int, str], ...], base: str) -> str:
 
 
 def format_ns(value: float | None) -> str:
-    """Nanoseconds as the largest unit that leaves a leading digit: `format_ns(1_500) == '1.5 µs'`."""
+    """Nanoseconds in the largest unit that leaves a digit: `format_ns(1_500) == '1.5 µs'`."""
     return UNKNOWN if value is None else _scaled(value, _TIME_STEPS, "ns")
 
 
@@ -51,7 +51,7 @@ _BY_UNIT = {
 
 
 def format_value(value: float | None, unit: str) -> str:
-    """`value` as text by the name of its unit: ns, bytes, fraction, ratio, or any other word (`watt`).
+    """`value` as text by its unit: ns, bytes, fraction, ratio, or any other word (`watt`).
 
     A `count` is a bare number; an unknown unit is written behind the number.
     """

@@ -12,7 +12,7 @@ Verdict = Literal["kept", "reverted", "refused", "not_measured"]
 
 
 class Timing(Record, frozen=True, kw_only=True):
-    """A sample of durations, ns: median, the interval of the median, and the number of observations."""
+    """A sample of durations, ns: the median, its interval, and the number of observations."""
 
     median_ns: int
     low_ns: int
@@ -25,7 +25,7 @@ class Timing(Record, frozen=True, kw_only=True):
 
 
 class Comparison(Record, frozen=True, kw_only=True):
-    """Before against after, interleaved in one process; `gain_ns` is the interval of the paired difference."""
+    """Before against after, interleaved in one process; the gain is the paired difference."""
 
     before: Timing
     after: Timing
@@ -45,7 +45,7 @@ class Comparison(Record, frozen=True, kw_only=True):
 
 
 class NumericCase(Record, frozen=True, kw_only=True):
-    """One verification case: what was tried, the largest error in ulps of the output dtype, eager's own, the verdict."""
+    """One case: what was tried, its largest error in ulps of the output dtype, eager's own."""
 
     name: str
     passed: bool
@@ -65,8 +65,9 @@ class Numerics(Record, frozen=True, kw_only=True):
 class KernelResources(Record, frozen=True, kw_only=True):
     """What a kernel needs on one GPU, read from the compiled binary; None is unknown.
 
-    `local_bytes_per_thread` is the stack frame; spills are ptxas's own figures (NVIDIA) or VGPR spills × 4
-    and the private segment (AMD), per thread. `occupancy` is theoretical, `limiter` what bounds it.
+    `local_bytes_per_thread` is the stack frame; spills are ptxas's own figures (NVIDIA) or VGPR
+    spills × 4 and the private segment (AMD), per thread. `occupancy` is theoretical, `limiter` what
+    bounds it.
     """
 
     gpu: str
@@ -84,7 +85,7 @@ class KernelResources(Record, frozen=True, kw_only=True):
 
 
 class KernelTiming(Record, frozen=True, kw_only=True):
-    """The kernel alone, against the same region run otherwise; bandwidth counts external bytes once."""
+    """The kernel alone, against the same region run otherwise; external bytes count once."""
 
     shape: str
     config: str

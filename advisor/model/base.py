@@ -26,7 +26,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Range(Record, frozen=True, kw_only=True):
-    """An interval around a point, in integer nanoseconds; `coverage` is the share of cases meant to fall inside."""
+    """An interval around a point, integer ns, meant to hold in a `coverage` share of cases."""
 
     low: int
     mid: int
@@ -78,7 +78,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(data: bytes, kind: type[T], where: str = "") -> T:
-    """Bytes as a checked record of `kind`; raises `InvalidRecordError` with the path of the fault."""
+    """Bytes as a checked record; raises `InvalidRecordError` with the path of the fault."""
     if len(data) > MAX_RECORD_BYTES:
         raise InvalidRecordError(
             f"{len(data)} bytes is more than a {kind.__name__} may have", where=where
@@ -94,7 +94,7 @@ def decode(data: bytes, kind: type[T], where: str = "") -> T:
 
 
 def check_deep(record: Record) -> None:
-    """`check()` of the record, then of every record inside it: outer limits hold before inner work."""
+    """`check()` of the record, then of every record inside: outer limits hold before inner work."""
     pending: list[object] = [record]
     while pending:
         value = pending.pop()

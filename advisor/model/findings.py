@@ -45,7 +45,7 @@ class Alternative(Record, frozen=True, kw_only=True):
 
 
 class Finding(Record, frozen=True, kw_only=True):
-    """`exposed_saving_ns` is per step on the critical path; null means 'cannot judge', with the reason in evidence."""
+    """`exposed_saving_ns` is per step, on the critical path; null where evidence says why not."""
 
     id: str
     rule: str

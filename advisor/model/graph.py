@@ -1,8 +1,8 @@
 """`Graph`: a step's dataflow, canonical and self-checked, whatever it was captured from.
 
-Values are written `%node` or `%node#k` for output k of a multi-output node. Nodes are in execution order.
-Everything that decides legality is here as data (op, shapes, strides, aliasing, mutation); `label`, `id` and
-`module` are for people only, and renaming them changes no candidate.
+Values are written `%node` or `%node#k` for output k of a multi-output node. Nodes are in execution
+order. Everything that decides legality is here as data (op, shapes, strides, aliasing, mutation);
+`label`, `id` and `module` are for people only, and renaming them changes no candidate.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class TensorMeta(Record, frozen=True, kw_only=True):
 class Node(Record, frozen=True, kw_only=True):
     """One op of the table (or `opaque`), its arguments, outputs, aliasing and place in the program.
 
-    `origin` names the source-level op instance this node was decomposed from: nodes of one origin are one
-    eager op. `mutates` lists values whose storage this node writes; `alias_of` the value whose storage the
-    output shares.
+    `origin` names the source-level op instance this node was decomposed from: nodes of one origin
+    are one eager op. `mutates` lists values whose storage this node writes; `alias_of` the value
+    whose storage the output shares.
     """
 
     id: str
@@ -116,8 +116,8 @@ class Node(Record, frozen=True, kw_only=True):
 class Graph(Record, frozen=True, kw_only=True):
     """A checked, topologically ordered dataflow graph.
 
-    `inputs` are nodes without arguments (parameters, activations, buffers); `outputs` the values that leave
-    the graph; `size_hints` the value each symbolic size had when captured.
+    `inputs` are nodes without arguments (parameters, activations, buffers); `outputs` the values
+    that leave the graph; `size_hints` the value each symbolic size had when captured.
     """
 
     id: str
@@ -152,7 +152,7 @@ class Graph(Record, frozen=True, kw_only=True):
             self._require(value, known, "the graph")
 
     def _require(self, value: str, known: dict[str, int], user: str) -> None:
-        """Raise unless `value` is an output of a node seen so far (one that is no tensor counts as one)."""
+        """Raise unless `value` is an output of a node seen so far; a node has one at least."""
         name, output = node_of(value)
         if output >= known.get(name, 0):
             raise InvalidRecordError(f"{user} uses {value} before it exists", where=self.id)

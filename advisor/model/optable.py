@@ -1,10 +1,11 @@
 """The fixed op table: the closed vocabulary of graphs, plans, cost model and code generation.
 
-ATen is first reduced by PyTorch's own decompositions, so the table stays small. An op is known here by
-what it computes, never by how a framework spells it; whatever is not in the table is `opaque` and a
-boundary of every fusion. Costs are per element: `flops` counts arithmetic on the FP32 pipe, `special`
-counts instructions on the special function unit (MUFU: ex2, lg2, rsq, rcp, sin, cos, tanh), as listed in
-the CUDA C++ Programming Guide, "Arithmetic Instructions"; multi-instruction functions count each one.
+ATen is first reduced by PyTorch's own decompositions, so the table stays small. An op is known here
+by what it computes, never by how a framework spells it; whatever is not in the table is `opaque`
+and a boundary of every fusion. Costs are per element: `flops` counts arithmetic on the FP32 pipe,
+`special` counts instructions on the special function unit (MUFU: ex2, lg2, rsq, rcp, sin, cos,
+tanh), as listed in the CUDA C++ Programming Guide, "Arithmetic Instructions"; multi-instruction
+functions count each one.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ FLOAT_DTYPES: tuple[str, ...] = ("float16", "bfloat16", "float32", "float64")
 ITEM_BYTES: dict[str, int] = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
-    "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
 }  # fmt: skip
 
 
 class OpSpec(Record, frozen=True, kw_only=True):
-    """One op: its arity, result dtype rule, attribute names and cost per element of its widest operand."""
+    """One op: arity, result dtype rule, attributes, cost per element of the widest operand."""
 
     name: str
     kind: OpKind
@@ -125,7 +127,7 @@ OPS: tuple[OpSpec, ...] = (
         result="attribute",
         attributes=("dtype",),
         flops=1,
-    ),  # fmt: skip
+    ),
     _reduction("sum", "sum over the reduced axes"),
     _reduction("mean", "sum over the reduced axes / their size"),
     _reduction("amax", "maximum over the reduced axes, NaN kept"),

@@ -1,7 +1,8 @@
 """`FusionPlan`: closed data for one kernel signature and its sites.
 
-A plan can be stored, shared and replayed, so it is untrusted input: `check()` admits only ops of the table,
-known dtypes, generated value names and bounded sizes; nothing of it is ever pasted into source unchecked.
+A plan can be stored, shared and replayed, so it is untrusted input: `check()` admits only ops of
+the table, known dtypes, generated value names and bounded sizes; nothing of it is ever pasted into
+source unchecked.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ Route = Literal["generated_kernel"]
 class PlanInput(Record, frozen=True, kw_only=True):
     """A tensor read by the kernel over the iteration space [row axes..., columns].
 
-    `spans[i]` says whether it varies along axis i (the last one is the columns). A `dense` input that spans
-    everything is read at the linear index; any other is addressed by run-time strides, one per spanned axis.
-    `unit_stride` promises a column stride of 1.
+    `spans[i]` says whether it varies along axis i (the last one is the columns). A `dense` input
+    that spans everything is read at the linear index; any other is addressed by run-time strides,
+    one per spanned axis. `unit_stride` promises a column stride of 1.
     """
 
     name: str
@@ -63,7 +64,7 @@ class PlanOutput(Record, frozen=True, kw_only=True):
 
 
 class Guard(Record, frozen=True, kw_only=True):
-    """A property the generated code relies on; a site that lacks it falls back to the original ops."""
+    """A property the generated code relies on; a site that lacks it keeps the original ops."""
 
     kind: Literal["dtype", "layout", "columns_at_most"]
     subject: str
@@ -71,10 +72,11 @@ class Guard(Record, frozen=True, kw_only=True):
 
 
 class Site(Record, frozen=True, kw_only=True):
-    """One occurrence: the nodes replaced, the values bound, and the sizes seen when it was captured.
+    """One occurrence: the nodes replaced, the values bound, the sizes seen when it was captured.
 
-    `row_sizes` and `columns` are the iteration space; `input_strides[i]` the strides of input i over
-    [row axes..., columns] (0 where it does not span); `executions` how often it runs in one step.
+    `row_sizes` and `columns` are the iteration space; `input_strides[i]` the strides of input i
+    over [row axes..., columns] (0 where it does not span); `executions` how often it runs in one
+    step.
     """
 
     graph: str
@@ -97,7 +99,7 @@ class Site(Record, frozen=True, kw_only=True):
 
 
 class Prediction(Record, frozen=True, kw_only=True):
-    """Modelled kernel and saved time of all sites in one step, ns, with what the figures rest on."""
+    """Modelled kernel and saved time of all sites in one step, and what the figures rest on."""
 
     before_ns: Range
     after_ns: Range
@@ -135,10 +137,14 @@ class FusionPlan(Record, frozen=True, kw_only=True):
         _check_plan(self)
 
     def signature(self) -> str:
-        """The canonical text of the kernel: everything that changes generated code, nothing else."""
+        """The canonical text of the kernel: all that changes generated code, nothing else."""
         body = {
-            "family": self.family, "row_axes": self.row_axes, "inputs": self.inputs, "ops": self.ops, "outputs": self.outputs,
-        }  # fmt: skip
+            "family": self.family,
+            "row_axes": self.row_axes,
+            "inputs": self.inputs,
+            "ops": self.ops,
+            "outputs": self.outputs,
+        }
         return msgspec.json.encode(body, order="sorted").decode()
 
     def signature_hash(self) -> str:
@@ -147,7 +153,7 @@ class FusionPlan(Record, frozen=True, kw_only=True):
 
 
 def plan_id(rule: str, module_pattern: str, signature: str) -> str:
-    """The id of a plan: a hash of its rule, where in the model it sits, and its canonical subgraph."""
+    """The id of a plan: a hash of its rule, its place in the model and its canonical subgraph."""
     return hashlib.sha256("\0".join((rule, module_pattern, signature)).encode()).hexdigest()[:16]
 
 

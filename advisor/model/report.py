@@ -39,7 +39,7 @@ class Workload(Record, frozen=True, kw_only=True):
 
 
 class Hardware(Record, frozen=True, kw_only=True):
-    """The device figures that prices rest on, and whether they were measured here or taken from the table."""
+    """The device figures that prices rest on, measured here or taken from the table."""
 
     name: str
     key: str | None = None
@@ -53,7 +53,7 @@ class Hardware(Record, frozen=True, kw_only=True):
 
 
 class Metric(Record, frozen=True, kw_only=True):
-    """A figure with its unit, provenance and definition; `per_step` holds one value a step, None where unknown."""
+    """A figure with unit, provenance and definition; `per_step` has one value a step or None."""
 
     value: float | int | None
     unit: str
@@ -90,7 +90,7 @@ class PlanSummary(Record, frozen=True, kw_only=True):
 
 
 class Recommended(Record, frozen=True, kw_only=True):
-    """The findings worth acting on, in order, and what the whole set saves (findings are not additive)."""
+    """The findings worth acting on, in order, and what the whole set saves: they do not add up."""
 
     order: tuple[str, ...] = ()
     set_saving_ns: Range | None = None

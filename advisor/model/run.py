@@ -1,4 +1,4 @@
-"""`run.json` and `progress.jsonl`: what a run directory says about itself and about work in flight."""
+"""`run.json` and `progress.jsonl`: what a run says about itself and about work in flight."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ JobState = Literal["queued", "running", "done", "failed", "cancelled"]
 
 
 class RunInfo(Record, frozen=True, kw_only=True):
-    """How a run was made; `signature` is a keyed hash of the rest, made with a key outside the store."""
+    """How a run was made; `signature` is a keyed hash of the rest, its key outside the store."""
 
     schema_version: int = RUN_SCHEMA_VERSION
     id: str
@@ -36,7 +36,7 @@ class RunInfo(Record, frozen=True, kw_only=True):
 
 
 class Progress(Record, frozen=True, kw_only=True):
-    """One event of a job; `value` is the stage's headline figure, `message` a sentence for a person."""
+    """One event of a job: `value` is the stage's headline figure, `message` a sentence."""
 
     time: str
     job: str

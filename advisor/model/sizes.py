@@ -1,7 +1,7 @@
 """Sizes that may be symbolic: products of an integer and named symbols.
 
-A `Dim` is an integer, or text for a size known only at run time (`"s0"`). Sums of symbols are kept as one
-opaque symbol, so equality and divisibility are decided only where they are certain.
+A `Dim` is an integer, or text for a size known only at run time (`"s0"`). Sums of symbols are kept
+as one opaque symbol, so equality and divisibility are decided only where they are certain.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ONE = Size(coefficient=1)
 
 
 def parse(dim: Dim) -> Size:
-    """A dimension as a size: `parse("4*s0") == Size(4, ("s0",))`; anything not a product is one opaque symbol."""
+    """A dimension as a size: `4*s0` is 4 times s0; what is no product is one opaque symbol."""
     if isinstance(dim, int):
         return Size(coefficient=dim)
     factors = [part.strip() for part in dim.split("*")]
