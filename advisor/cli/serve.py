@@ -31,7 +31,7 @@ from advisor.store import DEFAULT_ROOT, RunStore
     help="Private file with the lines view=TOKEN and apply=TOKEN.",
 )
 @click.option("--open", "open_browser", is_flag=True, help="Open the page in a browser.")
-def serve(  # noqa: PLR0917 - click passes options by name
+def serve(
     run_store: Path,
     port: int,
     host: str,
