@@ -324,8 +324,16 @@ class _Solver:
         return frozenset(range(self.row_axes, len(self.axes)))
 
     def _bind(self, value: str) -> BoundInput:
-        """Strides of an outside operand along every axis, from its own strides and its placement."""
-        meta, placement = self._need_meta(value), self.placed[value]
+        """Strides of an outside operand along every axis, from its own strides and its placement.
+
+        An expanded tensor is read where it is stored: a compiler may lay the repetition out in memory.
+        """
+        placement = self.placed[value]
+        while (node := self.flow.nodes[node_of(value)[0]]).op == "expand":
+            source = str(node.args[0])
+            placement = self._aligned(self._need_meta(source).shape, self._need_meta(value).shape, placement)
+            value = source
+        meta = self._need_meta(value)
         if meta.dtype not in KERNEL_DTYPES:
             raise IllegalFusionError(f"input dtype {meta.dtype} is not supported in a row program")
         if meta.device != self.device:

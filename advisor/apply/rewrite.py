@@ -1,0 +1,181 @@
+"""Swap plan sites for kernel calls in a post-grad FX graph.
+
+The call is inserted as the functional Triton wrapper that Dynamo itself emits for a user's kernel, so Inductor
+schedules, launches and (in CUDA-graph mode) captures it like its own kernels, without a dispatcher call.
+Whatever cannot be swapped stays as it is, with the reason.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+from torch._higher_order_ops.triton_kernel_wrap import (
+    kernel_side_table,
+    triton_kernel_wrapper_functional,
+)
+
+from advisor.apply.kernels import ReadyKernel
+from advisor.codegen import abi
+from advisor.errors import IllegalFusionError
+from advisor.model.plan import FusionPlan, Site
+
+
+@dataclass(frozen=True)
+class Swap:
+    """One site of a graph and the kernel that takes its place; `plan` is in the site's own numbering."""
+
+    kernel: ReadyKernel
+    plan: FusionPlan
+    site: Site
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one swap: None, or why the site kept its original ops."""
+
+    swap: Swap
+    refused: str | None
+
+
+def rewrite(
+    graph: fx.Graph,
+    fx_node: Mapping[str, fx.Node],
+    fx_aliases: Mapping[str, Sequence[fx.Node]],
+    swaps: Sequence[Swap],
+) -> tuple[Outcome, ...]:
+    """Swap every legal site; `fx_node` and `fx_aliases` lead from values of the lowered graph to FX nodes."""
+    outcomes = []
+    current = dict(fx_node)
+    for swap in swaps:
+        try:
+            _swap(graph, current, fx_aliases, swap)
+            outcomes.append(Outcome(swap, None))
+        except IllegalFusionError as error:
+            outcomes.append(Outcome(swap, error.what))
+    return tuple(outcomes)
+
+
+def _swap(
+    graph: fx.Graph,
+    fx_node: dict[str, fx.Node],
+    fx_aliases: Mapping[str, Sequence[fx.Node]],
+    swap: Swap,
+) -> None:
+    site = swap.site
+    missing = [value for value in (*site.inputs, *site.outputs) if value not in fx_node]
+    if missing:
+        raise IllegalFusionError(f"{missing[0]} has no node in the graph being compiled")
+    inputs = [fx_node[value] for value in site.inputs]
+    outputs = [fx_node[value] for value in site.outputs]
+    _check_static(inputs + outputs)
+    position = {node: index for index, node in enumerate(graph.nodes)}
+    replaced = [node for value in site.outputs for node in fx_aliases[value]]
+    _check_no_write_between(graph, position, inputs, replaced)
+    anchor = max(inputs, key=position.__getitem__)
+    with graph.inserting_after(anchor):
+        results = _insert_call(graph, swap, inputs, outputs)
+    for value, result in zip(site.outputs, results, strict=True):
+        for old in fx_aliases[value]:
+            old.replace_all_uses_with(result)
+        fx_node[value] = result
+    _erase_dead(graph, replaced)
+
+
+def _check_static(nodes: Sequence[fx.Node]) -> None:
+    for node in nodes:
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            raise IllegalFusionError(f"{node.name} is not a tensor")
+        if value.device.type != "cuda" and value.device.type != "cpu":
+            raise IllegalFusionError(f"{node.name} is on {value.device.type}")
+        if any(not isinstance(size, int) for size in (*value.shape, *value.stride())):
+            raise IllegalFusionError("its sizes are only known at run time")
+
+
+def _check_no_write_between(
+    graph: fx.Graph, position: Mapping[fx.Node, int], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
+) -> None:
+    """The call runs where its last input appears: nothing may write to memory from there to the old outputs."""
+    first = max(position[node] for node in inputs)
+    last = max(position[node] for node in outputs)
+    for node in graph.nodes:
+        if first < position[node] < last and node.op == "call_function" and _writes(node):
+            raise IllegalFusionError(f"{node.name} writes to memory in the middle of the site")
+
+
+def _writes(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return bool(schema is not None and schema.is_mutable)
+
+
+def _insert_call(
+    graph: fx.Graph, swap: Swap, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
+) -> list[fx.Node]:
+    """Allocate the outputs, call the kernel functionally, and return the nodes that hold its results."""
+    plan, site, config = swap.plan, swap.site, swap.kernel.config
+    tensors = abi.tensor_names(plan)
+    arguments: dict[str, fx.Node] = dict(zip(tensors, inputs, strict=False))
+    after: list[fx.Node] = []
+    results: list[fx.Node] = []
+    names = tensors[len(inputs) :]
+    for name, old in zip(names, outputs, strict=True):
+        value = old.meta["val"]
+        empty = graph.call_function(
+            torch.ops.aten.empty.memory_format,
+            (list(value.shape),),
+            {"dtype": value.dtype, "device": value.device, "pin_memory": False},
+        )
+        _describe(empty, old)
+        arguments[name] = empty
+        after.append(empty)
+    scalars = abi.scalar_arguments(plan, site.row_sizes, site.columns, site.input_strides)
+    constants = scalars | abi.constexpr_arguments(config, site.rows, site.columns)
+    call = graph.call_function(
+        triton_kernel_wrapper_functional,
+        (),
+        {
+            "kernel_idx": kernel_side_table.add_kernel(swap.kernel.function),
+            "constant_args_idx": kernel_side_table.add_constant_args(constants),
+            "grid": [(abi.grid_size(config, site.rows), 1, 1)],
+            "tma_descriptor_metadata": {},
+            "kwargs": arguments,
+            "tensors_to_clone": list(names),
+        },
+    )
+    _describe(call, outputs[0])
+    call.meta["val"] = {name: old.meta["val"] for name, old in zip(names, outputs, strict=True)}
+    after.append(call)
+    for name, old in zip(names, outputs, strict=True):
+        result = graph.call_function(operator.getitem, (call, name))
+        _describe(result, old)
+        results.append(result)
+    _in_order(after + results)
+    return results
+
+
+def _in_order(nodes: Sequence[fx.Node]) -> None:
+    """Nodes inserted at one point stand in reverse; put them in the order of creation."""
+    for first, second in zip(nodes, nodes[1:], strict=False):
+        first.append(second)
+
+
+def _describe(node: fx.Node, like: fx.Node) -> None:
+    """Give a new node the shape, place in the source and module of the node it stands for."""
+    for key in ("val", "tensor_meta", "stack_trace", "nn_module_stack", "original_aten", "from_node"):
+        if key in like.meta:
+            node.meta[key] = like.meta[key]
+
+
+def _erase_dead(graph: fx.Graph, roots: Sequence[fx.Node]) -> None:
+    """Remove what only the replaced nodes used."""
+    pending = list(roots)
+    while pending:
+        node = pending.pop()
+        if node.users or node.op != "call_function" or node.is_impure() or node._erased:
+            continue
+        pending += node.all_input_nodes
+        graph.erase_node(node)

@@ -1,0 +1,85 @@
+"""The `fusion_advisor` backend of `torch.compile`: Inductor, with proved plans swapped in after its passes.
+
+On every post-grad graph the analyzers run again; a site is swapped where they find the very program of a plan.
+So nothing depends on node names, and a graph that changed since the run was profiled is matched by what it
+computes, or not at all. The plans and their generated sources are part of every compile-cache key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+from torch._inductor.compile_fx import compile_fx_inner
+
+from advisor import __version__
+from advisor.apply.kernels import ReadyKernel
+from advisor.apply.rewrite import Outcome, Swap, rewrite
+from advisor.model.base import Phase
+from analyzers.dataflow import dataflow
+from analyzers.row_plans import MAX_REGISTER_COLUMNS, Program, canonical_program
+from analyzers.row_programs import find_row_programs
+from collectors.live.capture import HookPass, backend_with
+from collectors.live.fx_graph import lower
+
+# Inductor may pad the rows of its own buffers; plan sites promise the strides of the captured graph.
+EXACT_LAYOUT = {"comprehensive_padding": False}
+
+
+@dataclass
+class SwapLog:
+    """What happened to every site in every graph compiled so far."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def swapped(self, plan_id: str) -> int:
+        """Sites of a plan that now call its kernel."""
+        return sum(o.refused is None and o.swap.kernel.plan.id == plan_id for o in self.outcomes)
+
+    def refusals(self, plan_id: str) -> tuple[str, ...]:
+        """Distinct reasons why sites of a plan kept their original ops."""
+        reasons = [o.refused for o in self.outcomes if o.refused and o.swap.kernel.plan.id == plan_id]
+        return tuple(dict.fromkeys(reasons))
+
+
+def plan_backend(
+    kernels: Sequence[ReadyKernel], log: SwapLog, inner: Callable[..., Any] = compile_fx_inner
+) -> Callable[..., Any]:
+    """A Dynamo backend that swaps the sites of `kernels`; earlier kernels claim their sites first."""
+
+    def hook(graph: fx.Graph, phase: Phase, identity: str) -> None:
+        lowered = lower(graph, identity, phase)
+        swaps = choose_swaps(lowered.graph, kernels)
+        log.outcomes += rewrite(graph, lowered.fx_node, lowered.fx_aliases, swaps)
+
+    return backend_with(HookPass(hook, cache_key(kernels)), inner, **EXACT_LAYOUT)
+
+
+def choose_swaps(graph: Any, kernels: Sequence[ReadyKernel]) -> list[Swap]:
+    """The sites of a graph whose program is that of a kernel; a node is used once, earlier kernels first."""
+    flow, found = dataflow(graph), find_row_programs(graph)
+    groups = [g for whole, core in zip(found.whole, found.cores, strict=True) for g in (whole, core) if g]
+    programs = [canonical_program(flow, group) for group in groups]
+    taken: set[str] = set()
+    swaps = []
+    for kernel in kernels:
+        signature = kernel.plan.signature()
+        for program in programs:
+            if program.signature() != signature or not _fits(program) or taken & set(program.site.nodes):
+                continue
+            taken.update(program.site.nodes)
+            swaps.append(Swap(kernel, kernel.plan, program.site))
+    return swaps
+
+
+def _fits(program: Program) -> bool:
+    return 0 < program.site.columns <= MAX_REGISTER_COLUMNS and program.site.rows > 0
+
+
+def cache_key(kernels: Sequence[ReadyKernel]) -> str:
+    """A hash of everything that decides what the pass does."""
+    parts = [__version__, *(kernel.key() for kernel in kernels)]
+    return "fusion-advisor-" + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]

@@ -1,0 +1,208 @@
+"""The graphs the compiler sees: every post-grad graph of one step, lowered to `Graph`.
+
+Inductor runs a custom pass at the end of its post-grad passes; ours reads the graph there, which is where
+plans are swapped in later. Capture alone needs no code generation and no GPU: the inner compiler then only
+runs the passes and returns outputs of the right shapes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.utils import detect_fake_mode
+from torch._functorch import config as functorch_config
+from torch._inductor import config as inductor_config
+from torch._inductor.compile_fx import (
+    _recursive_post_grad_passes,
+    compile_fx,
+    compile_fx_inner,
+    view_to_reshape,
+)
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.virtualized import V
+
+from advisor.errors import WorkloadError
+from advisor.model.base import Phase
+from collectors.live.fx_graph import Lowered, lower
+from collectors.live.workload import Workload
+
+GraphHook = Callable[[fx.Graph, Phase, str], None]
+
+
+@dataclass(frozen=True)
+class CapturedGraph:
+    """One lowered graph and, if code was generated, which post-grad nodes each kernel call computes.
+
+    `kernels` lists (kernel name, node names) in the order of the calls in the generated code.
+    """
+
+    lowered: Lowered
+    kernels: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@dataclass
+class Capture:
+    """All graphs of a step in compilation order, with the compiler's own facts."""
+
+    graphs: list[CapturedGraph] = field(default_factory=list)
+    compile_ns: int = 0
+    graph_breaks: int = 0
+    device_is_assumed: bool = False
+
+
+class HookPass(CustomGraphPass):
+    """Calls a hook on every post-grad graph; `key` enters every compile-cache key."""
+
+    def __init__(self, hook: GraphHook, key: str) -> None:
+        self.hook, self.key = hook, key
+        self.phase: Phase = "inference"
+        self.count = 0
+
+    def __call__(self, graph: fx.Graph) -> None:
+        identity = f"graph{self.count}"
+        self.count += 1
+        self.hook(graph, self.phase, identity)
+
+    def uuid(self) -> str:
+        """What the compile caches see of this pass."""
+        return self.key
+
+
+def backend_with(
+    hook_pass: HookPass, inner: Callable[..., Any] = compile_fx_inner, **patches: Any
+) -> Callable[..., Any]:
+    """A Dynamo backend: Inductor's `compile_fx` with a post-grad hook (and another inner compiler)."""
+
+    def inner_compile(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
+        if kwargs.get("is_backward"):
+            hook_pass.phase = "backward"
+        else:
+            hook_pass.phase = "inference" if kwargs.get("is_inference") else "forward"
+        return inner(gm, example_inputs, **kwargs)
+
+    def backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Any:
+        settings = {"post_grad_custom_post_pass": hook_pass, **patches}
+        return compile_fx(gm, list(example_inputs), inner_compile=inner_compile, config_patches=settings)
+
+    return backend
+
+
+def capture(workload: Workload, *, generate_code: bool) -> tuple[Capture, Callable[[], Any] | None]:
+    """Compile one step and record every graph; with `generate_code` the compiled step is returned too.
+
+    Raises `WorkloadError` if the step cannot be compiled.
+    """
+    found = Capture()
+
+    def record(graph: fx.Graph, phase: Phase, identity: str) -> None:
+        lowered = lower(graph, identity, phase)
+        lowered.graph.check()
+        found.graphs.append(CapturedGraph(lowered))
+
+    hook = HookPass(record, "fusion-advisor-capture")
+    inner = _generating(found) if generate_code else _passes_only
+    torch._dynamo.reset()  # type: ignore[no-untyped-call]
+    started = time.perf_counter_ns()
+    breaks = _graph_breaks()
+    patches: dict[str, Any] = {"trace.provenance_tracking_level": 1} if generate_code else {}
+    step = workload.step_of(lambda part: torch.compile(part, backend=backend_with(hook, inner, **patches)))
+    try:
+        with no_compile_caches(), _no_optimizer(workload, generate_code):
+            step()
+    except Exception as error:  # Dynamo and the user's code may raise anything
+        raise WorkloadError(
+            "the step cannot be compiled", where=workload.target, why=_last_line(error),
+            remedy="run it under torch.compile alone to see the whole traceback",
+        ) from error  # fmt: skip
+    found.compile_ns = time.perf_counter_ns() - started
+    found.graph_breaks = _graph_breaks() - breaks
+    found.device_is_assumed = workload.device.type == "cpu"
+    if not generate_code:
+        torch._dynamo.reset()  # type: ignore[no-untyped-call]
+    return found, step if generate_code else None
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+def _graph_breaks() -> int:
+    counters = torch._dynamo.utils.counters["graph_break"]
+    return int(sum(counters.values()))
+
+
+@contextlib.contextmanager
+def no_compile_caches() -> Iterator[None]:
+    """Inductor must really compile: a graph from a cache has run no pass and has no provenance."""
+    with (
+        inductor_config.patch(fx_graph_cache=False),
+        functorch_config.patch(enable_autograd_cache=False),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _no_optimizer(workload: Workload, generate_code: bool) -> Iterator[None]:
+    """While outputs are placeholders the optimizer must not step: it would write them into the parameters."""
+    optimizer = workload.optimizer
+    if optimizer is None or generate_code:
+        yield
+        return
+    original = optimizer.step
+    optimizer.step = lambda *a, **k: None  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        optimizer.step = original  # type: ignore[method-assign]
+        optimizer.zero_grad(set_to_none=True)
+
+
+def _generating(found: Capture) -> Callable[..., Any]:
+    """Inductor's own inner compiler, its kernel provenance kept."""
+
+    def inner(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
+        result = compile_fx_inner(gm, example_inputs, **kwargs)
+        text = getattr(result, "inductor_provenance_mapping_str", None)
+        mapping = json.loads(text).get("cppCodeToPost", {}) if text else {}
+        calls = sorted(((int(k.rpartition(":")[2] or 0), k, v) for k, v in mapping.items()), key=lambda row: row[0])
+        kernels = tuple((k.rpartition(":")[0], tuple(v)) for _, k, v in calls)
+        found.graphs[-1] = CapturedGraph(found.graphs[-1].lowered, kernels)
+        return result
+
+    return inner
+
+
+def _passes_only(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
+    """Run the post-grad passes, then stand in for the compiled graph with outputs of the right shapes."""
+    view_to_reshape(gm)
+    with V.set_fake_mode(detect_fake_mode(example_inputs)):
+        _recursive_post_grad_passes(gm, is_inference=bool(kwargs.get("is_inference")))
+    returned = next(node for node in gm.graph.nodes if node.op == "output").args[0]
+    values = [node.meta.get("val") if isinstance(node, fx.Node) else node for node in returned]
+
+    def run(_: list[Any]) -> list[Any]:
+        return [_placeholder(value) for value in values]
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _placeholder(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        shape = [_hint(size) for size in value.shape]
+        strides = [_hint(stride) for stride in value.stride()]
+        tensor = torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
+        return tensor if value.is_floating_point() else tensor.zero_()
+    return _hint(value)
+
+
+def _hint(size: Any) -> Any:
+    return size.node.hint if isinstance(size, torch.SymInt) else size

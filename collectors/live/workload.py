@@ -1,0 +1,177 @@
+"""A target on the command line as something that can be stepped, captured and compared.
+
+`pkg.mod:factory`, `file.py:factory` and `sample:NAME[:factory]` name a factory without arguments that returns
+one of
+
+* `(module, inputs)`: an inference step; inputs are a tuple of arguments or a dict of keyword arguments;
+* `(model, optimizer, loss)`: a training step, where `loss(model)` gives a scalar tensor;
+* a callable without arguments: one whole step, whatever it does.
+
+The factory runs with torch's default device set to the device, so tensors it creates are in the right place.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from advisor.errors import AdvisorError, UsageError, WorkloadError
+from advisor.samples import PREFIX, sample_module
+
+Step = Callable[[], Any]
+Kind = Literal["inference", "training", "step"]
+EXPECTED = "return (module, inputs), (model, optimizer, loss) or a callable step"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A loaded target. `step_of(wrap)` is one step with the compiled part replaced by `wrap(part)`."""
+
+    target: str
+    kind: Kind
+    device: torch.device
+    part: Callable[..., Any]
+    inputs: Any = ()
+    optimizer: torch.optim.Optimizer | None = None
+    loss: Callable[[Any], torch.Tensor] | None = None
+
+    def step_of(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None) -> Step:
+        """The step as it is timed; `wrap` is `torch.compile(..., backend=…)` or None for eager."""
+        part = self.part if wrap is None else wrap(self.part)
+        if self.kind == "inference":
+            return lambda: self._infer(part)
+        if self.kind == "training":
+            return lambda: self._train(part)
+        return part
+
+    def results_of(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None) -> list[torch.Tensor]:
+        """What two variants must agree on: outputs, or the loss and every parameter's gradient."""
+        part = self.part if wrap is None else wrap(self.part)
+        if self.kind == "inference":
+            return tensors(self._infer(part))
+        if self.kind == "step":
+            return tensors(part())
+        assert self.loss is not None and self.optimizer is not None
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.loss(part)
+        loss.backward()  # type: ignore[no-untyped-call]
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        found = [loss.detach(), *(p.grad.detach().clone() for p in parameters if p.grad is not None)]
+        self.optimizer.zero_grad(set_to_none=True)
+        return found
+
+    def shapes(self) -> tuple[str, ...]:
+        """The input tensors as text: `float32[2, 512, 1024]`."""
+        return tuple(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors(self.inputs))
+
+    def _infer(self, part: Callable[..., Any]) -> Any:
+        with torch.no_grad():
+            return part(**self.inputs) if isinstance(self.inputs, dict) else part(*self.inputs)
+
+    def _train(self, part: Callable[..., Any]) -> Any:
+        assert self.loss is not None and self.optimizer is not None
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.loss(part)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return loss
+
+
+def tensors(tree: Any) -> list[torch.Tensor]:
+    """The tensors of any nested structure (dataclasses of model libraries included), in order."""
+    if hasattr(tree, "to_tuple"):
+        tree = tree.to_tuple()
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def load_workload(target: str, device: torch.device, *, seed: int = 0) -> Workload:
+    """Import a target and call its factory; failures of the user's code become `WorkloadError`."""
+    factory = _factory(target)
+    torch.manual_seed(seed)
+    try:
+        with device:
+            made = factory()
+    except AdvisorError:
+        raise
+    except Exception as error:  # the user's code may raise anything; it is reported, never swallowed
+        raise WorkloadError(
+            "the factory failed", where=target, why=f"{type(error).__name__}: {error}",
+            remedy=f"it must run on {device.type} and {EXPECTED}",
+        ) from error  # fmt: skip
+    return _workload(target, made, device)
+
+
+def _workload(target: str, made: Any, device: torch.device) -> Workload:
+    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module):
+        module, inputs = made
+        if isinstance(inputs, torch.Tensor):
+            inputs = (inputs,)
+        inputs = pytree.tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, inputs)
+        return Workload(target, "inference", device, module.to(device), inputs=inputs)
+    if isinstance(made, tuple) and len(made) == 3 and isinstance(made[1], torch.optim.Optimizer):
+        model, optimizer, loss = made
+        return Workload(target, "training", device, model.to(device), optimizer=optimizer, loss=loss)
+    if callable(made) and not isinstance(made, (nn.Module, type)):
+        return Workload(target, "step", device, made)
+    raise UsageError("the factory returned something else", where=target, why=f"a {type(made).__name__}", remedy=EXPECTED)
+
+
+def _factory(target: str) -> Callable[[], Any]:
+    if target.startswith(PREFIX):
+        name, _, attribute = target.removeprefix(PREFIX).partition(":")
+        return _attribute(importlib.import_module(sample_module(name)), attribute or "inference", target)
+    place, separator, attribute = target.rpartition(":")
+    if not separator or not place:
+        raise UsageError(
+            "not a target", where=target, remedy="give pkg.mod:factory, file.py:factory or sample:NAME",
+        )  # fmt: skip
+    module = _module_of_file(Path(place), target) if place.endswith(".py") else _module_by_name(place, target)
+    return _attribute(module, attribute, target)
+
+
+def _attribute(module: Any, attribute: str, target: str) -> Callable[[], Any]:
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        raise UsageError(f"{module.__name__} has no factory {attribute!r}", where=target)
+    return found  # type: ignore[no-any-return]
+
+
+def _module_of_file(path: Path, target: str) -> Any:
+    if not path.is_file():
+        raise UsageError("no such file", where=str(path))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise UsageError("not a Python file", where=str(path))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    return _imported(lambda: spec.loader.exec_module(module), target) or module  # type: ignore[union-attr]
+
+
+def _module_by_name(name: str, target: str) -> Any:
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return _imported(lambda: importlib.import_module(name), target)
+    except WorkloadError as error:
+        if isinstance(error.__cause__, ModuleNotFoundError) and error.__cause__.name == name.partition(".")[0]:
+            raise UsageError(f"no module {name!r}", where=target, remedy="check the spelling, or give a file.py") from error
+        raise
+
+
+def _imported(load: Callable[[], Any], target: str) -> Any:
+    try:
+        return load()
+    except Exception as error:  # importing runs the user's code
+        raise WorkloadError(
+            "the target cannot be imported", where=target, why=f"{type(error).__name__}: {error}"
+        ) from error
