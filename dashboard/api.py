@@ -80,6 +80,10 @@ def install(server: Flask, access: Access, runner: JobRunner) -> None:
             raise UnreadableError("this run never had a job", where=run_id)
         return jsonify(msgspec.to_builtins(view))
 
+    @server.get("/api/<path:rest>")
+    def nothing(rest: str) -> Response:
+        raise UnreadableError("there is no such route to read", where=f"/api/{rest[:80]}")
+
     @server.get("/login")
     def login_page() -> BaseResponse:
         return _login("")

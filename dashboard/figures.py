@@ -14,7 +14,7 @@ from advisor.units import NS_PER_MS, NS_PER_US
 BLUE, ORANGE, GREEN, GREY, PURPLE = "#0072B2", "#E69F00", "#009E73", "#8A8F98", "#CC79A7"
 KIND_COLORS = {"opportunity": BLUE, "regression": ORANGE, "note": GREY}
 ROLE_COLORS = (BLUE, ORANGE, GREEN, PURPLE, "#56B4E9", "#D55E00", "#F0E442")
-_MAX_NAME = 44
+_MAX_NAME = 34
 _ROW_PX = 34
 
 
@@ -26,7 +26,7 @@ def savings(findings: Sequence[Finding]) -> go.Figure:
     figure = go.Figure(
         go.Bar(
             x=[saving.mid / unit for _, saving in priced],
-            y=[_label(finding.title, finding.id) for finding, _ in priced],
+            y=[_label(f.title, f"#{len(priced) - i}") for i, (f, _) in enumerate(priced)],
             orientation="h",
             marker={"color": [KIND_COLORS[finding.kind] for finding, _ in priced]},
             error_x={
@@ -154,9 +154,10 @@ def _plain(text: str) -> str:
     return visible.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _label(text: str, key: str = "") -> str:
+def _label(text: str, rank: str) -> str:
+    """A short label, told from others of the same beginning by its rank."""
     short = text if len(text) <= _MAX_NAME else text[: _MAX_NAME - 1] + "…"
-    return _plain(f"{short} [{key}]" if key else short)
+    return _plain(f"{rank} {short}")
 
 
 def _styled(figure: go.Figure, axis: str, rows: int, *, legend: bool = False) -> go.Figure:
@@ -171,5 +172,5 @@ def _styled(figure: go.Figure, axis: str, rows: int, *, legend: bool = False) ->
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "reversed"},
     )
     figure.update_xaxes(title=axis, gridcolor="rgba(128,128,128,0.25)", zeroline=False)
-    figure.update_yaxes(automargin=True)
+    figure.update_yaxes(automargin=True, showgrid=False, zeroline=False)
     return figure

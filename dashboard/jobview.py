@@ -97,10 +97,11 @@ def _outcome(
         waits = f"behind {ahead} other job{'s' * (ahead != 1)}" if ahead else "about to start"
         return "queued", f"Waiting, {waits}; one GPU job runs at a time."
     final = next((event for event in reversed(events) if is_final(event)), None)
+    if alive or (record.process is None and record.ended is None):
+        # Also after the final event: the next job starts when this process is gone.
+        return "running", events[-1].message if events else "The process started."
     if final is not None:
         return final.state, final.message
-    if alive or (record.process is None and record.ended is None):
-        return "running", events[-1].message if events else "The process started."
     if record.cancel_requested is not None:
         return "cancelled", "Cancelled on request."
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal
 
 import dash_ag_grid as dag
@@ -76,6 +77,19 @@ def figure_card(label: str, value: str, note: str = "", hint: str = "") -> Compo
     return html.Div(dmc.Paper(body, withBorder=True, p="sm", h="100%"), title=hint or None)
 
 
+def moment(text: str) -> str:
+    """An ISO 8601 time to the second for reading; anything else as it is."""
+    try:
+        return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S %Z").strip()
+    except ValueError:
+        return text
+
+
+def plain_name(key: str) -> str:
+    """A field's name as words, without the unit that its value is printed with."""
+    return key.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
+
+
 def saving_text(saving: Range | None) -> str:
     """A saving with its interval: `1.36 ms (1.09 ms to 1.63 ms)`; without one, `cannot judge`."""
     if saving is None:
@@ -112,8 +126,13 @@ def grid(
             id=name,
             columnDefs=[dict(column) for column in columns],
             rowData=[dict(row) for row in rows],
-            defaultColDef={"sortable": True, "filter": True, "resizable": True, "minWidth": 90},
-            columnSize="responsiveSizeToFit",
+            defaultColDef={
+                "sortable": True,
+                "filter": True,
+                "resizable": True,
+                "minWidth": 100,
+                "flex": 1,
+            },
             dashGridOptions=options,
             style={"height": None if short else "34rem", "width": "100%"},
         ),

@@ -21,6 +21,7 @@ from dashboard.parts import (
     graph,
     heading,
     message,
+    moment,
     saving_text,
     section,
     table,
@@ -29,17 +30,24 @@ from dashboard.parts import (
 CLOCKS = {"gpu_busy": "GPU time of the region", "step": "step time", "kernel": "kernel time"}
 
 
-def proof_slot(context: Context, run: RunDirectory, plan_id: str | None) -> Component:
-    """The proof of a plan, or of the whole set; its own store says which, for the redraw."""
+def result_slot(context: Context, run: RunDirectory, plan_id: str | None) -> Component:
+    """The verdict on a plan, or on the whole set; its own store says which, for the redraw."""
     scope = dcc.Store(id="proof-scope", data={"run": run.id, "plan": plan_id})
-    return html.Div([scope, html.Div(proof(context, run, plan_id), id="proof", className="stack")])
+    shown = html.Div(result(context, run, plan_id), id="proof-result", className="stack")
+    return html.Div([scope, shown])
+
+
+def details_slot(context: Context, run: RunDirectory, plan_id: str | None) -> Component:
+    """What the verdict rests on; empty for the whole set."""
+    return html.Div(details(context, run, plan_id), id="proof-details", className="stack")
 
 
 def register(app: Dash, context: Context) -> None:
     """Redraw the proof when the job panel sees that it changed: a kernel came, a job ended."""
 
     @app.callback(
-        Output("proof", "children"),
+        Output("proof-result", "children"),
+        Output("proof-details", "children"),
         Input("job-generation", "data"),
         State("proof-scope", "data"),
         prevent_initial_call=True,
@@ -47,22 +55,35 @@ def register(app: Dash, context: Context) -> None:
     def redraw(_generation: object, scope: dict[str, str | None]) -> object:
         try:
             run = context.store.open(scope["run"] or "")
-            return proof(context, run, scope["plan"])
+            return result(context, run, scope["plan"]), details(context, run, scope["plan"])
         except AdvisorError as error:
-            return error_state(error)
+            return error_state(error), []
 
 
-def proof(context: Context, run: RunDirectory, plan_id: str | None) -> list[Component]:
-    """Sections for one plan, or the set's where `plan_id` is None."""
+def result(context: Context, run: RunDirectory, plan_id: str | None) -> list[Component]:
+    """The verdict on one plan, or on the set where `plan_id` is None; nothing before applying."""
     applied = context.applied(run)
+    if applied is None:
+        return []
     if plan_id is None:
-        return [_set(applied.set, applied)] if applied else []
-    verdict = next((p for p in applied.plans if p.plan_id == plan_id), None) if applied else None
-    parts = [_verdict(verdict)] if verdict else []
-    parts.append(_source(run.kernel(plan_id)))
+        return [_set(applied.set, applied)]
+    verdict = _of_plan(applied, plan_id)
+    return [_verdict(verdict)] if verdict else []
+
+
+def details(context: Context, run: RunDirectory, plan_id: str | None) -> list[Component]:
+    """Source, resources, numerics and timings of one plan, as far as there are any."""
+    if plan_id is None:
+        return []
+    parts, applied = [_source(run.kernel(plan_id))], context.applied(run)
+    verdict = _of_plan(applied, plan_id) if applied else None
     if verdict is not None:
         parts += [_resources(verdict.resources), _numerics(verdict), _timings(verdict)]
     return parts
+
+
+def _of_plan(applied: Applied, plan_id: str) -> PlanVerdict | None:
+    return next((plan for plan in applied.plans if plan.plan_id == plan_id), None)
 
 
 def _set(result: SetVerdict, applied: Applied) -> Component:
@@ -93,7 +114,7 @@ def _set(result: SetVerdict, applied: Applied) -> Component:
         ("Compile time", format_ns(result.compile_before_ns), format_ns(result.compile_after_ns)),
     )
     blocks.append(table(("Also measured", "Before", "After"), facts, "Other figures"))
-    return section("Result", *blocks, note=f"Applied {applied.created} on {applied.device}")
+    return section("Result", *blocks, note=f"Applied {moment(applied.created)} on {applied.device}")
 
 
 def _verdict(verdict: PlanVerdict) -> Component:
@@ -128,7 +149,7 @@ def _comparisons(rows: list[tuple[str, Comparison]]) -> Component:
         )
         for label, c in rows
     ]
-    head = ("Compared", "Clock", "Before", "After", "Gain", "")
+    head = ("Compared", "Clock", "Before", "After", "Gain", "Judgement")
     return table(head, cells, "Before and after, interleaved in one process")
 
 
@@ -145,7 +166,7 @@ def _resources(rows: tuple[KernelResources, ...]) -> Component:
         text = "Nothing was compiled: see the result above for the reason."
         return section("Resources", message("No resources on record", text))
     cells = [
-        (r.gpu, r.config, r.error)
+        (r.gpu, r.config, r.error, "", "", "")
         if r.error
         else (
             r.gpu,
@@ -194,7 +215,7 @@ def _numerics(verdict: PlanVerdict) -> Component:
         )
         for case in numerics.cases
     ]
-    head = ("", "Case", "Largest error, ulps", "Eager's own, ulps", "Detail")
+    head = ("Verdict", "Case", "Largest error, ulps", "Eager's own, ulps", "Detail")
     where = "on the GPU" if numerics.executed_on == "gpu" else "by Triton's interpreter"
     passed = sum(case.passed for case in numerics.cases)
     note = f"{passed} of {len(numerics.cases)} cases passed against float64, executed {where}."

@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 from advisor.model.plan import FusionPlan, PlanInput
 from dashboard.parts import marked
 
-_COLUMN_PX, _ROW_PX = 130, 78
+_COLUMN_PX, _ROW_PX = 128, 84
 _KERNEL = "kernel"
 _STYLE: list[dict[str, Any]] = [
     {
@@ -21,15 +21,15 @@ _STYLE: list[dict[str, Any]] = [
             "label": "data(label)",
             "text-valign": "center",
             "text-wrap": "wrap",
-            "font-size": 12,
+            "font-size": 14,
             "color": "#ffffff",
             "background-color": "#0072B2",
             "shape": "round-rectangle",
-            "width": 96,
-            "height": 44,
+            "width": 104,
+            "height": 50,
         },
     },
-    {"selector": ".tensor", "style": {"background-color": "#5c5f66"}},
+    {"selector": ".tensor", "style": {"background-color": "#5c5f66", "width": 132}},
     {"selector": ".reduction", "style": {"background-color": "#9c5a00"}},
     {
         "selector": ":parent",
@@ -65,7 +65,7 @@ def elements(plan: FusionPlan) -> list[dict[str, Any]]:
         {"data": {"id": _KERNEL, "label": f"one kernel instead of {len(plan.ops)} ops"}}
     ]
     for item in plan.inputs:
-        label = f"{item.name}\n{item.dtype} {_spans(item)}"
+        label = f"{item.name} {item.dtype}\n{_spans(item)}"
         found.append(_node(item.name, label, "tensor", places[item.name]))
     for op in plan.ops:
         kind = "reduction" if op.op in _REDUCTIONS else "pointwise"
@@ -115,7 +115,7 @@ def _places(plan: FusionPlan, depth: dict[Any, int]) -> dict[str, dict[str, floa
     places = {}
     for name, x in column.items():
         outside = name in {item.name for item in plan.inputs} and x > 0
-        y = -1.8 if outside else float(rows[x])
+        y = -1.7 if outside else float(rows[x])
         rows[x] += not outside
         places[name] = {"x": float(x * _COLUMN_PX), "y": y * _ROW_PX}
     return places

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
 from pathlib import Path
+from typing import BinaryIO
 
 from advisor.errors import InvalidRecordError, UnreadableError
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file to read; raises `OSError` for anything else, and waits for nothing."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
@@ -16,15 +27,12 @@ def read_bounded(path: Path, limit: int) -> bytes:
     Raises `UnreadableError` if it is missing or no regular file, `InvalidRecordError` if larger.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open_regular(path) as handle:
+            data = handle.read(limit + 1)
     except OSError as error:
         raise UnreadableError(
             "cannot read", where=str(path), why=error.strerror or str(error)
         ) from error
-    with os.fdopen(descriptor, "rb") as handle:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise UnreadableError("cannot read", where=str(path), why="not a regular file")
-        data = handle.read(limit + 1)
     if len(data) > limit:
         raise InvalidRecordError(f"larger than the {limit} bytes allowed", where=str(path))
     return data
@@ -33,15 +41,11 @@ def read_bounded(path: Path, limit: int) -> bytes:
 def read_tail(path: Path, limit: int) -> bytes:
     """The last `limit` bytes of a regular file, empty if there is none; never reads more."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open_regular(path) as handle:
+            handle.seek(max(0, os.fstat(handle.fileno()).st_size - limit))
+            return handle.read(limit)
     except OSError:
         return b""
-    with os.fdopen(descriptor, "rb") as handle:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            return b""
-        handle.seek(max(0, status.st_size - limit))
-        return handle.read(limit)
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -11,6 +11,7 @@ import msgspec
 from advisor.errors import InvalidRecordError, UnreadableError
 from advisor.model.base import decode
 from advisor.model.run import JobState, Progress
+from advisor.store.files import open_regular
 
 MAX_READ_BYTES = 4 << 20
 FINAL_STAGE = "done"
@@ -75,13 +76,13 @@ def read_progress(path: Path, offset: int = 0) -> tuple[tuple[Progress, ...], in
     """Whole events from byte `offset` on, and the offset to go on from; at most 4 MiB a call.
 
     A last line without its newline is still being written: it is left for the next call. A line
-    that is no event is passed over, whatever is in the file. A missing file holds no events.
+    that is no event is passed over, whatever is in the file. A file that cannot be read has none.
     """
     try:
-        with path.open("rb") as handle:
+        with open_regular(path) as handle:
             handle.seek(offset)
             data = handle.read(MAX_READ_BYTES)
-    except FileNotFoundError:
+    except OSError:
         return (), offset
     end = data.rfind(b"\n") + 1
     if end == 0:

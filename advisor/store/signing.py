@@ -19,7 +19,7 @@ import msgspec
 from advisor.errors import AdvisorError, RefusedError, UnreadableError
 from advisor.model.run import RunInfo
 from advisor.store.directory import RunDirectory
-from advisor.store.files import sync_directory
+from advisor.store.files import open_regular, sync_directory
 
 KEY_BYTES = 32
 _REMEDY = "profile the workload on this machine, then apply that run"
@@ -106,11 +106,9 @@ def _create_key(path: Path) -> None:
 
 
 def _read_key(path: Path) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as handle:
-        status = os.fstat(descriptor)
-        private = not status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
-        if not (stat.S_ISREG(status.st_mode) and private and status.st_uid == os.geteuid()):
+    with open_regular(path) as handle:
+        status = os.fstat(handle.fileno())
+        if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) or status.st_uid != os.geteuid():
             raise UnreadableError(
                 "cannot use the signing key",
                 where=str(path),

@@ -24,11 +24,12 @@ from dashboard.parts import (
     figure_card,
     heading,
     message,
+    plain_name,
     saving_text,
     section,
     table,
 )
-from dashboard.proof import proof_slot
+from dashboard.proof import details_slot, result_slot
 
 ROUTE_WORDS = {
     "generated_kernel": "Generated kernel",
@@ -46,15 +47,16 @@ def layout(context: Context, run: str, finding: str) -> Component:
     directory = context.store.open(run)
     report = context.report(directory)
     found = find(report, finding)
-    parts: list[Component] = [_head(found), _evidence(found), _where(found)]
+    parts: list[Component] = [_head(found)]
     if found.plan_id is None:
         text = f"This finding has no generated kernel. What to do: {found.action}"
         parts.append(section("Apply", message("Nothing to apply from here", text)))
+        parts += [_evidence(found), _where(found), _alternatives(found)]
     else:
         plan = context.plan(directory, found.plan_id)
-        parts += [_plan(plan), panel(context, directory)]
-        parts.append(proof_slot(context, directory, plan.id))
-    parts.append(_alternatives(found))
+        parts += [panel(context, directory), result_slot(context, directory, plan.id)]
+        parts += [_plan(plan), _evidence(found), _where(found), _alternatives(found)]
+        parts.append(details_slot(context, directory, plan.id))
     return frame(directory, report, "", *parts)
 
 
@@ -106,11 +108,7 @@ def _evidence(finding: Finding) -> Component:
 
 
 def _values(evidence: Evidence) -> str:
-    return ", ".join(f"{_name(k)} {_value(k, v)}" for k, v in evidence.values.items())
-
-
-def _name(key: str) -> str:
-    return key.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
+    return ", ".join(f"{plain_name(k)} {_value(k, v)}" for k, v in evidence.values.items())
 
 
 def _value(key: str, value: float | int | str | None) -> str:
@@ -152,7 +150,7 @@ def _plan(plan: FusionPlan) -> Component:
                 format_bytes(prediction.bytes_after),
             ),
         ]
-        blocks.append(table(("", "Now", "Fused, predicted"), rows, "Prediction"))
+        blocks.append(table(("Prediction", "Now", "Fused"), rows, "Prediction"))
         blocks.append(dmc.Text(f"Rests on: {prediction.basis}.", size="sm", c="dimmed"))
     guards = [f"{g.kind.replace('_', ' ')}: {g.subject} {g.value}" for g in plan.guards]
     note = f"{len(plan.ops)} ops, {len(plan.sites)} sites, plan {plan.id}"

@@ -20,7 +20,7 @@ _COLUMNS: tuple[dict[str, Any], ...] = (
         "field": "title",
         "headerName": "Finding",
         "cellRenderer": "PageLink",
-        "flex": 3,
+        "flex": 4,
         "minWidth": 240,
         "tooltipField": "title",
     },

@@ -9,7 +9,7 @@ from dash.development.base_component import Component
 from advisor.model.report import Report
 from advisor.store.directory import RunDirectory
 from dashboard.page import finding_path, run_path
-from dashboard.parts import badge, heading, marked
+from dashboard.parts import badge, heading, marked, moment
 
 # label, address below the run; the pages of later work join here.
 TABS: tuple[tuple[str, str], ...] = (("Overview", ""), ("Findings", "/findings"))
@@ -24,7 +24,9 @@ def frame(run: RunDirectory, report: Report, tab: str, *children: Component) -> 
     head = [
         heading(report.workload.target, 1),
         dmc.Group(facts, gap="xs"),
-        dmc.Text(f"{run.id}, made {report.created}", size="sm", c="dimmed", className="wrap"),
+        dmc.Text(
+            f"{run.id}, made {moment(report.created)}", size="sm", c="dimmed", className="wrap"
+        ),
         _tabs(run.id, tab),
     ]
     return html.Div([*head, *children], className="stack")

@@ -21,11 +21,12 @@ from dashboard.parts import (
     figure_card,
     graph,
     message,
+    plain_name,
     saving_text,
     section,
     table,
 )
-from dashboard.proof import proof_slot
+from dashboard.proof import details_slot, result_slot
 
 # Shown as headline figures where the report has them, in this order.
 HEADLINE: tuple[tuple[str, str], ...] = (
@@ -49,7 +50,8 @@ def layout(context: Context, run: str) -> Component:
         _cards(report),
         _actions(directory, report),
         panel(context, directory),
-        proof_slot(context, directory, None),
+        result_slot(context, directory, None),
+        details_slot(context, directory, None),
         html.Div([_savings(report), _kernels(report)], className="grid-2"),
         _metrics(report),
         _warnings(report),
@@ -133,9 +135,10 @@ def _kernels(report: Report) -> Component:
 def _metrics(report: Report) -> Component:
     if not report.metrics:
         return section("Metrics", message("No metrics", "This report holds no metrics."))
+    labels = dict(HEADLINE)
     rows = [
         (
-            name.replace("_", " "),
+            labels.get(name, plain_name(name).capitalize()),
             format_value(metric.value, metric.unit),
             metric.provenance,
             metric.definition,

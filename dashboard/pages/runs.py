@@ -12,21 +12,27 @@ from advisor.store.directory import RunDirectory
 from advisor.units import UNKNOWN, format_ns
 from dashboard.context import Context
 from dashboard.page import Page, run_path
-from dashboard.parts import VERDICT_WORDS, grid, heading, message, section
+from dashboard.parts import VERDICT_WORDS, grid, message, moment, section
 
 _COLUMNS: tuple[dict[str, Any], ...] = (
-    {"field": "run", "headerName": "Run", "cellRenderer": "PageLink", "flex": 3, "minWidth": 220},
+    {"field": "run", "headerName": "Run", "cellRenderer": "PageLink", "flex": 3, "minWidth": 250},
     {"field": "target", "headerName": "Workload", "flex": 2, "minWidth": 160},
+    {"field": "created", "headerName": "Made", "minWidth": 195},
     {"field": "mode", "headerName": "Mode"},
-    {"field": "gpu", "headerName": "GPU", "minWidth": 120},
+    {"field": "gpu", "headerName": "GPU", "minWidth": 125},
     {
         "field": "saving_ns",
-        "headerName": "Saving of the set",
+        "headerName": "Set saving",
         "cellRenderer": "Figure",
         "filter": "agNumberColumnFilter",
-        "minWidth": 150,
+        "minWidth": 130,
     },
-    {"field": "findings", "headerName": "Findings", "filter": "agNumberColumnFilter"},
+    {
+        "field": "findings",
+        "headerName": "Findings",
+        "filter": "agNumberColumnFilter",
+        "minWidth": 115,
+    },
     {"field": "applied", "headerName": "Applied"},
 )
 
@@ -58,6 +64,7 @@ def _row(context: Context, run: RunDirectory) -> dict[str, Any]:
     saving = report.recommended.set_saving_ns
     return row | {
         "target": report.workload.target,
+        "created": moment(report.created),
         "mode": report.workload.mode,
         "gpu": report.hardware.name,
         "saving_ns": saving.mid if saving else None,
@@ -68,5 +75,3 @@ def _row(context: Context, run: RunDirectory) -> dict[str, Any]:
 
 
 PAGE = Page(name="runs", pattern=re.compile(r"/"), layout=layout, title="Runs")
-
-__all__ = ["PAGE", "heading", "layout"]

@@ -1,0 +1,285 @@
+"""The dashboard in real Chromium: from the list of runs to an applied plan, and everything in its way."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from werkzeug.serving import BaseWSGIServer
+
+from advisor.store import RunDirectory, RunStore
+from dashboard.access import Access, Tokens
+from dashboard.app import create_app
+from dashboard.jobs import JobRunner
+from dashboard.page import finding_path, run_path
+from dashboard.server import bind
+from tests.builders.run import sample_run
+from tests.dashboard.conftest import child_command
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+expect = playwright.expect
+
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+pytestmark = pytest.mark.skipif(
+    not Path(CHROMIUM).exists(), reason="no chromium: apt-get install chromium"
+)
+HOSTILE = (
+    "<img src=x onerror=alert(1)><script>alert(2)</script>\"'`{{7*7}}\u202etxt " + "y" * 10_000
+)
+VIEW, APPLY = "view-token-of-twenty-or-more", "apply-token-of-twenty-or-more"
+
+
+class Served:
+    """A real server in a thread; it can be stopped and started again on its port."""
+
+    def __init__(self, store: RunStore, mode: str, access: Access) -> None:
+        self.store, self.mode, self.access = store, mode, access
+        self.port = 0
+        self.start()
+
+    def start(self) -> None:
+        """Serve."""
+        app, self.runner = create_app(self.store, self.access, command=child_command(self.mode))
+        self.server: BaseWSGIServer = bind(app, "127.0.0.1", self.port)
+        self.port = self.server.server_port
+        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self.thread.start()
+        self.runner.start()
+
+    def stop(self) -> None:
+        """Stop, as a server that is ended does; its children go on."""
+        self.runner.stop()
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+    def url(self, path: str) -> str:
+        """The address of a page."""
+        return f"http://127.0.0.1:{self.port}{path}"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One Chromium for all tests."""
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def serve(store: RunStore) -> Iterator[Callable[..., Served]]:
+    """Makes servers of the store."""
+    made: list[Served] = []
+
+    def make(mode: str = "ok", **access: Any) -> Served:
+        made.append(Served(store, mode, Access(**({"allow_apply": True} | access))))
+        return made[-1]
+
+    yield make
+    for served in made:
+        served.stop()
+        _end_children(served.runner)
+
+
+def _end_children(runner: JobRunner) -> None:
+    for child in runner._children.values():
+        child.kill()
+        child.wait()
+
+
+@contextmanager
+def opened(browser: Any, **options: Any) -> Iterator[Any]:
+    """A page that fails the test on a script error, a dialog or a request to another host."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
+    page = context.new_page()
+    page.set_default_timeout(15_000)
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(f"script error: {error}"))
+    page.on("dialog", lambda dialog: (faults.append("dialog"), dialog.dismiss()))
+    page.on("request", lambda request: _check_host(request.url, faults))
+    page.on("console", lambda said: _check_console(said, faults))
+    yield page
+    context.close()
+    assert faults == []
+
+
+def _check_host(url: str, faults: list[str]) -> None:
+    if not re.match(r"(http://(127\.0\.0\.1|localhost):\d+/|data:|blob:)", url):
+        faults.append(f"request to {url}")
+
+
+def _check_console(said: Any, faults: list[str]) -> None:
+    if said.type == "error" and (
+        "Content Security Policy" in said.text or "SyntaxError" in said.text
+    ):
+        faults.append(said.text)
+
+
+def stage(page: Any, name: str, state: str) -> Any:
+    """The line of a stage in a state."""
+    return page.locator(f'[data-stage="{name}"].{state}')
+
+
+def state(page: Any, name: str) -> Any:
+    """The job's status in a state."""
+    return page.locator(f'#job-status [data-state="{name}"]')
+
+
+def test_from_the_list_to_an_applied_plan_and_back(
+    browser: Any, serve: Callable[..., Served], run: RunDirectory
+) -> None:
+    served = serve("slow")
+    with opened(browser) as page:
+        page.goto(served.url("/"))
+        page.get_by_role("link", name=run.id).click()
+        expect(page).to_have_url(served.url(run_path(run.id)))
+        expect(page).to_have_title("Overview - fusion advisor")
+        page.get_by_role("link", name="Findings", exact=True).click()
+        page.get_by_role("link", name="RMS norm written in pieces").click()
+        expect(page).to_have_url(served.url(finding_path(run.id, "row-program-1")))
+        expect(page.get_by_text("Not generated yet")).to_be_visible()
+        page.get_by_role("button", name="Apply", exact=True).click()
+        expect(stage(page, "load", "done")).to_contain_text("load finished")
+        expect(stage(page, "decide", "waiting")).to_be_visible()
+        expect(page.get_by_role("button", name="Apply", exact=True)).to_be_disabled()
+        page.reload()
+        expect(stage(page, "verify", "running").or_(stage(page, "verify", "done"))).to_be_visible()
+        expect(state(page, "done")).to_contain_text("1 of 1 plans kept")
+        expect(stage(page, "done", "done")).to_be_visible()
+        expect(page.locator("#proof-result")).to_contain_text("Kept")
+        expect(page.locator("#kernel-source")).to_contain_text("tl.rsqrt")
+        expect(page.locator("#proof-details")).to_contain_text("75.0 % (registers)")
+        page.get_by_role("button", name="Revert").click()
+        expect(page.locator("#job-status")).to_contain_text("The run is as it was profiled.")
+        expect(page.locator("#proof-result")).not_to_contain_text("Kept")
+        page.go_back()
+        expect(page).to_have_url(served.url(f"{run_path(run.id)}/findings"))
+
+
+def test_a_killed_child_shows_as_a_failure(
+    browser: Any, serve: Callable[..., Served], run: RunDirectory
+) -> None:
+    served = serve("hang")
+    with opened(browser) as page:
+        page.goto(served.url(run_path(run.id)))
+        page.get_by_role("button", name="Apply", exact=True).click()
+        expect(stage(page, "verify", "running")).to_be_visible()
+        record = run.job()
+        assert record is not None
+        assert record.process is not None
+        os.kill(record.process.pid, signal.SIGKILL)
+        expect(state(page, "failed")).to_contain_text("signal 9 (SIGKILL)")
+        expect(stage(page, "verify", "failed")).to_be_visible()
+        expect(page.get_by_role("button", name="Apply", exact=True)).to_be_enabled()
+
+
+def test_cancel(browser: Any, serve: Callable[..., Served], run: RunDirectory) -> None:
+    served = serve("hang")
+    with opened(browser) as page:
+        page.goto(served.url(run_path(run.id)))
+        page.get_by_role("button", name="Apply", exact=True).click()
+        page.get_by_role("button", name="Cancel").click()
+        expect(state(page, "cancelled")).to_be_visible()
+
+
+def test_the_queue_is_visible(
+    browser: Any, serve: Callable[..., Served], store: RunStore, run: RunDirectory
+) -> None:
+    served = serve("hang")
+    served.runner.submit(run, "apply")
+    second = sample_run(store, applied=False)
+    with opened(browser) as page:
+        page.goto(served.url(run_path(second.id)))
+        page.get_by_role("button", name="Apply", exact=True).click()
+        expect(state(page, "queued")).to_contain_text("behind 1 other job")
+        page.get_by_role("button", name="Cancel").click()
+        expect(state(page, "cancelled")).to_contain_text("before it started")
+
+
+def test_a_job_and_its_page_outlive_the_server(
+    browser: Any, serve: Callable[..., Served], run: RunDirectory
+) -> None:
+    served = serve("slow")
+    with opened(browser) as page:
+        page.goto(served.url(run_path(run.id)))
+        page.get_by_role("button", name="Apply", exact=True).click()
+        expect(stage(page, "load", "done")).to_be_visible()
+        served.stop()
+        served.start()
+        expect(state(page, "done")).to_contain_text("1 of 1 plans kept")
+
+
+def test_what_cannot_be_applied_says_why(
+    browser: Any, serve: Callable[..., Served], store: RunStore, run: RunDirectory
+) -> None:
+    shutil.copytree(run.path, store.root / "copied")
+    read_only = serve(allow_apply=False)
+    with opened(browser) as page:
+        page.goto(read_only.url(run_path(run.id)))
+        expect(page.get_by_text("This server is read-only")).to_be_visible()
+        expect(page.get_by_role("button", name="Apply", exact=True)).to_be_disabled()
+        page.goto(serve().url(run_path("copied")))
+        expect(page.get_by_text("the run was copied, moved or edited")).to_be_visible()
+        expect(page.get_by_role("button", name="Apply", exact=True)).to_be_disabled()
+
+
+def test_tokens(browser: Any, serve: Callable[..., Served], run: RunDirectory) -> None:
+    served = serve(tokens=Tokens(view=VIEW, apply=APPLY))
+    with opened(browser) as page:
+        page.goto(served.url(run_path(run.id)))
+        page.get_by_label("View token").fill(VIEW)
+        page.get_by_role("button", name="Sign in").click()
+        page.goto(served.url(run_path(run.id)))
+        expect(page.get_by_text("Applying needs the apply token")).to_be_visible()
+        page.goto(served.url("/login"))
+        page.get_by_label("View token").fill(APPLY)
+        page.get_by_role("button", name="Sign in").click()
+        page.goto(served.url(run_path(run.id)))
+        page.get_by_role("button", name="Apply", exact=True).click()
+        expect(state(page, "done")).to_be_visible()
+
+
+def test_hostile_names_are_text(
+    browser: Any, serve: Callable[..., Served], store: RunStore
+) -> None:
+    run = sample_run(store, title=HOSTILE, target=HOSTILE)
+    served = serve()
+    with opened(browser) as page:
+        page.goto(served.url("/"))
+        expect(page.get_by_role("link", name=run.id)).to_be_visible()
+        for path in (run_path(run.id), f"{run_path(run.id)}/findings"):
+            page.goto(served.url(path))
+            expect(page.get_by_text("onerror=alert(1)").first).to_be_visible()
+        assert page.locator("img[src=x]").count() == 0
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth + 1")
+
+
+def test_dark_phone_and_missing_pages(
+    browser: Any, serve: Callable[..., Served], store: RunStore
+) -> None:
+    run = sample_run(store)
+    served = serve()
+    phone = {"color_scheme": "dark", "is_mobile": True}
+    with opened(browser, **phone) as page:
+        page.set_viewport_size({"width": 390, "height": 800})
+        page.goto(served.url(finding_path(run.id, "row-program-1")))
+        expect(page.locator("#kernel-source")).to_contain_text("tl.rsqrt")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 391
+        assert page.evaluate("document.documentElement.dataset.mantineColorScheme") == "dark"
+        page.goto(served.url("/run/absent"))
+        expect(page.get_by_text("Cannot show this: no such run")).to_be_visible()
+        page.get_by_role("link", name="All runs").click()
+        expect(page.get_by_role("link", name=run.id)).to_be_visible()

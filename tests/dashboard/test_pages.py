@@ -1,0 +1,196 @@
+"""Layouts and figures as functions of records: what they say in every state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import plotly
+import pytest
+from dash.development.base_component import Component
+
+from advisor.model.base import Record
+from advisor.store import RunDirectory, RunStore
+from advisor.store.jobrecord import JobRecord
+from dashboard import figures, subgraph
+from dashboard.access import Access
+from dashboard.app import render
+from dashboard.context import Context
+from dashboard.jobpanel import blocked
+from dashboard.jobs import JobRunner
+from dashboard.page import finding_path, run_path
+from dashboard.pages.findings import ranked
+from tests.builders.run import applied_of, findings, norm_plan, report_of, sample_run
+
+HOSTILE = "<script>alert(1)</script>\"'&amp;`{{7*7}}`\u202egnp.exe " + "x" * 10_000
+
+
+@pytest.fixture
+def context(store: RunStore) -> Context:
+    """A server's state that lets apply."""
+    return Context(store=store, runner=JobRunner(store), access=Access(allow_apply=True))
+
+
+def words(component: object) -> str:
+    """All text of a layout."""
+    return " ".join(_strings(component))
+
+
+def _strings(item: object) -> Iterator[str]:
+    if isinstance(item, str):
+        yield item
+    elif isinstance(item, (list, tuple)):
+        for part in item:
+            yield from _strings(part)
+    elif isinstance(item, dict):
+        yield from _strings(list(item.values()))
+    elif isinstance(item, Component):
+        yield from _strings([v for k, v in item.to_plotly_json()["props"].items() if k != "style"])
+
+
+def page(context: Context, path: str) -> str:
+    """The text of the page of a path; proves that it can be sent."""
+    component, _title = render(context, path)
+    json.dumps(component, cls=plotly.utils.PlotlyJSONEncoder)
+    return words(component)
+
+
+def test_an_empty_store_says_how_to_make_a_run(context: Context) -> None:
+    assert "fusion-advisor profile TARGET" in page(context, "/")
+
+
+def test_the_overview_holds_metrics_actions_and_warnings(context: Context, store: RunStore) -> None:
+    text = page(context, run_path(sample_run(store).id))
+    for expected in (
+        "6.42 ms", "measured", "Median of the step without a profiler", "unknown", "modelled",
+        "1.5 ms (1.2 ms to 1.8 ms)", "1.36 ms (1.09 ms to 1.63 ms)", "launch-outside-window",
+        "against torch.compile", "beyond noise", "Kept", "9 of 9",
+    ):  # fmt: skip
+        assert expected in text
+
+
+def test_a_finding_holds_its_proof(context: Context, store: RunStore) -> None:
+    text = page(context, finding_path(sample_run(store).id, "row-program-1"))
+    for expected in (
+        "model.layers.3.post_attention_layernorm", "modeling_llama.py:64", "aten::mean", "310 µs",
+        "tl.rsqrt", "75.0 % (registers)", "the compiler timed out", "none", "adversarial",
+        "2 of 2 cases passed", "93.4 %", "Library call", "not priced", "Predicted against measured",
+        "columns 32768", "calibrated copy curve",
+    ):  # fmt: skip
+        assert expected in text
+
+
+def test_states_before_applying_and_without_a_plan(context: Context, run: RunDirectory) -> None:
+    text = page(context, finding_path(run.id, "row-program-1"))
+    assert "Not generated yet" in text
+    assert "Predicted against measured" not in text
+    unpriced = page(context, finding_path(run.id, "launch-bound-1"))
+    assert "cannot judge" in unpriced
+    assert "Capture the region in a CUDA graph" in unpriced
+    assert "No source location" in unpriced
+
+
+def test_without_a_gpu_the_page_says_what_is_missing(context: Context, run: RunDirectory) -> None:
+    plan = norm_plan()
+    full = applied_of(plan)
+    bare = _changed(full.plans[0], timings=(), measured=None, verdict="not_measured")
+    whole = _changed(full.set, verdict="not_measured", plans=(), against_eager=None)
+    run.write_applied(_changed(full, plans=(bare,), set=whole))
+    assert "Timing needs the GPU" in page(context, finding_path(run.id, "row-program-1"))
+    assert "Not measured" in page(context, run_path(run.id))
+
+
+def _changed(record: Any, **changes: object) -> Any:
+    assert isinstance(record, Record)
+    return type(record)(**{f: getattr(record, f) for f in record.__struct_fields__} | changes)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/nowhere", "/run/absent", "/run/..", "/run/a/finding/b", "/run/a/findings", "/run/%2e%2e",
+     "/run/a/finding/../../x", "/run/x y"],
+)  # fmt: skip
+def test_whatever_is_not_there_is_a_page_that_says_so(context: Context, path: str) -> None:
+    text = page(context, path)
+    assert "Cannot show this" in text
+    assert "All runs" in text
+
+
+def test_a_broken_report_is_a_row_and_a_page(context: Context, run: RunDirectory) -> None:
+    (run.path / "report.json").write_text('{"schema_version": 99}')
+    assert "unreadable" in page(context, "/")
+    assert "Cannot show this" in page(context, run_path(run.id))
+
+
+def test_a_changed_file_is_read_again(context: Context, run: RunDirectory) -> None:
+    assert "RMS norm" in page(context, run_path(run.id))
+    run.write_report(report_of(norm_plan(), "Another title", "x.py:f"))
+    assert "Another title" in page(context, run_path(run.id))
+
+
+def test_hostile_names_stay_text(context: Context, store: RunStore) -> None:
+    run = sample_run(store, title=HOSTILE, target=HOSTILE)
+    for path in (
+        "/",
+        run_path(run.id),
+        finding_path(run.id, "row-program-1"),
+        f"/run/{run.id}/findings",
+    ):
+        component, _ = render(context, path)
+        assert HOSTILE in words(component)
+        for part in component._traverse():
+            assert getattr(part, "_type", "") != "Markdown"
+            assert getattr(part, "dangerously_allow_html", None) is None
+            assert not getattr(part, "dangerously_allow_code", False)
+    for figure in (
+        figures.savings(findings(norm_plan(), HOSTILE)),
+        figures.kernels([_changed(r, name=HOSTILE, role=HOSTILE) for r in run.report().kernels]),
+    ):
+        assert "<script" not in figure.to_json().encode().decode("unicode_escape")
+
+
+def test_who_may_not_apply_is_told_why(store: RunStore, run: RunDirectory) -> None:
+    runner = JobRunner(store)
+    closed = Context(store=store, runner=runner, access=Access())
+    assert f"fusion-advisor apply -- {run.path}" in blocked(closed, run)
+
+
+def test_findings_are_ranked_by_saving_with_the_unpriced_last() -> None:
+    order = [f.id for f in ranked(findings(norm_plan(), "t"))]
+    assert order == ["row-program-1", "register-spill-1", "launch-bound-1"]
+
+
+def test_the_savings_figure_is_the_report_in_milliseconds() -> None:
+    bars = figures.savings(findings(norm_plan(), "t")).data[0]
+    assert list(bars.x) == [0.18, 1.358]
+    assert [round(v, 4) for v in bars.error_x.array] == [0.09, 0.2716]
+    assert bars.y[1] == "#1 t"
+
+
+def test_before_and_after_in_the_figure() -> None:
+    result = applied_of(norm_plan()).set
+    assert result.against_eager is not None
+    figure = figures.comparison([("against eager", result.against_eager)])
+    assert {bar.name: list(bar.x) for bar in figure.data} == {"before": [6.42], "after": [5.13]}
+
+
+def test_the_subgraph_is_the_dataflow_of_the_plan() -> None:
+    plan = norm_plan()
+    elements = [e["data"] for e in subgraph.elements(plan)]
+    nodes = {e["id"]: e.get("parent") for e in elements if "id" in e}
+    edges = {(e["source"], e["target"]) for e in elements if "source" in e}
+    assert {n for n, parent in nodes.items() if parent == "kernel"} == {op.name for op in plan.ops}
+    assert edges == {
+        ("in0", "v0"), ("v0", "v1"), ("v1", "v2"), ("v2", "v3"), ("v3", "v4"), ("v0", "v5"),
+        ("v4", "v5"), ("v5", "v6"), ("in1", "v7"), ("v6", "v7"), ("v7", "out0"),
+    }  # fmt: skip
+
+
+def test_a_job_record_of_nonsense_is_a_message_not_a_crash(
+    context: Context, run: RunDirectory
+) -> None:
+    run.write_job(JobRecord(id="0" * 16, kind="apply", queued="yesterday", started="yesterday"))
+    assert context.runner.view(run) is not None
+    (run.path / "job.json").write_text("[]")
+    assert "RMS norm" in page(context, run_path(run.id))
