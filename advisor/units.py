@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
@@ -9,17 +11,27 @@ NS_PER_S = 1_000_000_000
 _TIME_STEPS = ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"))
 _BYTE_STEPS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 UNKNOWN = "unknown"
+_ROUNDS_TO_ONE = 0.9995
+_PLAIN = (1e-4, 1e15)
+
+
+def _digits(value: float, figures: int) -> str:
+    """`value` to so many significant figures, thousands grouped; an exponent only far from 1."""
+    if value == 0:
+        return "0"
+    if not _PLAIN[0] <= abs(value) < _PLAIN[1]:
+        return f"{value:.{figures}g}"
+    decimals = max(figures - 1 - math.floor(math.log10(abs(value))), 0)
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if decimals else text
 
 
 def _scaled(value: float, steps: tuple[tuple[int, str], ...], base: str) -> str:
-    for size, name in steps:
-        if abs(value) >= size:
-            return (
-                f"{value / size:.3g} {name}"
-                if abs(value) < 1000 * size
-                else f"{value / size:,.0f} {name}"
-            )
-    return f"{value:.3g} {base}" if abs(value) < 1000 else f"{value:,.0f} {base}"
+    """`value` in the largest unit of which it is at least one after rounding."""
+    for size, name in (*steps, (1, base)):
+        if abs(value) >= _ROUNDS_TO_ONE * size:
+            return f"{_digits(value / size, 3)} {name}"
+    return f"{_digits(value, 3)} {base}"
 
 
 def format_ns(value: float | None) -> str:
@@ -59,5 +71,5 @@ def format_value(value: float | None, unit: str) -> str:
         return UNKNOWN
     if unit in _BY_UNIT:
         return _BY_UNIT[unit](value)
-    text = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    text = f"{value:,}" if isinstance(value, int) else _digits(value, 4)
     return text if unit == "count" else f"{text} {unit}"
