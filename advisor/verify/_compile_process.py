@@ -69,6 +69,12 @@ class CompileProcess:
             return self._last_error()
         return msgspec.json.decode(answer, type=Usage)
 
+    def kill(self) -> None:
+        """End the child and the assembler it may be running; a pending `compile` returns."""
+        if (process := self._process) is not None:
+            with contextlib.suppress(ProcessLookupError):  # already gone with all its children
+                os.killpg(process.pid, signal.SIGKILL)
+
     def _start(self) -> str | None:
         self._errors.seek(0)
         self._errors.truncate()
@@ -107,12 +113,10 @@ class CompileProcess:
         return line
 
     def _stop(self) -> None:
-        """Kill the child and the assembler it may be running."""
-        if self._process is None:
-            return
+        self.kill()
         process, self._process = self._process, None
-        with contextlib.suppress(ProcessLookupError):  # already gone with all its children
-            os.killpg(process.pid, signal.SIGKILL)
+        if process is None:
+            return
         process.wait()
         for pipe in (process.stdin, process.stdout):
             # A job may still be buffered for a child that is gone.

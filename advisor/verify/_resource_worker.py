@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import ctypes
 import importlib
 import io
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from advisor.verify.binaries import Usage, read_amdgcn, read_cubin
 
 Constant = int | float | bool | str | None
 READY = b"ready\n"
+_PR_SET_PDEATHSIG = 1
 
 
 class CompileJob(Record, frozen=True, kw_only=True):
@@ -94,7 +97,7 @@ def compile_job(job: CompileJob) -> Usage:
     """Compile one job; whatever Triton raises goes through."""
     compiler = importlib.import_module("triton.compiler")
     targets = importlib.import_module("triton.backends.compiler")
-    kernel = kernels_of(Path(job.source)).get(job.kernel)
+    kernel: Any = kernels_of(Path(job.source)).get(job.kernel)
     if not hasattr(kernel, "arg_names"):
         raise ValueError(f"{job.source} has no kernel {job.kernel}")
     constants = {name: value for name, value in job.constexprs.items() if name in kernel.arg_names}
@@ -128,6 +131,9 @@ def compile_job(job: CompileJob) -> Usage:
 
 def main() -> None:
     """Answer jobs until standard input ends."""
+    if sys.platform == "linux":
+        # A parent that is killed cannot stop a compilation that runs for minutes.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # compilers print; only answers may reach the parent's pipe
     importlib.import_module("triton")

@@ -40,7 +40,7 @@ class ResourceRequest(Record, frozen=True, kw_only=True):
 
     `signature` types the run-time arguments in Triton's words (`*fp16`, `i32`, `fp32`),
     `constexprs` fixes the others, `aligned` names arguments that are divisible by 16, as a launch
-    specialises.
+    specialises. `config` is what the rows are labelled with.
     """
 
     source: str
@@ -50,10 +50,13 @@ class ResourceRequest(Record, frozen=True, kw_only=True):
     aligned: tuple[str, ...] = ()
     num_warps: int = 4
     num_stages: int = 3
+    config: str = ""
 
     @property
     def label(self) -> str:
-        """The configuration in words: `BLOCK=4096 num_warps=8 num_stages=1`."""
+        """`config`, or the configuration in words: `BLOCK=4096 num_warps=8 num_stages=1`."""
+        if self.config:
+            return self.config
         words = [f"{name}={value}" for name, value in self.constexprs.items()]
         return " ".join([*words, f"num_warps={self.num_warps}", f"num_stages={self.num_stages}"])
 
@@ -175,21 +178,31 @@ def _compile_all(
         waiting.put(key)
     results: dict[str, Usage | str] = {}
 
-    def work() -> None:
-        with CompileProcess() as process:
-            while True:
-                try:
-                    key = waiting.get_nowait()
-                except queue.Empty:
-                    return
+    def work(process: CompileProcess) -> None:
+        with process:
+            while (key := _next(waiting)) is not None:
                 results[key] = process.compile(jobs[key], timeout_s)
 
     wanted = min(len(jobs), processes or min(os.cpu_count() or 1, _MAX_PROCESSES))
-    if wanted:
-        with ThreadPoolExecutor(wanted) as pool:
-            for future in [pool.submit(work) for _ in range(wanted)]:
+    children = [CompileProcess() for _ in range(wanted)]
+    with ThreadPoolExecutor(max(wanted, 1)) as pool:
+        try:
+            for future in [pool.submit(work, child) for child in children]:
                 future.result()
+        finally:
+            # An interrupt ends here: without this the pool would wait for every job left.
+            while _next(waiting) is not None:
+                continue
+            for child in children:
+                child.kill()
     return results
+
+
+def _next(waiting: queue.SimpleQueue[str]) -> str | None:
+    try:
+        return waiting.get_nowait()
+    except queue.Empty:
+        return None
 
 
 def _row(request: ResourceRequest, gpu: Gpu, usage: Usage | str, tool: str) -> KernelResources:

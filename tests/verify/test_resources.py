@@ -9,12 +9,14 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("triton", reason="compiling needs triton")
 
+from advisor.codegen import abi, default_config, render
 from advisor.errors import UnreadableError, UsageError
 from advisor.hardware.gpus import gpu_by_key
 from advisor.hardware.occupancy import occupancy
@@ -22,7 +24,9 @@ from advisor.model.applied import KernelResources
 from advisor.verify._compile_process import worker_environment
 from advisor.verify.binaries import read_amdgcn, read_cubin
 from advisor.verify.resources import ResourceRequest, kernel_resources, resources_of
+from tests.model import builders
 
+ROOT = Path(__file__).parents[2]
 FIVE = tuple(gpu_by_key(key) for key in ("a100", "h200", "b200", "rtx4090", "mi300x"))
 ROW = {"x": "*fp16", "y": "*fp16", "stride": "i32", "N": "i32"}
 ROW_ALIGNED = ("x", "y", "stride", "N")
@@ -52,6 +56,24 @@ def request(source: Path, kernel: str = "row", **changes: object) -> ResourceReq
     return ResourceRequest(**(fields | changes))  # type: ignore[arg-type]
 
 
+def generated(path: Path) -> ResourceRequest:
+    """The kernel that code generation writes for an RMSNorm, as the pipeline sizes it."""
+    plan = builders.plan()
+    written = render(plan)
+    path.write_text(written.text)
+    config = default_config(2048)
+    return ResourceRequest(
+        source=str(path),
+        kernel=written.kernel,
+        signature=abi.triton_signature(plan),
+        constexprs=abi.constexpr_arguments(config, 4096, 2048),
+        aligned=(*abi.tensor_names(plan), "n_rows", "n_columns"),
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+        config=config.label(),
+    )
+
+
 @pytest.fixture(scope="module")
 def rows(source: Path, cache: Path) -> dict[str, tuple[KernelResources, ...]]:
     """All compilations that several tests look at, in one go."""
@@ -68,6 +90,7 @@ def rows(source: Path, cache: Path) -> dict[str, tuple[KernelResources, ...]]:
         ),
         "missing": request(source, "no_such_kernel"),
         "untyped": request(source, signature={"x": "*fp16"}),
+        "generated": generated(source.with_name("generated.py")),
         "tuned": request(source, "tuned", signature={"x": "*fp32", "N": "i64"}, aligned=("x",)),
     }
     found = resources_of(list(wanted.values()), FIVE, timeout_s=120, cache=cache)
@@ -115,6 +138,16 @@ def test_a_failure_is_a_row_that_says_why(rows: dict[str, tuple[KernelResources,
     assert all(row.registers is None and row.occupancy is None for row in rows["missing"])
 
 
+def test_a_generated_kernel_fits_everywhere(
+    rows: dict[str, tuple[KernelResources, ...]],
+) -> None:
+    for row in rows["generated"]:
+        assert row.error is None
+        assert row.config == default_config(2048).label()
+        assert row.spill_store_bytes == 0
+        assert (row.occupancy or 0) >= 0.5
+
+
 def test_an_autotuned_kernel_is_unwrapped(rows: dict[str, tuple[KernelResources, ...]]) -> None:
     assert all(row.error is None for row in rows["tuned"])
 
@@ -152,6 +185,39 @@ def test_a_timeout_stops_one_job_and_not_the_next(source: Path, tmp_path: Path) 
     )
     assert late[0].error == "not compiled within 2.5 s"
     assert fine[0].error is None
+
+
+SLOW_PARENT = """
+import sys
+import time
+from pathlib import Path
+from advisor.hardware.gpus import gpu_by_key
+from advisor.verify.resources import kernel_resources
+kernel_resources(
+    Path(sys.argv[1]), "overfused", {"x": "*fp32", "y": "*fp32", "n": "i32"},
+    {"BLOCK": 4096, "LIVE": 16}, ("x", "y"), gpus=[gpu_by_key("mi210")], options={"num_warps": 1},
+)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a child learns of its parent's death on Linux")
+def test_a_killed_parent_leaves_no_compilation_behind(source: Path, tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path)}
+    parent = subprocess.Popen([sys.executable, "-c", SLOW_PARENT, source], env=environment)
+    deadline = time.monotonic() + 60
+    children: list[str] = []
+    while not children and time.monotonic() < deadline:
+        time.sleep(0.1)
+        tasks = Path(f"/proc/{parent.pid}/task").glob("*/children")
+        children = [pid for task in tasks for pid in task.read_text().split()]
+    time.sleep(1.0)  # long enough to be compiling, which takes many seconds
+    parent.kill()
+    parent.wait()
+    assert children
+    deadline = time.monotonic() + 3
+    while Path(f"/proc/{children[0]}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{children[0]}").exists()
 
 
 def test_the_interpreter_of_the_parent_does_not_reach_the_child(
