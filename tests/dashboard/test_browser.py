@@ -1,4 +1,4 @@
-"""The dashboard in real Chromium: from the list of runs to an applied plan, and everything in its way."""
+"""The dashboard in real Chromium: from the list of runs to an applied plan, and what may fail."""
 
 from __future__ import annotations
 
@@ -242,11 +242,13 @@ def test_tokens(browser: Any, serve: Callable[..., Served], run: RunDirectory) -
         page.goto(served.url(run_path(run.id)))
         page.get_by_label("View token").fill(VIEW)
         page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url(served.url("/"))
         page.goto(served.url(run_path(run.id)))
         expect(page.get_by_text("Applying needs the apply token")).to_be_visible()
         page.goto(served.url("/login"))
         page.get_by_label("View token").fill(APPLY)
         page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url(served.url("/"))
         page.goto(served.url(run_path(run.id)))
         page.get_by_role("button", name="Apply", exact=True).click()
         expect(state(page, "done")).to_be_visible()

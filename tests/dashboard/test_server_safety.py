@@ -213,7 +213,7 @@ def test_every_answer_carries_the_headers(client: Client) -> None:
         assert "unsafe" not in scripts
         assert headers["X-Content-Type-Options"] == "nosniff"
         assert headers["X-Frame-Options"] == "DENY"
-        assert headers["Referrer-Policy"] == "no-referrer"
+        assert headers["Referrer-Policy"] == "same-origin"
         assert "Access-Control-Allow-Origin" not in headers
     assert get(served, "/api/csrf").headers["Cache-Control"] == "no-store"
 
