@@ -33,6 +33,7 @@ def kernel_time(
     scalar_elements: int = 0,
     programs: int | None = None,
     resident_programs: int | None = None,
+    warm: bool = True,
 ) -> Range:
     """The predicted time of one kernel.
 
@@ -41,9 +42,10 @@ def kernel_time(
     arithmetic of `flops` (float32 for pointwise and row programs whatever their storage).
     `scalar_elements`: elements that are loaded one by one with index arithmetic. `programs`: blocks
     of the launch; `resident_programs`: how many the whole GPU holds at once (occupancy ×
-    multiprocessors). Without them the work is taken to fill the GPU evenly.
+    multiprocessors). Without them the work is taken to fill the GPU evenly. `warm`: the inputs
+    were written just before; a cold kernel gets the bandwidth of large copies at any size.
     """
-    bandwidth = calibration.bandwidth(bytes_moved)
+    bandwidth = calibration.bandwidth(bytes_moved) if warm else calibration.cold_bandwidth
     index_rate = calibration.scalar_elements_per_sm_cycle * gpu.sm_count * gpu.clock_hz
     arithmetic_s = max(
         flops / peak_of(gpu, dtype), special / gpu.special_per_s, scalar_elements / index_rate

@@ -82,18 +82,23 @@ class Calibration(Record, frozen=True, kw_only=True):
         ):
             raise InvalidRecordError("a latency, residual or coverage is out of range")
 
+    @property
+    def cold_bandwidth(self) -> float:
+        """Bytes/s of a copy so large that caches do not matter."""
+        return float(self.curve[-1].bytes_per_s)
+
     def bandwidth(self, bytes_moved: int) -> float:
         """Bytes/s of a copy of that size: linear in log(bytes) between points, constant beyond."""
         first, last = self.curve[0], self.curve[-1]
         if bytes_moved <= first.bytes:
             return float(first.bytes_per_s)
         if bytes_moved >= last.bytes:
-            return float(last.bytes_per_s)
+            return self.cold_bandwidth
         for low, high in pairwise(self.curve):
             if bytes_moved <= high.bytes:
                 share = math.log(bytes_moved / low.bytes) / math.log(high.bytes / low.bytes)
                 return low.bytes_per_s + share * (high.bytes_per_s - low.bytes_per_s)
-        return float(last.bytes_per_s)
+        return self.cold_bandwidth
 
 
 def default_calibration(gpu: Gpu) -> Calibration:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import math
@@ -24,7 +25,10 @@ from analyzers.cost_model import kernel_time
 SHARED = Path(os.environ.get("FUSION_ADVISOR_SHARED", Path(__file__).parents[2].parent / "shared"))
 H200 = gpu_by_key("h200")
 CALIBRATION = default_calibration(H200)
-WORKLOADS = ("llama_prefill", "llama_train", "resnet50", "unet", "bert")
+WORKLOADS = (
+    "llama_prefill", "llama_train", "resnet50", "unet", "bert", "bert_cudagraph", "dlrm_train",
+    "llama_decode", "mamba",
+)  # fmt: skip
 ITEM_BYTES = {"c10::BFloat16": 2, "c10::Half": 2, "float": 4, "long int": 8, "bool": 1}
 IN_PLACE = {"aten::add_", "aten::mul_", "aten::clamp_min_"}
 # FLOP and special-function results per element of ATen's kernels (expf, erff, a division).
@@ -134,6 +138,32 @@ def test_the_default_interval_covers_what_it_says(
     low, high = residuals([price.mid for _, price in ranges], [measured for measured, _ in ranges])
     assert low > 0.8
     assert high < 1.3
+
+
+# Eager kernels of the Nsight Compute run: what they read and write per element, 2 bytes each.
+TENSORS_OF = {"AUnaryFunctor": 2, "launch_clamp": 2, "CUDAFunctor_add": 3}
+
+
+def test_kernels_on_flushed_caches_are_predicted_cold() -> None:
+    path = SHARED / "traces" / "h200" / "ncu_model_raw.csv.gz"
+    if not path.exists():
+        pytest.skip(f"{path} is not here")
+    errors: list[float] = []
+    with gzip.open(path, "rt", newline="") as lines:
+        rows = csv.DictReader(lines)
+        assert next(rows)["gpu__time_duration.sum"] == "us"
+        for row in rows:
+            measured_ns = 1000 * float(row["gpu__time_duration.sum"])
+            name = row["Kernel Name"]
+            tensors = [count for part, count in TENSORS_OF.items() if part in name]
+            if measured_ns < 10_000 or "vectorized_elementwise_kernel<8" not in name or not tensors:
+                continue
+            elements = 8 * float(row["launch__thread_count"].replace(",", ""))
+            moved = round(2 * elements * tensors[0])
+            price = kernel_time(H200, CALIBRATION, bytes_moved=moved, warm=False)
+            errors.append(abs(price.mid / measured_ns - 1))
+    assert len(errors) >= 5
+    assert statistics.median(errors) < 0.08
 
 
 def test_small_kernels_stay_near_the_floor(kernels: list[tuple[int, dict[str, Any]]]) -> None:
