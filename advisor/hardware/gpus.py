@@ -19,7 +19,8 @@ _HOPPER_CLOCK = (
     "derived: FP32 peak / (256 FLOP x multiprocessors), equals the reported maximum clock"
 )
 _H200_DEVICE = "device attributes of an H200, Nsight Compute"
-_B200_DEVICE = "device attributes of a B200, as reported by the driver"
+_B200_DEVICE = "no datasheet figure: as public device logs report, agrees with the FP32 peak"
+_HOPPER_L2 = "derived: 10 MiB of L2 per memory stack, as on H100 SXM (5) and H200 (6); here 6"
 _CDNA_ISA = "AMD CDNA instruction set architecture manual (transcendentals at quarter rate)"
 _RDNA_ISA = "AMD RDNA 3 instruction set architecture manual (transcendentals at quarter rate)"
 _ROCM_SPECS = "AMD ROCm documentation, GPU specifications"
@@ -223,13 +224,13 @@ GPUS: tuple[Gpu, ...] = (
     Gpu(
         key="h100-nvl", name="NVIDIA H100 NVL", vendor="nvidia", arch="sm_90",
         sm_count=132, clock_hz=1_785 * _MHZ, special_per_sm_cycle=16,
-        dram_bytes=94 * _GB, dram_bandwidth_bytes_per_s=3_900 * _GB, l2_bytes=50 << 20,
+        dram_bytes=94 * _GB, dram_bandwidth_bytes_per_s=3_900 * _GB, l2_bytes=60 << 20,
         float32_flops=60.3e12, tfloat32_flops=417.5e12, float16_flops=835.5e12,
         bfloat16_flops=835.5e12, float8_flops=1671.0e12,
         default_source="NVIDIA H100 Tensor Core GPU datasheet (sparse peaks halved)",
         sources={
             "special_per_sm_cycle": _PROGRAMMING_GUIDE, "sm_count": _H100_WHITEPAPER,
-            "l2_bytes": _H100_WHITEPAPER, "clock_hz": _HOPPER_CLOCK,
+            "l2_bytes": _HOPPER_L2, "clock_hz": _HOPPER_CLOCK,
         },
     ),
     Gpu(
@@ -258,7 +259,7 @@ GPUS: tuple[Gpu, ...] = (
             "special_per_sm_cycle": _PROGRAMMING_GUIDE,
             "sm_count": "NVIDIA Grace Hopper Superchip architecture whitepaper",
             "clock_hz": _HOPPER_CLOCK,
-            "l2_bytes": "NVIDIA Grace Hopper Superchip architecture whitepaper",
+            "l2_bytes": _HOPPER_L2,
         },
         aliases=("gh200-480gb", "gh200-96gb",),
     ),
@@ -283,7 +284,7 @@ GPUS: tuple[Gpu, ...] = (
         default_source="NVIDIA HGX platform datasheet (8-GPU figures divided, sparse peaks halved)",
         sources={
             "special_per_sm_cycle": "NVIDIA, Inside Blackwell Ultra (10.7e12 exponentials/s)",
-            "sm_count": "device attributes of a B300 SXM6",
+            "sm_count": _B200_DEVICE,
             "clock_hz": "derived: FP32 peak / (256 FLOP x multiprocessors)",
         },
     ),
