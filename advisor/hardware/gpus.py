@@ -246,7 +246,7 @@ GPUS: tuple[Gpu, ...] = (
             "clock_hz": _H200_DEVICE, "l2_bytes": _H200_DEVICE,
             "copy_bandwidth_bytes_per_s": "copy benchmark, sample_traces",
         },
-        aliases=("h200-sxm", "h200-nvl",),
+        aliases=("h200-sxm",),
     ),
     Gpu(
         key="gh200", name="NVIDIA GH200 96GB HBM3", vendor="nvidia", arch="sm_90",
@@ -297,7 +297,6 @@ GPUS: tuple[Gpu, ...] = (
         default_source="AMD Instinct MI210 data sheet",
         sources={
             "special_per_sm_cycle": _CDNA_ISA, "sm_count": _ROCM_SPECS, "l2_bytes": _ROCM_SPECS,
-            "memory_side_cache_bytes": _ROCM_SPECS,
         },
     ),
     Gpu(
@@ -310,7 +309,6 @@ GPUS: tuple[Gpu, ...] = (
         default_source="AMD Instinct MI250X data sheet, half of the module",
         sources={
             "special_per_sm_cycle": _CDNA_ISA, "sm_count": _ROCM_SPECS, "l2_bytes": _ROCM_SPECS,
-            "memory_side_cache_bytes": _ROCM_SPECS,
         },
         aliases=("mi250",),
     ),
