@@ -72,7 +72,8 @@ def test_names_in_use_are_found(text: str, key: str) -> None:
     "text",
     [
         "", "gtx1080", "A1000", "L40", "NVIDIA A10G", "NVIDIA GeForce RTX 4090 Laptop GPU",
-        "NVIDIA GeForce RTX 3090 Ti", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA H2000", "NVIDIA H200 NVL",
+        "NVIDIA GeForce RTX 3090 Ti", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA H2000",
+        "NVIDIA H200 NVL",
     ],
 )  # fmt: skip
 def test_another_product_is_not_taken_for_a_known_one(text: str) -> None:
