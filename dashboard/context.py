@@ -18,14 +18,26 @@ from advisor.store.store import RunStore
 from dashboard.access import Access
 from dashboard.jobs import JobRunner
 
-_CACHED_RECORDS = 64
+_CACHED_RECORDS, _CACHED_SUMMARIES = 64, 20_000
 T = TypeVar("T", bound=Record)
+
+
+class Summary(Record, frozen=True, kw_only=True):
+    """What the list of runs shows of a report."""
+
+    target: str
+    created: str
+    mode: str
+    gpu: str
+    saving_ns: int | None
+    findings: int
 
 
 class RecordCache:
     """The records read last, each valid while its file keeps its size and modification time."""
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: int = _CACHED_RECORDS) -> None:
+        self._capacity = capacity
         self._entries: OrderedDict[tuple[str, int, int], Record] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -43,7 +55,7 @@ class RecordCache:
         record = read()
         with self._lock:
             self._entries[key] = record
-            while len(self._entries) > _CACHED_RECORDS:
+            while len(self._entries) > self._capacity:
                 self._entries.popitem(last=False)
         return record
 
@@ -56,10 +68,15 @@ class Context:
     runner: JobRunner
     access: Access
     cache: RecordCache = field(default_factory=RecordCache)
+    summaries: RecordCache = field(default_factory=lambda: RecordCache(_CACHED_SUMMARIES))
 
     def report(self, run: RunDirectory) -> Report:
         """`report.json` of a run."""
         return self.cache.get(run.path / "report.json", run.report)
+
+    def summary(self, run: RunDirectory) -> Summary:
+        """The row of a run, kept for all runs, so that the list reads only new reports."""
+        return self.summaries.get(run.path / "report.json", lambda: _summary(run.report()))
 
     def plan(self, run: RunDirectory, plan_id: str) -> FusionPlan:
         """One plan of a run."""
@@ -68,3 +85,15 @@ class Context:
     def applied(self, run: RunDirectory) -> Applied | None:
         """`applied.json` of a run; it is small and changes, so it is read each time."""
         return run.applied()
+
+
+def _summary(report: Report) -> Summary:
+    saving = report.recommended.set_saving_ns
+    return Summary(
+        target=report.workload.target,
+        created=report.created,
+        mode=report.workload.mode,
+        gpu=report.hardware.name,
+        saving_ns=saving.mid if saving else None,
+        findings=len(report.findings),
+    )

@@ -7,6 +7,7 @@ child writes its own events to `progress.jsonl`: nothing here invents one.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import signal
@@ -30,6 +31,7 @@ from advisor.store.store import RunStore
 from dashboard.jobview import JobView, view_of
 from dashboard.processes import identify, is_alive, signal_group
 
+_LOGGER = logging.getLogger(__name__)
 TICK_S = 0.5
 TERMINATE_GRACE_S = 5.0
 Command = Callable[[JobKind, Path], Sequence[str]]
@@ -143,7 +145,11 @@ class JobRunner:
 
     def _loop(self) -> None:
         while not self._stop.wait(TICK_S):
-            self.tick()
+            try:
+                self.tick()
+            except AdvisorError as error:
+                # One run that cannot be written must not end the watch over the others.
+                _LOGGER.warning("%s", error.line())
 
     def _unfinished(self) -> list[tuple[RunDirectory, JobRecord]]:
         return [pair for pair in map(self._marked, self._markers()) if pair is not None]
@@ -191,7 +197,11 @@ class JobRunner:
             self._finish(run, replace(record, error=refusal.line()))
             return False
         record = replace(record, started=_now())
-        run.write_job(record)
+        try:
+            run.write_job(record)
+        except AdvisorError:
+            self._marker(run).unlink(missing_ok=True)
+            raise
         try:
             child = self._spawn(run, record)
         except OSError as error:
@@ -217,8 +227,10 @@ class JobRunner:
             os.close(log)
 
     def _finish(self, run: RunDirectory, record: JobRecord) -> None:
-        run.write_job(replace(record, ended=_now()))
-        self._marker(run).unlink(missing_ok=True)
+        try:
+            run.write_job(replace(record, ended=_now()))
+        finally:
+            self._marker(run).unlink(missing_ok=True)
 
     def _marker(self, run: RunDirectory) -> Path:
         return self.store.root / ".jobs" / run.id

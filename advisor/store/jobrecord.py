@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Literal
 
 from advisor.errors import InvalidRecordError
@@ -49,5 +50,16 @@ class JobRecord(Record, frozen=True, kw_only=True):
             )
         if not _JOB_ID.fullmatch(self.id):
             raise InvalidRecordError("a job id is 16 hex digits")
+        for time in (self.queued, self.started, self.cancel_requested, self.ended):
+            _check_time(time)
         if self.process is not None:
             self.process.check()
+
+
+def _check_time(text: str | None) -> None:
+    try:
+        aware = text is None or datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        aware = False
+    if not aware:
+        raise InvalidRecordError("a time of the job is not ISO 8601 with its zone")

@@ -15,8 +15,8 @@ from dashboard.page import Page, run_path
 from dashboard.parts import VERDICT_WORDS, grid, message, moment, section
 
 _COLUMNS: tuple[dict[str, Any], ...] = (
-    {"field": "run", "headerName": "Run", "cellRenderer": "PageLink", "flex": 3, "minWidth": 250},
-    {"field": "target", "headerName": "Workload", "flex": 2, "minWidth": 160},
+    {"field": "run", "headerName": "Run", "cellRenderer": "PageLink", "flex": 3, "minWidth": 290},
+    {"field": "target", "headerName": "Workload", "flex": 2, "minWidth": 150},
     {"field": "created", "headerName": "Made", "minWidth": 195},
     {"field": "mode", "headerName": "Mode"},
     {"field": "gpu", "headerName": "GPU", "minWidth": 125},
@@ -58,18 +58,19 @@ def _row(context: Context, run: RunDirectory) -> dict[str, Any]:
     """One run as plain values; a run that cannot be read stays in the list and says why."""
     row: dict[str, Any] = {"run": run.id, "href": run_path(run.id)}
     try:
-        report, applied = context.report(run), context.applied(run)
+        summary, applied = context.summary(run), context.applied(run)
     except AdvisorError as error:
         return row | {"target": f"unreadable: {error.what}", "saving_ns_text": UNKNOWN}
-    saving = report.recommended.set_saving_ns
     return row | {
-        "target": report.workload.target,
-        "created": moment(report.created),
-        "mode": report.workload.mode,
-        "gpu": report.hardware.name,
-        "saving_ns": saving.mid if saving else None,
-        "saving_ns_text": format_ns(saving.mid) if saving else "cannot judge",
-        "findings": len(report.findings),
+        "target": summary.target,
+        "created": moment(summary.created),
+        "mode": summary.mode,
+        "gpu": summary.gpu,
+        "saving_ns": summary.saving_ns,
+        "saving_ns_text": "cannot judge"
+        if summary.saving_ns is None
+        else format_ns(summary.saving_ns),
+        "findings": summary.findings,
         "applied": VERDICT_WORDS[applied.set.verdict] if applied else "no",
     }
 

@@ -151,6 +151,24 @@ def test_a_planted_queue_entry_starts_nothing(store: RunStore, runner_of: Make) 
     assert list((store.root / ".jobs").iterdir()) == []
 
 
+def test_the_watch_survives_runs_it_cannot_read_or_write(
+    store: RunStore, run: RunDirectory, runner_of: Make
+) -> None:
+    runner = runner_of("ok")
+    runner.submit(run, "apply")
+    broken = sample_run(store, applied=False)
+    (broken.path / "job.json").write_text(
+        '{"id": "0000000000000000", "kind": "apply", "queued": "yesterday"}'
+    )
+    (store.root / ".jobs" / broken.id).touch()
+    runner.start()
+    deadline = time.monotonic() + 20
+    while list((store.root / ".jobs").iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert list((store.root / ".jobs").iterdir()) == []
+    runner.stop()
+
+
 def test_a_run_edited_while_it_waits_is_not_started(store: RunStore, runner_of: Make) -> None:
     one = sample_run(store, applied=False, when=datetime(2026, 1, 1))
     two = sample_run(store, applied=False, when=datetime(2026, 1, 2))

@@ -12,12 +12,11 @@ from dash.development.base_component import Component
 
 from advisor.model.base import Record
 from advisor.store import RunDirectory, RunStore
-from advisor.store.jobrecord import JobRecord
 from dashboard import figures, subgraph
 from dashboard.access import Access
 from dashboard.app import render
 from dashboard.context import Context
-from dashboard.jobpanel import blocked
+from dashboard.jobpanel import _refresh, blocked
 from dashboard.jobs import JobRunner
 from dashboard.page import finding_path, run_path
 from dashboard.pages.findings import ranked
@@ -190,7 +189,16 @@ def test_the_subgraph_is_the_dataflow_of_the_plan() -> None:
 def test_a_job_record_of_nonsense_is_a_message_not_a_crash(
     context: Context, run: RunDirectory
 ) -> None:
-    run.write_job(JobRecord(id="0" * 16, kind="apply", queued="yesterday", started="yesterday"))
-    assert context.runner.view(run) is not None
     (run.path / "job.json").write_text("[]")
     assert "RMS norm" in page(context, run_path(run.id))
+    assert "cannot be read" in words(_refresh(context, run.id, None))
+
+
+def test_the_list_reads_each_report_once(
+    context: Context, store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        sample_run(store)
+    first = page(context, "/")
+    monkeypatch.setattr(RunDirectory, "report", None)
+    assert page(context, "/") == first
