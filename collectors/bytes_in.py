@@ -18,7 +18,7 @@ from isal.igzip_lib import IsalError
 
 from advisor.errors import UnreadableError
 
-CHUNK_BYTES = 1 << 18
+CHUNK_BYTES = 1 << 17
 HEAD_BYTES = 1 << 18
 # Damaged compressed data loses what the last read held, so reads are small.
 PACKED_BYTES = 1 << 12

@@ -5,7 +5,7 @@ Spellings of all ages: 2021 (`Operator`, `external id`, `theoretical occupancy %
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import compress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
 
 # So many events at a time become columns: enough for numpy, few enough for the cache.
-FLUSH_EVENTS = 4_096
+FLUSH_EVENTS = 2_048
 STEP_PREFIX = "ProfilerStep"
 _MAX_DURATION_NS = 24 * 3600 * 10**9
 
@@ -100,7 +100,24 @@ CATEGORIES: dict[str, str] = {
     "gpu_user_annotation": "device_ranges",
     "python_function": "frames",
 }
-_ARGS = {name: attrgetter(f"args.{name}") for name in Args.__struct_fields__}
+
+
+def _fields(*names: str) -> attrgetter[tuple[Any, ...]]:
+    return attrgetter(*(f"args.{name}" for name in names))
+
+
+# All arguments of an event are fetched at once: going through the events per argument costs more.
+_PLACE = _fields("device", "stream", "correlation", "external", "external_2021")
+_OP = _fields("external", "external_2021", "record", "sequence", "forward")
+_OP_TEXTS = _fields("shapes", "shapes_2021", "dtypes", "strides", "values")
+_SIZES = _fields("grid", "block")
+_KERNEL = _fields("registers", "shared", "graph", "graph_node")
+_CALL = _fields("correlation", "external", "external_2021")
+_BYTES = _fields("bytes_", "device")
+_COMM = _fields("elements_in", "elements_out", "group_size")
+_COMM_TEXTS = _fields("collective", "dtype", "group")
+_SIZE_COLUMNS = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
+_NUL = b"\0"  # no JSON text holds this byte, so it may separate them
 _NAME, _TS, _DUR = attrgetter("name"), attrgetter("ts"), attrgetter("dur")
 _PROCESS_THREAD = attrgetter("pid", "tid")
 
@@ -113,8 +130,8 @@ class Collector:
         self.events = 0
         self._pending: dict[str, list[Event]] = {table: [] for table in CATEGORIES.values()}
         self._waiting = 0
-        self._texts: dict[bytes, int] = {}
-        self._sizes: dict[bytes, tuple[int, int, int]] = {}
+        self._texts: dict[bytes, list[int]] = {}
+        self._sizes: dict[bytes, tuple[int, ...]] = {}
         self._kernels = 0
 
     def take(self, events: list[Event]) -> None:
@@ -136,8 +153,10 @@ class Collector:
         self._pending = {table: [] for table in kept}
         self._waiting = 0
         every = [event for events in kept.values() for event in events]
-        times = nanoseconds([bytes(raw) for raw in map(_TS, every)])
-        spans = nanoseconds([bytes(raw) for raw in map(_DUR, every)])
+        if not every:
+            return
+        both = [*map(_TS, every), *map(_DUR, every)]
+        times, spans = np.split(nanoseconds(_NUL.join(both).split(_NUL)), 2)
         at = 0
         for table, events in kept.items():
             start, duration = times[at : at + len(events)], spans[at : at + len(events)]
@@ -170,21 +189,23 @@ class Collector:
         codes = {pair: self.builder.thread(*pair) for pair in dict.fromkeys(pairs)}
         return [codes[pair] for pair in pairs]
 
-    def _json(self, events: list[Event], field: str) -> list[int]:
-        """Codes of a JSON argument kept as text; each distinct text is decoded once."""
-        codes = self._texts
-        raws = list(map(bytes, map(_ARGS[field], events)))
-        for raw in set(raws).difference(codes):
-            codes[raw] = self.builder.text(_text(raw))
-        return [codes[raw] for raw in raws]
+    def _texts_of(self, events: list[Event], fields: attrgetter[Any]) -> Ints:
+        """Codes of JSON arguments kept as text, a row each; each combination is read once."""
+        known = self._texts
+        keys = list(map(_NUL.join, map(fields, events)))
+        for key in dict.fromkeys(keys):
+            if key not in known:
+                known[key] = [self.builder.text(_text(raw)) for raw in key.split(_NUL)]
+        return np.array([known[key] for key in keys], dtype=np.int64).T
 
-    def _triples(self, events: list[Event], field: str) -> Ints:
-        """Grid or block as three columns."""
-        sizes = self._sizes
-        raws = list(map(bytes, map(_ARGS[field], events)))
-        for raw in set(raws).difference(sizes):
-            sizes[raw] = _triple(raw)
-        return np.array([sizes[raw] for raw in raws], dtype=np.int64).T
+    def _grids_and_blocks(self, events: list[Event]) -> Ints:
+        """Six rows: grid x, y, z, block x, y, z."""
+        known = self._sizes
+        keys = list(map(_NUL.join, map(_SIZES, events)))
+        for key in set(keys).difference(known):
+            grid, block = key.split(_NUL)
+            known[key] = (*_triple(grid), *_triple(block))
+        return np.array([known[key] for key in keys], dtype=np.int64).T
 
 
 def _text(raw: bytes) -> str | None:
@@ -200,23 +221,22 @@ def _complete(events: list[Event]) -> list[Event]:
     return [event for event in events if event.ph == "X"]
 
 
-def _ints(events: list[Event], field: str) -> Ints:
-    values = list(map(_ARGS[field], events))
-    try:
-        return np.array(values, dtype=np.int64)
-    except (TypeError, OverflowError):  # a null, or a number that is no id of ours
-        return np.array([v if _is_int64(v) else MISSING for v in values], dtype=np.int64)
+def _ints(events: list[Event], fields: attrgetter[Any]) -> Iterator[Ints]:
+    """Integer arguments, a column each."""
+    for values in zip(*map(fields, events), strict=True):
+        try:
+            yield np.array(values, dtype=np.int64)
+        except (TypeError, OverflowError):  # a null, or a number that is no id of ours
+            yield np.array([v if _is_int64(v) else MISSING for v in values], dtype=np.int64)
 
 
 def _is_int64(value: int | None) -> bool:
     return value is not None and -(2**63) <= value < 2**63
 
 
-def _either(events: list[Event], new: str, old: str) -> Ints:
-    first = _ints(events, new)
-    return (
-        np.where(first == MISSING, _ints(events, old), first) if (first == MISSING).any() else first
-    )
+def _either(new: Ints, old: Ints) -> Ints:
+    """The argument under its new spelling, else under that of 2021."""
+    return np.where(new == MISSING, old, new)
 
 
 def _triple(raw: bytes) -> tuple[int, int, int]:
@@ -238,7 +258,7 @@ def _fractions(events: list[Event]) -> NDArray[np.float64]:
 
 def _places(events: list[Event], batch: dict[str, Any]) -> None:
     """Device and stream: from the arguments, else from the row the event is drawn in."""
-    device, stream = _ints(events, "device"), _ints(events, "stream")
+    device, stream, correlation, new, old = _ints(events, _PLACE)
     for index in np.flatnonzero((device == MISSING) | (stream == MISSING)):
         event = events[index]
         if device[index] == MISSING and isinstance(event.pid, int):
@@ -246,23 +266,18 @@ def _places(events: list[Event], batch: dict[str, Any]) -> None:
         if stream[index] == MISSING and isinstance(event.tid, int):
             stream[index] = event.tid
     batch["device"], batch["stream"] = device, stream
-    batch["correlation"] = _ints(events, "correlation")
-    batch["external_id"] = _either(events, "external", "external_2021")
+    batch["correlation"], batch["external_id"] = correlation, _either(new, old)
 
 
 def _kernels(self: Collector, events: list[Event], batch: dict[str, Any]) -> None:
     batch["name"] = self._names(events)
     _places(events, batch)
-    for field in ("grid", "block"):
-        triples = self._triples(events, field)
-        for axis, values in zip("xyz", triples, strict=True):
-            batch[f"{field}_{axis}"] = values
-    batch["registers_per_thread"] = _ints(events, "registers")
-    batch["shared_bytes"] = _ints(events, "shared")
+    batch |= dict(zip(_SIZE_COLUMNS, self._grids_and_blocks(events), strict=True))
+    registers, shared, graph, node = _ints(events, _KERNEL)
+    batch["registers_per_thread"], batch["shared_bytes"] = registers, shared
     batch["occupancy_estimated"] = _fractions(events)
     batch["occupancy_limiter"] = [self.builder.text(_limiter(e.args.limits)) for e in events]
-    batch["graph_id"] = _zero_is_absent(_ints(events, "graph"))
-    batch["graph_node_id"] = _zero_is_absent(_ints(events, "graph_node"))
+    batch["graph_id"], batch["graph_node_id"] = _zero_is_absent(graph), _zero_is_absent(node)
     self.builder.add("kernels", batch)
     _comms(self, events)
     self._kernels += len(events)
@@ -291,18 +306,10 @@ def _comms(self: Collector, events: list[Event]) -> None:
     rows = [i for i, event in enumerate(events) if bytes(event.args.collective)]
     if rows:
         chosen = [events[i] for i in rows]
-        self.builder.add(
-            "comms",
-            {
-                "kernel": np.array(rows) + self._kernels,
-                "collective": self._json(chosen, "collective"),
-                "elements_in": _ints(chosen, "elements_in"),
-                "elements_out": _ints(chosen, "elements_out"),
-                "dtype": self._json(chosen, "dtype"),
-                "group": self._json(chosen, "group"),
-                "group_size": _ints(chosen, "group_size"),
-            },
-        )
+        batch: dict[str, Any] = {"kernel": np.array(rows) + self._kernels}
+        batch["elements_in"], batch["elements_out"], batch["group_size"] = _ints(chosen, _COMM)
+        batch["collective"], batch["dtype"], batch["group"] = self._texts_of(chosen, _COMM_TEXTS)
+        self.builder.add("comms", batch)
 
 
 def _copies(self: Collector, events: list[Event], batch: dict[str, Any]) -> None:
@@ -315,7 +322,7 @@ def _copies(self: Collector, events: list[Event], batch: dict[str, Any]) -> None
         text(None if is_set else _direction(event.name))
         for event, is_set in zip(events, sets, strict=True)
     ]
-    batch["bytes"] = _ints(events, "bytes_")
+    batch["bytes"], _ = _ints(events, _BYTES)
     self.builder.add("copies", batch)
 
 
@@ -339,21 +346,12 @@ def _ops(self: Collector, events: list[Event], batch: dict[str, Any]) -> None:
             return
     batch["name"] = self._names(events)
     batch["thread"] = self._threads(events)
-    batch["external_id"] = _either(events, "external", "external_2021")
-    for column, field in (
-        ("record_function_id", "record"),
-        ("sequence_number", "sequence"),
-        ("forward_thread", "forward"),
-    ):
-        batch[column] = _ints(events, field)
-    shapes = np.array(self._json(events, "shapes"), dtype=np.int64)
-    batch["input_shapes"] = shapes if (shapes >= 0).any() else self._json(events, "shapes_2021")
-    for column, field in (
-        ("input_dtypes", "dtypes"),
-        ("input_strides", "strides"),
-        ("input_values", "values"),
-    ):
-        batch[column] = self._json(events, field)
+    new, old, record, sequence, forward = _ints(events, _OP)
+    batch["external_id"], batch["record_function_id"] = _either(new, old), record
+    batch["sequence_number"], batch["forward_thread"] = sequence, forward
+    shapes, shapes_2021, dtypes, strides, values = self._texts_of(events, _OP_TEXTS)
+    batch["input_shapes"] = np.maximum(shapes, shapes_2021)  # -1 where absent
+    batch["input_dtypes"], batch["input_strides"], batch["input_values"] = dtypes, strides, values
     self.builder.add("ops", batch)
 
 
@@ -363,12 +361,12 @@ def _calls(self: Collector, events: list[Event], batch: dict[str, Any]) -> None:
     kinds = {name: (sync_kind(name), call_kind(name)) for name in set(names)}
     batch["name"] = np.array(self._names(events))
     batch["thread"] = np.array(self._threads(events))
-    batch["correlation"] = _ints(events, "correlation")
+    batch["correlation"], new, old = _ints(events, _CALL)
     text = self.builder.text
     is_sync = np.array([kinds[name][0] is not None for name in names])
     sync = {column: values[is_sync] for column, values in batch.items()}
     sync["kind"] = [text(kinds[name][0]) for name in names if kinds[name][0] is not None]
-    batch["external_id"] = _either(events, "external", "external_2021")
+    batch["external_id"] = _either(new, old)
     launch = {column: values[~is_sync] for column, values in batch.items()}
     launch["kind"] = [text(kinds[name][1]) for name in names if kinds[name][0] is None]
     self.builder.add("syncs", sync)

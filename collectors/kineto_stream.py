@@ -24,6 +24,8 @@ MAX_METADATA_BYTES = 32 << 20
 RESYNC_BYTES = 16 << 20
 _TAIL_BYTES = 1 << 16
 _BORDER = re.compile(rb'\}\s*,\s*(?=\{\s*"[^"\\]+"\s*:)')
+# Where nothing proves a cut, only what begins as Kineto's events do is taken for one.
+_EVENT_BORDER = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat)"\s*:)')
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _TOKEN = re.compile(_STRING + rb'|[{}\[\]"]', re.DOTALL)
@@ -134,18 +136,16 @@ class EventStream:
         whatever looks like a border.
         """
         spans, behind_end = _spans(buffer)
-        if final and not spans and behind_end is None:
-            spans = _pieces(buffer)
-        # Scanning again before the buffer has doubled would cost quadratic time on a long event.
-        if not spans and behind_end is None:
-            self._scan_from = 2 * len(buffer)
-            return [], 0
         if behind_end is not None and not _END.match(buffer, behind_end):
             behind_end = None  # a bracket that only a missing quote made look like the end
-            if not spans:
-                spans = _pieces(buffer)
         if not spans and behind_end is None:
-            return [], len(buffer) if final else 0
+            if not final:
+                # Scanning again before the buffer has doubled would cost quadratic time.
+                self._scan_from = 2 * len(buffer)
+                return [], 0
+            spans = _pieces(buffer)
+        if not spans and behind_end is None:
+            return [], 0
         self.whole = behind_end is not None
         events = _decode(buffer[spans[0][0] : spans[-1][1]]) if spans else []
         if events is None:
@@ -156,7 +156,8 @@ class EventStream:
             ]
         used = behind_end if behind_end is not None else spans[-1][1]
         self._used(used)
-        return events, used
+        # A border guessed inside an event leaves objects that are no events.
+        return [event for event in events if event.ph], used
 
     def _salvaged(self, text: bytes, position: int) -> list[Event]:
         """The events in a piece of the array; more than one where a missing quote hid a border."""
@@ -167,7 +168,7 @@ class EventStream:
                 repair(text, self.damage, position)
         if decoded is not None:
             return decoded
-        pieces = _pieces(text + b',{"ph":') if _BORDER.search(text) else []
+        pieces = _pieces(text + b',{"ph":') if _EVENT_BORDER.search(text) else []
         if len(pieces) > 1:
             return [e for a, b in pieces for e in self._salvaged(text[a:b], position + a)]
         event = _leniently(repair(_LOST_QUOTE.sub(rb"\\\\" + b'"', text), Damage(), 0))
@@ -265,9 +266,9 @@ def _spans(buffer: bytes) -> tuple[list[tuple[int, int]], int | None]:
 
 
 def _pieces(text: bytes) -> list[tuple[int, int]]:
-    """What lies before each thing that looks like a border, strings or not."""
+    """What lies before each guessed border, inside a string or not."""
     spans, start = [], 0
-    for border in _BORDER.finditer(text):
+    for border in _EVENT_BORDER.finditer(text):
         spans.append((start, border.start() + 1))
         start = border.end()
     return spans
