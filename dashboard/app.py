@@ -35,7 +35,7 @@ def create_app(
     Raises `RefusedError` if `access` would open the server beyond loopback without tokens.
     """
     check_access(access)
-    runner = JobRunner(store, command=command, key_path=key_path)
+    runner = JobRunner(store, command=command, key_path=key_path, read_only=not access.allow_apply)
     context = Context(store=store, runner=runner, access=access)
     app = Dash(
         "dashboard",

@@ -7,6 +7,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_u
 from dash.development.base_component import Component
 
 from advisor.errors import AdvisorError
+from advisor.model.run import Progress
 from advisor.store.directory import RunDirectory
 from dashboard.context import Context
 from dashboard.jobview import JobView, StageView
@@ -149,6 +150,11 @@ def status(view: JobView | None, run: RunDirectory) -> Component | None:
     return marked(html.Div([head, stages, *([details] if log else [])]), data_state=view.state)
 
 
+def _plan_line(event: Progress) -> Component:
+    value = "" if event.value is None else f" {event.value}"
+    return html.Li(f"{STATE_MARKS[event.state]} {event.plan}{value} {event.message}")
+
+
 def _stage(stage: StageView, view: JobView) -> Component:
     state = stage.latest.state if stage.latest else None
     if state == "running" and not view.active:
@@ -163,6 +169,7 @@ def _stage(stage: StageView, view: JobView) -> Component:
         html.Span(f" ({state})" if state else " (not begun)", className="hidden"),
         html.Span(str(value), className="value") if value is not None else None,
         html.Span(text, className="words"),
+        html.Ul([_plan_line(event) for event in stage.plans]) if len(stage.plans) > 1 else None,
     ]
     line = html.Li(
         [part for part in parts if part is not None], className=f"stage {state or 'waiting'}"

@@ -44,12 +44,22 @@ def cli_command(kind: JobKind, run: Path) -> Sequence[str]:
 
 
 class JobRunner:
-    """Starts, watches and cancels the jobs of one store, from any number of threads and servers."""
+    """Starts, watches and cancels the jobs of one store, from any number of threads and servers.
+
+    A `read_only` runner shows jobs and touches none, so that a server without --allow-apply does
+    not start what an earlier one left in the queue.
+    """
 
     def __init__(
-        self, store: RunStore, *, command: Command = cli_command, key_path: Path | None = None
+        self,
+        store: RunStore,
+        *,
+        command: Command = cli_command,
+        key_path: Path | None = None,
+        read_only: bool = False,
     ) -> None:
         self.store = store
+        self._read_only = read_only
         self._command = command
         self._key_path = key_path
         self._children: dict[str, subprocess.Popen[bytes]] = {}
@@ -58,6 +68,8 @@ class JobRunner:
 
     def start(self) -> None:
         """Watch the queue in the background until `stop`."""
+        if self._read_only:
+            return
         self._thread = threading.Thread(target=self._loop, name="job-runner", daemon=True)
         self._thread.start()
 
@@ -127,11 +139,16 @@ class JobRunner:
         record = run.job()
         if record is None:
             return None
-        if record.started is not None and record.ended is None and not _lives(record):
+        # Liveness is read before the events: a process that is gone has written its last one. And
+        # its end is on record before it is shown, so that the next job can be asked for at once.
+        # At most twice: the record of a copied run is unfinished for ever.
+        alive = _lives(record)
+        for _ in range(2):
+            if alive or self._read_only or record.started is None or record.ended is not None:
+                break
             self.tick()
             record = run.job() or record
-        # Liveness is read before the events: a process that is gone has written its last one.
-        alive = _lives(record)
+            alive = _lives(record)
         events, _ = read_progress(run.progress_path)
         return view_of(record, events, alive=alive, ahead=self._ahead(record))
 

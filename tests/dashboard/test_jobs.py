@@ -15,12 +15,14 @@ import pytest
 from advisor.errors import RefusedError
 from advisor.model.run import Progress
 from advisor.store import RunDirectory, RunStore
-from advisor.store.jobrecord import JobRecord
+from advisor.store.jobrecord import JobRecord, ProcessIdentity
+from dashboard.access import Access
+from dashboard.app import create_app
 from dashboard.jobs import JobRunner, cli_command
 from dashboard.jobview import view_of
 from dashboard.processes import describe_exit, identify, is_alive
 from tests.builders.run import sample_run
-from tests.dashboard.conftest import alive, wait_for
+from tests.dashboard.conftest import alive, child_command, wait_for
 
 Make = Callable[[str], JobRunner]
 
@@ -122,6 +124,25 @@ def test_a_new_server_starts_what_was_queued(store: RunStore, runner_of: Make) -
     assert wait_for(second, two, lambda v: not v.active).state == "done"
 
 
+def test_a_read_only_server_shows_the_queue_and_starts_nothing(
+    store: RunStore, run: RunDirectory
+) -> None:
+    run.write_job(JobRecord(id="0" * 16, kind="apply", queued="2026-01-01T00:00:00+00:00"))
+    (store.root / ".jobs").mkdir()
+    (store.root / ".jobs" / run.id).touch()
+    app, runner = create_app(store, Access(), command=child_command("ok"))
+    runner.start()
+    client = app.server.test_client()
+    answer = client.get(f"/api/jobs/{run.id}", base_url="http://localhost")
+    time.sleep(1.2)
+    runner.stop()
+    assert answer.get_json()["state"] == "queued"
+    assert not run.log_path.exists()
+    record = run.job()
+    assert record is not None
+    assert record.started is None
+
+
 def test_runs_of_others_are_refused(store: RunStore, run: RunDirectory, runner_of: Make) -> None:
     runner = runner_of("ok")
     copied = store.root / "copied"
@@ -133,6 +154,17 @@ def test_runs_of_others_are_refused(store: RunStore, run: RunDirectory, runner_o
         runner.submit(unsigned, "apply")
     with pytest.raises(RefusedError):
         runner.cancel(unsigned)
+
+
+def test_a_copied_record_of_a_running_job_is_a_failure_not_a_hang(
+    run: RunDirectory, runner_of: Make
+) -> None:
+    now = "2026-01-01T00:00:00+00:00"
+    gone = ProcessIdentity(pid=2**22 + 1, start_ticks=1, boot_id="another")
+    run.write_job(JobRecord(id="0" * 16, kind="apply", queued=now, started=now, process=gone))
+    view = runner_of("ok").view(run)
+    assert view is not None
+    assert view.state == "failed"
 
 
 def test_a_planted_queue_entry_starts_nothing(store: RunStore, runner_of: Make) -> None:

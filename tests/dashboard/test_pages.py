@@ -11,13 +11,16 @@ import pytest
 from dash.development.base_component import Component
 
 from advisor.model.base import Record
+from advisor.model.run import Progress
 from advisor.store import RunDirectory, RunStore
+from advisor.store.jobrecord import JobRecord
 from dashboard import figures, subgraph
 from dashboard.access import Access
 from dashboard.app import render
 from dashboard.context import Context
-from dashboard.jobpanel import _refresh, blocked
+from dashboard.jobpanel import _refresh, blocked, status
 from dashboard.jobs import JobRunner
+from dashboard.jobview import view_of
 from dashboard.page import finding_path, run_path
 from dashboard.pages.findings import ranked
 from tests.builders.run import applied_of, findings, norm_plan, report_of, sample_run
@@ -192,6 +195,18 @@ def test_a_job_record_of_nonsense_is_a_message_not_a_crash(
     (run.path / "job.json").write_text("[]")
     assert "RMS norm" in page(context, run_path(run.id))
     assert "cannot be read" in words(_refresh(context, run.id, None))
+
+
+def test_a_stage_lists_its_plans(run: RunDirectory) -> None:
+    times = {"time": "2026-01-01T00:00:00+00:00", "job": "j", "stage": "verify"}
+    events = [
+        Progress(**times, state="failed", plan="a" * 16, message="wrong constant"),
+        Progress(**times, state="done", plan="b" * 16, value="12 cases"),
+    ]
+    record = JobRecord(id="0" * 16, kind="apply", queued=times["time"], started=times["time"])
+    text = words(status(view_of(record, events, alive=True), run))
+    assert f"✕ {'a' * 16} wrong constant" in text
+    assert f"✓ {'b' * 16} 12 cases" in text
 
 
 def test_the_list_reads_each_report_once(
