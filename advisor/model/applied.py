@@ -6,6 +6,7 @@ from typing import Literal
 
 from advisor.errors import InvalidRecordError
 from advisor.model.base import Range, Record, Warning_
+from advisor.model.report import Metric
 
 APPLIED_SCHEMA_VERSION = 1
 Verdict = Literal["kept", "reverted", "refused", "not_measured"]
@@ -102,7 +103,11 @@ class KernelTiming(Record, frozen=True, kw_only=True):
 
 
 class PlanVerdict(Record, frozen=True, kw_only=True):
-    """The life of one plan in one application."""
+    """The life of one plan in one application.
+
+    `measured` is like for like with `predicted_ns`; `region` is the compiled step with the plan against
+    the step without it, which decides. `block_rows` and `num_warps` are how its kernel is launched.
+    """
 
     plan_id: str
     title: str
@@ -112,6 +117,9 @@ class PlanVerdict(Record, frozen=True, kw_only=True):
     sites_swapped: int | None = None
     predicted_ns: Range | None = None
     measured: Comparison | None = None
+    region: Comparison | None = None
+    block_rows: int | None = None
+    num_warps: int | None = None
     numerics: Numerics | None = None
     resources: tuple[KernelResources, ...] = ()
     timings: tuple[KernelTiming, ...] = ()
@@ -136,7 +144,10 @@ class SetVerdict(Record, frozen=True, kw_only=True):
 
 
 class Applied(Record, frozen=True, kw_only=True):
-    """The record of one `apply`; written anew by every application, removed by `revert`."""
+    """The record of one `apply`; written anew by every application, removed by `revert`.
+
+    `metrics_before` and `metrics_after` describe the compiled step without and with the kept plans.
+    """
 
     schema_version: int = APPLIED_SCHEMA_VERSION
     created: str
@@ -144,6 +155,8 @@ class Applied(Record, frozen=True, kw_only=True):
     versions: dict[str, str]
     plans: tuple[PlanVerdict, ...]
     set: SetVerdict
+    metrics_before: dict[str, Metric] = {}
+    metrics_after: dict[str, Metric] = {}
     warnings: tuple[Warning_, ...] = ()
 
     def check(self) -> None:

@@ -6,6 +6,7 @@ Works on the raw integer columns of a trace under construction, sorted by start;
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
     Ints: TypeAlias = NDArray[np.int64]
     Table: TypeAlias = dict[str, NDArray[Any]]
+
+# Python objects are made of so many events at a time; of all at once they would take gigabytes.
+_PIECE = 1 << 16
+
 
 def link(tables: dict[str, Table], missing: int) -> None:
     """Fill the row-number columns of `tables` in place; `missing` marks what has no counterpart."""
@@ -36,37 +41,42 @@ def innermost(ops: Table, launches: Table, missing: int) -> tuple[Ints, Ints]:
     An op surrounds a moment t on its thread if start ≤ t < end. Old files round to 1 µs, so
     intervals may overlap without nesting: the innermost is then the last begun that has not ended.
     """
-    start, thread = ops["start_ns"], ops["thread"]
-    end = start + ops["duration_ns"]
-    count, queries = len(start), len(launches["start_ns"])
-    moments = np.concatenate((start, launches["start_ns"]))
-    threads = np.concatenate((thread, launches["thread"]))
-    kind = np.zeros(count + queries, dtype=np.int8)
-    kind[count:] = 1
-    order = np.lexsort((np.arange(count + queries), kind, moments, threads))
-    found = _sweep(order.tolist(), threads.tolist(), moments.tolist(), end.tolist())
-    result = np.array(found, dtype=np.int64)
-    result[result < 0] = missing
+    count, queries = len(ops["start_ns"]), len(launches["start_ns"])
+    moments = np.concatenate((ops["start_ns"], launches["start_ns"]))
+    threads = np.concatenate((ops["thread"], launches["thread"]))
+    # A query is an op that has ended before it began: it never gets onto a stack.
+    ends = np.concatenate((ops["start_ns"] + ops["duration_ns"], np.full(queries, missing)))
+    # Stable, and ops come first: at one moment an op begins before a launch in it.
+    order = np.lexsort((moments, threads))
+    result = np.empty(count + queries, dtype=np.int64)
+    for rows, found in _sweep(order, threads, moments, ends, missing):
+        result[rows] = found
     return result[:count], result[count:]
 
 
-def _sweep(order: list[int], threads: list[int], moments: list[int], ends: list[int]) -> list[int]:
-    """For each event, the op on top of its thread's stack; indices below len(ends) are ops."""
-    found = [-1] * len(moments)
+def _sweep(
+    order: Ints, threads: Ints, moments: Ints, ends: Ints, missing: int
+) -> Iterator[tuple[Ints, list[int]]]:
+    """(events, the op on top of the stack of each one's thread), piece by piece in `order`."""
     stack: list[int] = []
-    current, count = None, len(ends)
-    for index in order:
-        if threads[index] != current:
-            current = threads[index]
-            stack.clear()
-        moment = moments[index]
-        while stack and ends[stack[-1]] <= moment:
-            stack.pop()
-        if stack:
-            found[index] = stack[-1]
-        if index < count:
-            stack.append(index)
-    return found
+    stack_ends: list[int] = []
+    current = None
+    for first in range(0, len(order), _PIECE):
+        rows, found = order[first : first + _PIECE], []
+        columns = (rows, threads[rows], moments[rows], ends[rows])
+        for row, thread, moment, end in zip(*(c.tolist() for c in columns), strict=True):
+            if thread != current:
+                current = thread
+                stack.clear()
+                stack_ends.clear()
+            while stack and stack_ends[-1] <= moment:
+                stack.pop()
+                stack_ends.pop()
+            found.append(stack[-1] if stack else missing)
+            if end > moment:
+                stack.append(row)
+                stack_ends.append(end)
+        yield rows, found
 
 
 def launch_rows(activities: Table, launches: Table, missing: int) -> Ints:

@@ -18,6 +18,7 @@ import pandas as pd
 from advisor.errors import InvalidRecordError
 from advisor.model import frames, linking, overruns
 from advisor.model.base import Provenance, Record, Warning_
+from advisor.model.growing import DTYPES, MISSING, Growing
 from advisor.model.trace_schema import FRAMES, TABLES, Columns, ColumnType
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     Int64: TypeAlias = NDArray[np.int64]
     Batch: TypeAlias = dict[str, NDArray[Any]]
 
-# Stands for "absent" inside a batch of integers; no honest time, id or size is this number.
-MISSING = -(2**63)
 _INPUTS: dict[str, Columns] = {**TABLES, "frames": FRAMES}
 # Columns that hold row numbers: table, column, the table they point into.
 _POINTERS = (
@@ -125,11 +124,14 @@ class TraceBuilder:
     stacks_recorded: bool = False
     complete: bool = True
     modelled: dict[str, Provenance] = field(default_factory=dict)
-    _batches: dict[str, list[Batch]] = field(default_factory=lambda: {t: [] for t in _INPUTS})
+    _columns: dict[str, Growing] = field(init=False)
     _codes: dict[str, int] = field(default_factory=dict)
     _threads: dict[str, int] = field(default_factory=dict)
     _warnings: dict[str, tuple[str, int]] = field(default_factory=dict)
     _order: dict[str, Int64] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._columns = {table: Growing(columns) for table, columns in _INPUTS.items()}
 
     def text(self, value: str | None) -> int:
         """The code of a string; -1 for None."""
@@ -152,12 +154,10 @@ class TraceBuilder:
 
     def add(self, table: str, batch: Mapping[str, Sequence[int] | Sequence[float] | Any]) -> None:
         """Append equally long columns; a column left out is absent in every row of the batch."""
-        arrays = {name: np.asarray(values) for name, values in batch.items()}
-        if len({len(values) for values in arrays.values()}) > 1 or not set(arrays) <= set(
-            _INPUTS[table]
-        ):
+        lengths = {len(values) for values in batch.values()}
+        if not batch.keys() <= _INPUTS[table].keys() or len(lengths) != 1:
             raise InvalidRecordError("a batch has unknown or unequal columns", where=table)
-        self._batches[table].append(arrays)
+        self._columns[table].add(batch, lengths.pop())
 
     def event(self, table: str, **values: int | float | str | None) -> None:
         """Append one row, text as it is: for readers of small files, and for tests."""
@@ -171,7 +171,9 @@ class TraceBuilder:
 
     def build(self) -> Trace:
         """Sort, attribute, freeze, check; the builder is empty and of no use afterwards."""
-        raw = {table: self._concatenate(table) for table in _INPUTS}
+        for table in self._columns.values():
+            table.fill("rank", self.rank)
+        raw = {table: self._sorted(table) for table in _INPUTS}
         self._renumber(raw["comms"])
         self._locate(raw["ops"], raw.pop("frames"))
         clipped, removed_ns = overruns.clip([raw["kernels"], raw["copies"]], MISSING)
@@ -204,19 +206,9 @@ class TraceBuilder:
         trace.check()
         return trace
 
-    def _concatenate(self, table: str) -> Batch:
-        batches = self._batches.pop(table)
-        length = sum(len(next(iter(b.values()))) for b in batches if b)
-        result: Batch = {}
-        for name, kind in _INPUTS[table].items():
-            column = np.full(length, _absent(name, kind, self.rank), dtype=_DTYPES[kind])
-            at = 0
-            for batch in batches:
-                size = len(next(iter(batch.values())))
-                if name in batch:
-                    column[at : at + size] = batch.pop(name) if len(batch) > 1 else batch[name]
-                at += size
-            result[name] = column
+    def _sorted(self, table: str) -> Batch:
+        """The columns that some batch filled, or that linking needs, sorted by start."""
+        result = self._columns.pop(table).finish()
         if "start_ns" in result:
             # Longer first: a parent that starts with its child comes before it.
             order = np.lexsort((-result["duration_ns"], result["start_ns"]))
@@ -251,35 +243,26 @@ class TraceBuilder:
         return result
 
 
-_DTYPES: dict[ColumnType, Any] = {
-    "int": np.int64,
-    "int?": np.int64,
-    "float?": np.float64,
-    "text": np.int32,
-}
-
-
-def _absent(name: str, kind: ColumnType, rank: int) -> int | float:
-    if name == "rank":
-        return rank
-    return {"int": 0, "int?": MISSING, "float?": float("nan"), "text": -1}[kind]
-
-
 def _frame(table: str, columns: Batch, names: NDArray[Any]) -> pd.DataFrame:
-    series: dict[str, Any] = {}
-    for name, kind in TABLES[table].items():
-        values = columns.pop(name)
-        if kind == "text":
-            series[name] = _categorical(values, names)
-        elif kind == "int?":
-            absent = values == MISSING
-            series[name] = pd.arrays.IntegerArray(np.where(absent, 0, values), absent)
-        elif kind == "float?":
-            absent = np.isnan(values)
-            series[name] = pd.arrays.FloatingArray(np.where(absent, 0.0, values), absent)
-        else:
-            series[name] = values
+    rows = len(next(iter(columns.values())))
+    series = {
+        name: _column(kind, columns.pop(name, None), rows, names)
+        for name, kind in TABLES[table].items()
+    }
     return pd.DataFrame(series, copy=False)
+
+
+def _column(kind: ColumnType, values: NDArray[Any] | None, rows: int, names: NDArray[Any]) -> Any:
+    if kind == "text":
+        return _categorical(np.full(rows, -1) if values is None else values, names)
+    if kind == "int":
+        return np.zeros(rows, dtype=np.int64) if values is None else values
+    make = pd.arrays.IntegerArray if kind == "int?" else pd.arrays.FloatingArray
+    if values is None:
+        return make(np.zeros(rows, dtype=DTYPES[kind]), np.ones(rows, dtype=bool))
+    absent = values == MISSING if kind == "int?" else np.isnan(values)
+    values[absent] = 0
+    return make(values, absent)
 
 
 def _categorical(codes: NDArray[Any], names: NDArray[Any]) -> pd.Categorical:

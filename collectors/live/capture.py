@@ -89,7 +89,9 @@ def backend_with(
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Any:
         settings = {"post_grad_custom_post_pass": hook_pass, **patches}
-        return compile_fx(gm, list(example_inputs), inner_compile=inner_compile, config_patches=settings)
+        return compile_fx(
+            gm, list(example_inputs), inner_compile=inner_compile, config_patches=settings
+        )
 
     return backend
 
@@ -112,7 +114,9 @@ def capture(workload: Workload, *, generate_code: bool) -> tuple[Capture, Callab
     started = time.perf_counter_ns()
     breaks = _graph_breaks()
     patches: dict[str, Any] = {"trace.provenance_tracking_level": 1} if generate_code else {}
-    step = workload.step_of(lambda part: torch.compile(part, backend=backend_with(hook, inner, **patches)))
+    step = workload.step_of(
+        lambda part: torch.compile(part, backend=backend_with(hook, inner, **patches))
+    )
     try:
         with no_compile_caches(), _no_optimizer(workload, generate_code):
             step()
@@ -172,7 +176,10 @@ def _generating(found: Capture) -> Callable[..., Any]:
         result = compile_fx_inner(gm, example_inputs, **kwargs)
         text = getattr(result, "inductor_provenance_mapping_str", None)
         mapping = json.loads(text).get("cppCodeToPost", {}) if text else {}
-        calls = sorted(((int(k.rpartition(":")[2] or 0), k, v) for k, v in mapping.items()), key=lambda row: row[0])
+        calls = sorted(
+            ((int(k.rpartition(":")[2] or 0), k, v) for k, v in mapping.items()),
+            key=lambda row: row[0],
+        )
         kernels = tuple((k.rpartition(":")[0], tuple(v)) for _, k, v in calls)
         found.graphs[-1] = CapturedGraph(found.graphs[-1].lowered, kernels)
         return result

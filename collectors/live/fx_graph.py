@@ -499,10 +499,18 @@ def _node(
     target = source.op if source.op in ("placeholder", "get_attr") else str(source.target)
     return Node(
         id=node_id, op=op, args=args, attributes=attributes, outputs=outputs, target=target,
-        label=str(source.meta.get("original_aten") or target), origin=_origin(source), alias_of=alias_of,
+        label=str(_named(source).meta.get("original_aten") or target), origin=_origin(_named(source)), alias_of=alias_of,
         mutates=mutates, has_side_effect=bool(mutates) or (source.op == "call_function" and source.is_impure()),
         location=location_of(source),
     )  # fmt: skip
+
+
+def _named(source: fx.Node) -> fx.Node:
+    """The node whose source op this one belongs to: a compiler's own op serves the op of its consumer."""
+    if str(source.target) not in _MULTI_OUTPUT or not str(source.target).startswith("prims."):
+        return source
+    users = [user for item in source.users for user in item.users]
+    return next((u for u in users if u.meta.get("original_aten") is not None), source)
 
 
 def _origin(source: fx.Node) -> str | None:

@@ -44,7 +44,9 @@ class Workload:
     optimizer: torch.optim.Optimizer | None = None
     loss: Callable[[Any], torch.Tensor] | None = None
 
-    def step_of(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None) -> Step:
+    def step_of(
+        self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+    ) -> Step:
         """The step as it is timed; `wrap` is `torch.compile(..., backend=…)` or None for eager."""
         part = self.part if wrap is None else wrap(self.part)
         if self.kind == "inference":
@@ -53,7 +55,9 @@ class Workload:
             return lambda: self._train(part)
         return part
 
-    def results_of(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None) -> list[torch.Tensor]:
+    def results_of(
+        self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+    ) -> list[torch.Tensor]:
         """What two variants must agree on: outputs, or the loss and every parameter's gradient."""
         part = self.part if wrap is None else wrap(self.part)
         if self.kind == "inference":
@@ -65,13 +69,18 @@ class Workload:
         loss = self.loss(part)
         loss.backward()  # type: ignore[no-untyped-call]
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        found = [loss.detach(), *(p.grad.detach().clone() for p in parameters if p.grad is not None)]
+        found = [
+            loss.detach(),
+            *(p.grad.detach().clone() for p in parameters if p.grad is not None),
+        ]
         self.optimizer.zero_grad(set_to_none=True)
         return found
 
     def shapes(self) -> tuple[str, ...]:
         """The input tensors as text: `float32[2, 512, 1024]`."""
-        return tuple(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors(self.inputs))
+        return tuple(
+            f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors(self.inputs)
+        )
 
     def _infer(self, part: Callable[..., Any]) -> Any:
         with torch.no_grad():
@@ -102,7 +111,9 @@ def load_workload(target: str, device: torch.device, *, seed: int = 0) -> Worklo
             made = factory()
     except AdvisorError:
         raise
-    except Exception as error:  # the user's code may raise anything; it is reported, never swallowed
+    except (
+        Exception
+    ) as error:  # the user's code may raise anything; it is reported, never swallowed
         raise WorkloadError(
             "the factory failed", where=target, why=f"{type(error).__name__}: {error}",
             remedy=f"it must run on {device.type} and {EXPECTED}",
@@ -115,26 +126,41 @@ def _workload(target: str, made: Any, device: torch.device) -> Workload:
         module, inputs = made
         if isinstance(inputs, torch.Tensor):
             inputs = (inputs,)
-        inputs = pytree.tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, inputs)
+        inputs = pytree.tree_map(
+            lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, inputs
+        )
         return Workload(target, "inference", device, module.to(device), inputs=inputs)
     if isinstance(made, tuple) and len(made) == 3 and isinstance(made[1], torch.optim.Optimizer):
         model, optimizer, loss = made
-        return Workload(target, "training", device, model.to(device), optimizer=optimizer, loss=loss)
+        return Workload(
+            target, "training", device, model.to(device), optimizer=optimizer, loss=loss
+        )
     if callable(made) and not isinstance(made, (nn.Module, type)):
         return Workload(target, "step", device, made)
-    raise UsageError("the factory returned something else", where=target, why=f"a {type(made).__name__}", remedy=EXPECTED)
+    raise UsageError(
+        "the factory returned something else",
+        where=target,
+        why=f"a {type(made).__name__}",
+        remedy=EXPECTED,
+    )
 
 
 def _factory(target: str) -> Callable[[], Any]:
     if target.startswith(PREFIX):
         name, _, attribute = target.removeprefix(PREFIX).partition(":")
-        return _attribute(importlib.import_module(sample_module(name)), attribute or "inference", target)
+        return _attribute(
+            importlib.import_module(sample_module(name)), attribute or "inference", target
+        )
     place, separator, attribute = target.rpartition(":")
     if not separator or not place:
         raise UsageError(
             "not a target", where=target, remedy="give pkg.mod:factory, file.py:factory or sample:NAME",
         )  # fmt: skip
-    module = _module_of_file(Path(place), target) if place.endswith(".py") else _module_by_name(place, target)
+    module = (
+        _module_of_file(Path(place), target)
+        if place.endswith(".py")
+        else _module_by_name(place, target)
+    )
     return _attribute(module, attribute, target)
 
 
@@ -163,8 +189,13 @@ def _module_by_name(name: str, target: str) -> Any:
     try:
         return _imported(lambda: importlib.import_module(name), target)
     except WorkloadError as error:
-        if isinstance(error.__cause__, ModuleNotFoundError) and error.__cause__.name == name.partition(".")[0]:
-            raise UsageError(f"no module {name!r}", where=target, remedy="check the spelling, or give a file.py") from error
+        if (
+            isinstance(error.__cause__, ModuleNotFoundError)
+            and error.__cause__.name == name.partition(".")[0]
+        ):
+            raise UsageError(
+                f"no module {name!r}", where=target, remedy="check the spelling, or give a file.py"
+            ) from error
         raise
 
 

@@ -1,0 +1,161 @@
+"""Times on the GPU: whole steps by the host's clock, kernels by the profiler, all interleaved in one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import torch
+
+from advisor.codegen import LaunchConfig
+from advisor.codegen.abi import candidate_configs
+from advisor.model.applied import KernelTiming, Timing
+from advisor.model.plan import FusionPlan, Site
+from advisor.verify._numerics_worker import load_module
+from advisor.verify.interpret import evaluate
+from advisor.verify.statistics import timing
+
+# More than any L2 in the GPU table; writing it between calls leaves nothing of the inputs behind.
+FLUSH_BYTES = 256 << 20
+PEAK_COPY_BYTES = 2 << 30
+SEARCH_ROUNDS, TIMING_ROUNDS = 5, 30
+
+
+class KernelRecorder(Protocol):
+    """Records variants in turn and returns the GPU-busy ns of each run of each."""
+
+    def __call__(
+        self,
+        variants: Mapping[str, Callable[[], object]],
+        rounds: int,
+        before: Callable[[], object] | None = None,
+    ) -> dict[str, list[int]]: ...
+
+
+def time_steps(variants: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 3) -> dict[str, list[int]]:
+    """Wall-clock ns per step of every variant, interleaved, alternating which goes first."""
+    names = list(variants)
+    found: dict[str, list[int]] = {name: [] for name in names}
+    for number in range(warmup + rounds):
+        for name in names if number % 2 == 0 else reversed(names):
+            torch.cuda.synchronize()
+            started = time.perf_counter_ns()
+            variants[name]()
+            torch.cuda.synchronize()
+            if number >= warmup:
+                found[name].append(time.perf_counter_ns() - started)
+    return found
+
+
+def site_inputs(plan: FusionPlan, site: Site, device: torch.device) -> list[torch.Tensor]:
+    """Random inputs of a site's own sizes, strided as the site has them (broadcast axes of size 1)."""
+    sizes = (*site.row_sizes, site.columns)
+    found = []
+    for item, strides in zip(plan.inputs, site.input_strides, strict=True):
+        shape = [size if span else 1 for size, span in zip(sizes, item.spans, strict=True)]
+        kind: torch.dtype = getattr(torch, item.dtype)
+        needed = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        if kind.is_floating_point:
+            storage = torch.randn(needed, device=device, dtype=torch.float32).to(kind)
+        else:
+            storage = torch.randint(0, 2, (needed,), device=device).to(kind)
+        found.append(storage.as_strided(shape, [s if n > 1 else 1 for s, n in zip(strides, shape, strict=True)]))
+    return found
+
+
+def best_config(plan: FusionPlan, kernel_path: str, record: KernelRecorder, device: torch.device, usable: Sequence[LaunchConfig]) -> LaunchConfig:
+    """The fastest usable configuration at the plan's first site, inputs cold in cache."""
+    calls = _calls(plan, kernel_path, device, usable)
+    if len(calls) == 1:
+        return usable[0]
+    measured = record(calls, SEARCH_ROUNDS, flusher(device))
+    ranked = sorted(usable, key=lambda config: timing(measured[config.label()]).median_ns)
+    return ranked[0]
+
+
+def time_kernel(
+    plan: FusionPlan, kernel_path: str, config: LaunchConfig, record: KernelRecorder, device: torch.device, bytes_moved: int
+) -> KernelTiming:
+    """The kernel against the same ops in eager and under torch.compile, and a copy of the same bytes, one recording."""
+    site = plan.sites[0]
+    inputs = site_inputs(plan, site, device)
+    compiled = torch.compile(lambda *given: evaluate(plan, given, "native"), dynamic=False)
+    source = torch.empty(bytes_moved // 2, dtype=torch.uint8, device=device).random_()
+    target = torch.empty_like(source)
+    large = torch.empty(PEAK_COPY_BYTES // 2, dtype=torch.uint8, device=device).random_()
+    large_target = torch.empty_like(large)
+    kernel = _calls(plan, kernel_path, device, (config,), inputs)[config.label()]
+    with torch.no_grad():
+        variants: dict[str, Callable[[], object]] = {
+            "kernel": kernel,
+            "eager": lambda: evaluate(plan, inputs, "native"),
+            "inductor": lambda: compiled(*inputs),
+            "copy": lambda: target.copy_(source),
+            "peak": lambda: large_target.copy_(large),
+        }
+        for call in variants.values():
+            call()
+        cold = {name: timing(v) for name, v in record(variants, TIMING_ROUNDS, flusher(device)).items()}
+        warm = timing(record({"kernel": kernel}, TIMING_ROUNDS)["kernel"])
+        launch_ns = _launch_ns(kernel)
+    return _summary(plan, config, bytes_moved, cold, warm, launch_ns)
+
+
+def _summary(
+    plan: FusionPlan, config: LaunchConfig, bytes_moved: int, cold: dict[str, Timing], warm: Timing, launch_ns: int
+) -> KernelTiming:
+    peak = PEAK_COPY_BYTES / 2 * 2 / cold["peak"].median_ns
+    achieved = bytes_moved / cold["kernel"].median_ns
+    site = plan.sites[0]
+    return KernelTiming(
+        shape="×".join(str(size) for size in (*site.row_sizes, site.columns)), config=config.label(), bytes=bytes_moved,
+        kernel=cold["kernel"], kernel_warm=warm, eager=cold["eager"], inductor=cold["inductor"], copy=cold["copy"],
+        copy_bandwidth_fraction=cold["copy"].median_ns / cold["kernel"].median_ns,
+        peak_copy_bandwidth_fraction=achieved / peak,
+        eager_bandwidth_fraction=bytes_moved / cold["eager"].median_ns / peak, launch_ns=launch_ns,
+    )  # fmt: skip
+
+
+def _calls(
+    plan: FusionPlan,
+    kernel_path: str,
+    device: torch.device,
+    configs: Sequence[LaunchConfig],
+    inputs: list[torch.Tensor] | None = None,
+) -> dict[str, Callable[[], object]]:
+    """Launches by configuration label, on one set of inputs and outputs."""
+    from pathlib import Path
+
+    module = load_module(Path(kernel_path))
+    given = inputs or site_inputs(plan, plan.sites[0], device)
+    out = module.fused(*given)
+
+    def call(config: LaunchConfig) -> Callable[[], object]:
+        return lambda: module.fused(*given, out=out, block_rows=config.block_rows, num_warps=config.num_warps)
+
+    calls = {config.label(): call(config) for config in configs}
+    for launch in calls.values():
+        launch()
+    torch.cuda.synchronize()
+    return calls
+
+
+def flusher(device: torch.device) -> Callable[[], object]:
+    """A call that fills a buffer larger than L2."""
+    buffer = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
+    return buffer.zero_
+
+
+def _launch_ns(call: Callable[[], object], repeats: int = 200) -> int:
+    """Host time of one launch, the queue never full."""
+    torch.cuda.synchronize()
+    started = time.perf_counter_ns()
+    for _ in range(repeats):
+        call()
+    elapsed = time.perf_counter_ns() - started
+    torch.cuda.synchronize()
+    return elapsed // repeats
+
+
+__all__ = ["KernelRecorder", "best_config", "candidate_configs", "flusher", "time_kernel", "time_steps"]

@@ -1,0 +1,60 @@
+"""Names for people: what a row program is called in the field. No decision depends on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from advisor.model.plan import FusionPlan, PlanOp
+
+
+def describe(plan: FusionPlan) -> str:
+    """A short name made from what the program computes: `residual add + RMS norm`."""
+    reductions = [op for op in plan.ops if op.space == "row" and _reduces(op)]
+    names = _kernel_name(plan, {op.op for op in plan.ops}, {op.op for op in reductions})
+    first = min((i for i, op in enumerate(plan.ops) if _reduces(op)), default=0)
+    prologue = [op.op for op in plan.ops[:first] if op.space == "tile" and _is_two_tensors(plan, op)]
+    head = "residual add + " if prologue == ["add"] and "norm" in names else ""
+    outputs = f" with {len(plan.outputs)} outputs" if len(plan.outputs) > 1 else ""
+    tail = " gradient" if plan.phase == "backward" else ""
+    return f"{head}{names}{tail}{outputs}"
+
+
+def _reduces(op: PlanOp) -> bool:
+    return op.op in ("sum", "mean", "amax", "amin", "var")
+
+
+def _kernel_name(plan: FusionPlan, ops: set[str], reductions: set[str]) -> str:
+    if plan.phase == "backward":
+        return "norm" if "rsqrt" in ops or "pow" in ops else "row reduction"
+    if "amax" in reductions and "sum" in reductions and "exp" in ops:
+        return "masked softmax" if _has_mask(plan) else "softmax"
+    if "rsqrt" in ops and _mean_of_squares(plan):
+        return "RMS norm"
+    if ("rsqrt" in ops or "sqrt" in ops) and reductions & {"var", "mean"}:
+        return "layer norm"
+    return "row program with " + " and ".join(sorted(reductions))
+
+
+def _mean_of_squares(plan: FusionPlan) -> bool:
+    by_name = {op.name: op for op in plan.ops}
+    for op in plan.ops:
+        if op.op in ("mean", "sum"):
+            source = by_name.get(str(op.args[0]))
+            if source is not None and source.op == "mul" and source.args[0] == source.args[1]:
+                return True
+    return False
+
+
+def _has_mask(plan: FusionPlan) -> bool:
+    return any(sum(item.spans) > 1 and not all(item.spans) for item in plan.inputs) or any(
+        op.op == "where" for op in plan.ops
+    )
+
+
+def _is_two_tensors(plan: FusionPlan, op: PlanOp) -> bool:
+    return len(list(_tile_inputs(plan, op))) == 2
+
+
+def _tile_inputs(plan: FusionPlan, op: PlanOp) -> Iterator[str]:
+    full = {item.name for item in plan.inputs if all(item.spans)}
+    yield from (str(arg) for arg in op.args if arg in full)

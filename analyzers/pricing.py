@@ -1,0 +1,238 @@
+"""What the nodes of an exact graph cost today: the user's own kernels, from the user's own trace.
+
+Eager: nodes decomposed from one source op are one eager op; it is found in the trace by its name and the shapes
+and dtypes of its tensor inputs, and costs the median of the kernels such an op launched. Compiled: the compiler's
+own provenance says which nodes each generated kernel computes. A node found in neither is unpriced, never free.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+import pandas as pd
+
+from advisor.model.findings import Member
+from advisor.model.graph import Graph, Node, node_of
+from advisor.model.optable import spec_of
+from advisor.model.trace import Trace
+
+from analyzers.activities import NONE, activities, step_of
+from analyzers.dataflow import Dataflow
+
+_KINETO_DTYPES = {
+    "float": "float32", "double": "float64", "c10::BFloat16": "bfloat16", "c10::Half": "float16",
+    "long int": "int64", "long": "int64", "int": "int32", "short": "int16", "short int": "int16",
+    "unsigned char": "uint8", "signed char": "int8", "bool": "bool",
+}  # fmt: skip
+
+OpKey = tuple[str, tuple[tuple[str, tuple[int | str, ...]], ...]]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Kernels that run together for some nodes: one eager op, or one call of a generated kernel."""
+
+    name: str
+    nodes: frozenset[str]
+    time_ns: int
+    launches: int
+
+
+@dataclass(frozen=True)
+class Price:
+    """The present cost of a group: kernels that compute any of its nodes, and the nodes nobody priced.
+
+    `shared` are the units that also compute nodes outside the group: replacing the group leaves part of
+    their work behind.
+    """
+
+    units: tuple[Unit, ...]
+    shared: tuple[Unit, ...]
+    unpriced: frozenset[str]
+
+    @property
+    def time_ns(self) -> int:
+        """Kernel time of all units."""
+        return sum(unit.time_ns for unit in self.units)
+
+    def members(self) -> tuple[Member, ...]:
+        """The units by name, most expensive first."""
+        found: dict[str, list[int]] = {}
+        for unit in self.units:
+            found.setdefault(unit.name, []).append(unit.time_ns)
+        rows = [Member(name=n, count=len(times), time_ns=sum(times)) for n, times in found.items()]
+        return tuple(sorted(rows, key=lambda row: (-(row.time_ns or 0), row.name)))
+
+
+@dataclass(frozen=True)
+class PriceList:
+    """Units of one graph; `by_node` indexes them."""
+
+    units: tuple[Unit, ...]
+    by_node: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def price(self, flow: Dataflow, members: Iterable[str]) -> Price:
+        """The price of a group of nodes (views cost nothing and are not asked for)."""
+        group = frozenset(members)
+        hit = sorted({index for name in group for index in self.by_node.get(name, ())})
+        units = tuple(self.units[index] for index in hit)
+        shared = tuple(
+            unit for unit in units if any(_computes(flow, n) for n in unit.nodes - group)
+        )
+        priced = {name for unit in units for name in unit.nodes}
+        return Price(units, shared, frozenset(group - priced))
+
+
+def price_list(units: Iterable[Unit]) -> PriceList:
+    """Index units by the nodes they compute."""
+    held = tuple(units)
+    index: dict[str, list[int]] = {}
+    for position, unit in enumerate(held):
+        for name in unit.nodes:
+            index.setdefault(name, []).append(position)
+    return PriceList(held, {name: tuple(found) for name, found in index.items()})
+
+
+def _computes(flow: Dataflow, name: str) -> bool:
+    node = flow.nodes.get(name)
+    return node is not None and spec_of(node.op).kind != "view" and bool(node.args)
+
+
+def eager_prices(graph: Graph, trace: Trace) -> PriceList:
+    """Price the source ops of a graph by the same ops in an eager trace."""
+    costs = _op_costs(trace)
+    units = []
+    for nodes in _source_ops(graph):
+        key = _key(graph, nodes)
+        if key is not None and key in costs:
+            time_ns, launches = costs[key]
+            units.append(Unit(key[0], frozenset(node.id for node in nodes), time_ns, launches))
+    return price_list(units)
+
+
+def compiled_prices(
+    graph: Graph, calls: Sequence[tuple[str, frozenset[str]]], trace: Trace
+) -> PriceList:
+    """Price the generated kernels of a graph; `calls` are (kernel name, nodes) in the order of a step.
+
+    The k-th call of a kernel is its k-th execution in every step; where the counts differ (the graph runs
+    several times) every call costs the median of all executions.
+    """
+    executions = _kernel_executions(trace)
+    seen: dict[str, int] = {}
+    units = []
+    known = {node.id for node in graph.nodes}
+    for name, nodes in calls:
+        position = seen.get(name, 0)
+        seen[name] = position + 1
+        steps = executions.get(name)
+        if not steps:
+            continue
+        total = sum(1 for call, _ in calls if call == name)
+        aligned = all(len(step) == total for step in steps)
+        times = [step[position] for step in steps] if aligned else [t for step in steps for t in step]
+        units.append(Unit(name, nodes & known, round(median(times)), 1))
+    return price_list(units)
+
+
+def _source_ops(graph: Graph) -> list[list[Node]]:
+    """Nodes grouped by the source op they were decomposed from; views and inputs belong to none."""
+    found: dict[tuple[str | None, str], list[Node]] = {}
+    for node in graph.nodes:
+        if spec_of(node.op).kind == "view" or not node.args:
+            continue
+        origin = node.origin or node.id
+        found.setdefault((origin, node.label), []).append(node)
+    return list(found.values())
+
+
+def _key(graph: Graph, nodes: Sequence[Node]) -> OpKey | None:
+    """The eager op's name and tensor inputs: what the group reads from outside itself."""
+    own = {node.id for node in nodes}
+    by_id = graph.by_id()
+    name = _eager_name(nodes[0])
+    inputs = []
+    for value in dict.fromkeys(v for node in nodes for v in _occurrences(node, len(nodes))):
+        producer, output = node_of(value[1])
+        if producer in own or output >= len(by_id[producer].outputs):
+            continue
+        meta = by_id[producer].outputs[output]
+        if meta.shape:
+            inputs.append((meta.dtype, meta.shape))
+    if name == "aten::copy_":
+        out = nodes[-1].outputs[0]
+        inputs.insert(0, (out.dtype, out.shape))
+    return (name, tuple(inputs)) if inputs else None
+
+
+def _occurrences(node: Node, size: int) -> list[tuple[int, str]]:
+    """Operands of a node; for a single-node op a repeated operand counts twice unless the op squares it."""
+    values = node.value_args
+    if size == 1 and node.label.startswith("aten.pow"):
+        values = tuple(dict.fromkeys(values))
+    return [(position if size == 1 else 0, value) for position, value in enumerate(values)]
+
+
+def _eager_name(node: Node) -> str:
+    """`aten.mul.Tensor` as the profiler writes it; a cast runs as a copy."""
+    label = node.label or node.target
+    parts = label.split(".")
+    if label.startswith(("prims.convert_element_type", "aten._to_copy")):
+        return "aten::copy_"
+    return "::".join(parts[:2]) if len(parts) > 1 else label
+
+
+def _op_costs(trace: Trace) -> dict[OpKey, tuple[int, int]]:
+    """Median kernel time and launches of every (name, tensor inputs) in the trace's steps."""
+    kernels = step_kernels(trace)
+    kernels = kernels[kernels["op"].notna()]
+    per_op = kernels.groupby("op")["duration_ns"].agg(["sum", "count"])
+    ops = trace.ops.loc[per_op.index.astype(int)]
+    found: dict[OpKey, list[tuple[int, int]]] = {}
+    rows = zip(ops["name"], ops["input_shapes"], ops["input_dtypes"], per_op["sum"], per_op["count"], strict=True)
+    for name, shapes, dtypes, total, count in rows:
+        key = _trace_key(str(name), shapes, dtypes)
+        if key is not None:
+            found.setdefault(key, []).append((int(total), int(count)))
+    return {
+        key: (round(median(t for t, _ in costs)), round(median(c for _, c in costs)))
+        for key, costs in found.items()
+    }
+
+
+def step_kernels(trace: Trace) -> pd.DataFrame:
+    """The kernels launched inside the trace's steps, with the row of their step; all of them if it has none."""
+    steps = trace.steps()
+    kernels = trace.kernels
+    if not len(steps):
+        return kernels.assign(step=0)
+    owner = step_of(activities(trace), steps)[: len(kernels)]
+    return kernels.assign(step=owner)[owner != NONE]
+
+
+def _trace_key(name: str, shapes: object, dtypes: object) -> OpKey | None:
+    if not isinstance(shapes, str) or not isinstance(dtypes, str):
+        return None
+    try:
+        listed, kinds = json.loads(shapes), json.loads(dtypes)
+    except ValueError:
+        return None
+    inputs = tuple(
+        (_KINETO_DTYPES.get(kind, kind), tuple(shape))
+        for shape, kind in zip(listed, kinds, strict=False)
+        if shape and all(isinstance(size, int) for size in shape)
+    )
+    return (name, inputs) if inputs else None
+
+
+def _kernel_executions(trace: Trace) -> dict[str, list[list[int]]]:
+    """Durations of every kernel by name: one list per step, in order of start."""
+    kernels = step_kernels(trace)
+    found: dict[str, list[list[int]]] = {}
+    ordered = kernels.sort_values("start_ns")
+    for (name, _), group in ordered.groupby(["name", "step"], observed=True, sort=True):
+        found.setdefault(str(name), []).append([int(t) for t in group["duration_ns"]])
+    return found

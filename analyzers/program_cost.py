@@ -1,0 +1,121 @@
+"""The modelled time of programs, of single ops and of what a swap leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from advisor.codegen.abi import default_config, grid_size
+from advisor.hardware.calibration import Calibration
+from advisor.hardware.gpu import Gpu
+from advisor.model.base import Range
+from advisor.model.graph import node_of
+from advisor.model.optable import item_bytes, spec_of
+from advisor.model.plan import FusionPlan, Site, Space
+from advisor.model.sizes import Size, product
+
+from analyzers.cost_model import kernel_time
+from analyzers.dataflow import Dataflow
+from analyzers.pricing import Unit
+
+
+def site_bytes(plan: FusionPlan, site: Site) -> int:
+    """External inputs read once and outputs written once."""
+    sizes = (*site.row_sizes, site.columns)
+    total = 0
+    for item in plan.inputs:
+        elements = 1
+        for size, span in zip(sizes, item.spans, strict=True):
+            elements *= size if span else 1
+        total += elements * item_bytes(item.dtype)
+    for output in plan.outputs:
+        total += _elements(output.space, site) * item_bytes(output.dtype)
+    return total
+
+
+def program_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibration) -> Range:
+    """The predicted time of the generated kernel at one site, times its executions per step."""
+    flops = special = 0
+    for op in plan.ops:
+        spec = spec_of(op.op)
+        # A reduction works on every element of its operand, whatever the size of its result.
+        space: Space = "tile" if spec.kind == "reduction" else op.space
+        flops += spec.flops * _elements(space, site)
+        special += spec.special * _elements(space, site)
+    cost = kernel_time(
+        gpu, calibration, bytes_moved=site_bytes(plan, site), flops=flops, special=special,
+        programs=grid_size(default_config(site.columns), site.rows), resident_programs=gpu.sm_count * 8,
+    )  # fmt: skip
+    return cost.scaled(site.executions)
+
+
+def _elements(space: Space, site: Site) -> int:
+    return {"tile": site.rows * site.columns, "row": site.rows, "column": site.columns, "scalar": 1}[space]
+
+
+def modelled_before(
+    flow: Dataflow, members: Iterable[str], gpu: Gpu, calibration: Calibration, *, only: frozenset[str]
+) -> tuple[Range, int]:
+    """(modelled time of the nodes in `only` as one kernel each, bytes that all members move as single ops)."""
+    total = Range(low=0, mid=0, high=0)
+    moved = 0
+    for name in members:
+        size = nodes_bytes(flow, {name})
+        moved += size
+        if name in only:
+            elements = _result_elements(flow, name)
+            spec = spec_of(flow.nodes[name].op)
+            total = total.plus(
+                kernel_time(
+                    gpu, calibration, bytes_moved=size, flops=spec.flops * elements, special=spec.special * elements
+                )
+            )
+    return total, moved
+
+
+def residual_time(
+    flow: Dataflow, shared: Sequence[Unit], gone: frozenset[str], gpu: Gpu, calibration: Calibration
+) -> Range | None:
+    """The time of what partly replaced kernels must still do, each left-over node counted once."""
+    total: Range | None = None
+    done: set[str] = set(gone)
+    for unit in shared:
+        left = {n for n in unit.nodes - done if n in flow.index and spec_of(flow.nodes[n].op).kind != "opaque"}
+        done |= left
+        size = nodes_bytes(flow, left)
+        if size:
+            cost = kernel_time(gpu, calibration, bytes_moved=size)
+            total = cost if total is None else total.plus(cost)
+    return total
+
+
+def nodes_bytes(flow: Dataflow, names: set[str]) -> int:
+    """Bytes a kernel of these nodes moves: what it reads from outside once, what others read once."""
+    inputs: set[str] = set()
+    total = 0
+    for name in names:
+        node = flow.nodes[name]
+        inputs |= {base for v in node.value_args if node_of(base := flow.base(v))[0] not in names}
+        value = node.value()
+        outside = any(use.consumer not in names for use in flow.uses.get(value, ()))
+        if outside or value in flow.escapes_graph:
+            total += _bytes(flow, value)
+    return total + sum(_bytes(flow, value) for value in inputs)
+
+
+def _bytes(flow: Dataflow, value: str) -> int:
+    meta = flow.meta(value)
+    return 0 if meta is None else _hint(flow, product(meta.shape)) * item_bytes(meta.dtype)
+
+
+def _result_elements(flow: Dataflow, name: str) -> int:
+    """Elements of the widest operand or result."""
+    node = flow.nodes[name]
+    metas = [flow.meta(value) for value in (node.value(), *node.value_args)]
+    return max((_hint(flow, product(m.shape)) for m in metas if m is not None), default=0)
+
+
+def _hint(flow: Dataflow, size: Size) -> int:
+    total = size.coefficient
+    for symbol in size.symbols:
+        total *= flow.graph.size_hints.get(symbol, 1)
+    return total

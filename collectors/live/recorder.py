@@ -1,0 +1,59 @@
+"""torch.profiler around a workload: a trace of some steps, or variants recorded in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+VARIANT_PREFIX = "fusion_advisor.variant:"
+
+
+def synchronize() -> None:
+    """Wait for the GPU, if there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def record_steps(step: Callable[[], object], path: Path, steps: int) -> None:
+    """Write a Kineto trace of `steps` steps, shapes, stacks and modules recorded, as `ProfilerStep#k` ranges."""
+    with profile(
+        activities=_activities(), record_shapes=True, with_stack=True, with_modules=True
+    ) as profiler:
+        for number in range(steps):
+            with record_function(f"ProfilerStep#{number}"):
+                step()
+                synchronize()
+    profiler.export_chrome_trace(str(path))
+
+
+def record_variants(
+    variants: Mapping[str, Callable[[], object]],
+    path: Path,
+    rounds: int,
+    before: Callable[[], object] | None = None,
+) -> None:
+    """Write a trace in which every round runs each variant once, in alternating order, in a range of its own.
+
+    `before` runs before each variant, outside its range (to flush caches, say).
+    """
+    names = list(variants)
+    with profile(activities=_activities()) as profiler:
+        for number in range(rounds):
+            for name in names if number % 2 == 0 else reversed(names):
+                if before is not None:
+                    before()
+                synchronize()
+                with record_function(VARIANT_PREFIX + name):
+                    variants[name]()
+                    synchronize()
+    profiler.export_chrome_trace(str(path))
+
+
+def _activities() -> list[ProfilerActivity]:
+    found = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        found.append(ProfilerActivity.CUDA)
+    return found
