@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
-from advisor.model.trace import MISSING, TraceBuilder
+from advisor.model.growing import MISSING
+from advisor.model.trace import TraceBuilder
 from collectors.api_calls import call_kind, sync_kind
 from collectors.kineto_numbers import INVALID, nanoseconds
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from advisor.errors import InvalidRecordError
 from advisor.model.frames import Place, place
+from advisor.model.growing import MISSING
 from advisor.model.linking import innermost
-from advisor.model.trace import MISSING, TraceBuilder
+from advisor.model.trace import TraceBuilder
 from tests.builders.trace import US, Timeline
 
 
