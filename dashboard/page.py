@@ -8,22 +8,15 @@ from dataclasses import dataclass
 
 from dash.development.base_component import Component
 
-from dashboard.context import Context
-
 
 @dataclass(frozen=True)
 class Page:
-    """One page; named groups of `pattern` become keyword arguments of `layout`.
-
-    `tab` is its label among the pages of a run and `path` the address there (`{run}` is filled in).
-    """
+    """One page; named groups of `pattern` become keyword arguments of `layout`."""
 
     name: str
     pattern: re.Pattern[str]
     layout: Callable[..., Component]
     title: str
-    tab: str | None = None
-    path: str = ""
 
 
 def match(pages: tuple[Page, ...], path: str) -> tuple[Page, dict[str, str]] | None:
@@ -43,6 +36,3 @@ def run_path(run_id: str) -> str:
 def finding_path(run_id: str, finding_id: str) -> str:
     """The address of a finding."""
     return f"/run/{run_id}/finding/{finding_id}"
-
-
-__all__ = ["Context", "Page", "finding_path", "match", "run_path"]
