@@ -5,6 +5,7 @@ An activity belongs to the step that contains the start of its launch; without a
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -34,7 +35,7 @@ class Activities(NamedTuple):
     kernel: Flags
     communication: Flags
 
-    def where(self, chosen: Flags) -> Activities:
+    def where(self, chosen: Flags | Ints) -> Activities:
         """The chosen ones."""
         return Activities(
             self.start[chosen],
@@ -45,6 +46,12 @@ class Activities(NamedTuple):
             self.kernel[chosen],
             self.communication[chosen],
         )
+
+    def by_step(self, step: Ints, steps: int) -> list[Activities]:
+        """The activities of each step, in order of step; those of `NONE` are in no part."""
+        order = np.argsort(step, kind="stable")
+        edges = np.searchsorted(step[order], np.arange(steps + 1))
+        return [self.where(order[first:last]) for first, last in pairwise(edges.tolist())]
 
     def busy(self) -> int:
         """Union of the intervals per device, summed over devices, in ns."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -37,9 +37,10 @@ def trace_metrics(trace: Trace, step_prefix: str = STEP_PREFIX) -> dict[str, Met
     found = activities(trace)
     steps = trace.steps(step_prefix)
     step = step_of(found, steps)
+    of_step = found.by_step(step, len(steps))
     metrics = {name: _whole(figure(found), unit, text) for name, unit, text, figure in _FIGURES} | {
         name.removesuffix("_ns") + "_per_step" + ("_ns" if name.endswith("_ns") else ""): _stepped(
-            [figure(found.where(step == row)) for row in range(len(steps))], unit, text
+            [figure(part) for part in of_step], unit, text
         )
         for name, unit, text, figure in _FIGURES
     }
@@ -161,7 +162,7 @@ def _launches(trace: Trace, steps: pd.DataFrame) -> Metric:
     launching = calls[calls["kind"].isin(("kernel", "graph"))]
     rows = host_steps(launching["start_ns"].to_numpy(), steps)
     return _stepped(
-        [int((rows == row).sum()) for row in range(len(steps))],
+        np.bincount(rows[rows != NONE], minlength=len(steps)).tolist(),
         "count",
         "kernel launch calls (CUDA and HIP, runtime and driver) plus graph launches, each once",
     )
@@ -192,7 +193,9 @@ def _starved(gaps: Starvation, step: Ints, steps: int) -> dict[str, Metric]:
     metrics = {}
     for name, (lengths, definition) in parts.items():
         metrics[f"{name}_ns"] = _whole(int(lengths.sum()), "ns", definition)
-        per_step = [int(lengths[owner == row].sum()) for row in range(steps)]
+        sums = np.zeros(steps, dtype=np.int64)
+        np.add.at(sums, owner[owner != NONE], lengths[owner != NONE])
+        per_step = sums.tolist()
         metrics[f"{name}_per_step_ns"] = _stepped(per_step, "ns", definition)
     return metrics
 
@@ -237,11 +240,11 @@ def gpu_busy_by_range(trace: Trace, prefix: str) -> dict[str, list[int]]:
     """
     found = activities(trace)
     ranges = trace.steps(prefix)
-    owner = step_of(found, ranges)
+    parts = found.by_step(step_of(found, ranges), len(ranges))
     result: dict[str, list[int]] = {}
     for row, name in enumerate(ranges["name"].astype(str)):
         variant = name.removeprefix(prefix)
-        result.setdefault(variant, []).append(found.where(owner == row).busy())
+        result.setdefault(variant, []).append(parts[row].busy())
     return result
 
 
@@ -252,23 +255,22 @@ def kernel_rows(trace: Trace, steps: pd.DataFrame) -> tuple[KernelRow, ...]:
         found = activities(trace)
         kernels = kernels[step_of(found, steps)[: len(kernels)] != NONE]
     divisor = max(len(steps), 1)
-    op_names = trace.ops["name"].astype(object)
     rows = [
-        _kernel_row(str(name), group, divisor, op_names)
+        _kernel_row(str(name), group, divisor, trace.ops["name"].cat)
         for name, group in kernels.groupby("name", observed=True, sort=False)
     ]
     return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.name)))
 
 
-def _kernel_row(
-    name: str, group: pd.DataFrame, divisor: int, op_names: pd.Series[str]
-) -> KernelRow:
+def _kernel_row(name: str, group: pd.DataFrame, divisor: int, op_names: Any) -> KernelRow:
     def largest(column: str) -> int | None:
         known = group[column].dropna()
         return int(known.max()) if len(known) else None
 
     occupancy = group["occupancy_estimated"].dropna()
-    ops = op_names.iloc[group["op"].dropna().astype(int)].value_counts()
+    rows = group["op"].dropna().to_numpy(dtype=np.int64)
+    codes, counts = np.unique(op_names.codes.to_numpy()[rows], return_counts=True)
+    common = codes[np.argsort(-counts, kind="stable")][:_OPS_SHOWN]
     known = classify(name)
     return KernelRow(
         name=name,
@@ -279,5 +281,5 @@ def _kernel_row(
         registers_per_thread=largest("registers_per_thread"),
         local_bytes_per_thread=largest("local_bytes_per_thread"),
         occupancy_estimated=float(occupancy.mean()) if len(occupancy) else None,
-        ops=tuple(str(op) for op in ops.index[:_OPS_SHOWN]),
+        ops=tuple(str(op) for op in op_names.categories[common]),
     )
