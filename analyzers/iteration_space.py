@@ -15,7 +15,6 @@ from advisor.errors import IllegalFusionError
 from advisor.model.graph import Node, TensorMeta, node_of
 from advisor.model.optable import DTYPES, spec_of
 from advisor.model.sizes import ONE, Dim, Size, parse, product
-
 from analyzers.dataflow import Dataflow
 
 # float64 runs at 1/2 to 1/64 of the float32 rate and is refused by code generation.
@@ -331,7 +330,9 @@ class _Solver:
         placement = self.placed[value]
         while (node := self.flow.nodes[node_of(value)[0]]).op == "expand":
             source = str(node.args[0])
-            placement = self._aligned(self._need_meta(source).shape, self._need_meta(value).shape, placement)
+            placement = self._aligned(
+                self._need_meta(source).shape, self._need_meta(value).shape, placement
+            )
             value = source
         meta = self._need_meta(value)
         if meta.dtype not in KERNEL_DTYPES:

@@ -45,6 +45,7 @@ def trace_metrics(trace: Trace, step_prefix: str = STEP_PREFIX) -> dict[str, Met
         for name, unit, text, figure in _FIGURES
     }
     metrics["kernel_launches_per_step"] = _launches(trace, steps)
+    metrics |= _attribution(trace)
     metrics |= _starved(starvation(trace, found), step, len(steps))
     return _doubted(trace, found, step, len(steps), metrics)
 
@@ -155,6 +156,24 @@ def _stepped(values: Sequence[int | float | None], unit: str, definition: str) -
         definition=f"median over steps, activities launched in the step: {definition}",
         per_step=tuple(values),
     )
+
+
+def _attribution(trace: Trace) -> dict[str, Metric]:
+    """How far the advice on ops can reach: graph replays and early launches name no op."""
+    kernels = trace.kernels
+    known, duration = kernels["op"].notna().to_numpy(), kernels["duration_ns"].to_numpy()
+    total = int(duration.sum())
+    share = int(duration[known].sum()) / total if total else None
+    return {
+        "kernels_without_launch": _whole(
+            int(kernels["launch"].isna().sum()),
+            "count",
+            "kernels whose launch was not recorded, such as those launched before the window",
+        ),
+        "attributed_time_fraction": _whole(
+            share, "fraction", "share of the sum of kernel time whose kernels lead to an operator"
+        ),
+    }
 
 
 def _launches(trace: Trace, steps: pd.DataFrame) -> Metric:

@@ -12,7 +12,9 @@ def describe(plan: FusionPlan) -> str:
     reductions = [op for op in plan.ops if op.space == "row" and _reduces(op)]
     names = _kernel_name(plan, {op.op for op in plan.ops}, {op.op for op in reductions})
     first = min((i for i, op in enumerate(plan.ops) if _reduces(op)), default=0)
-    prologue = [op.op for op in plan.ops[:first] if op.space == "tile" and _is_two_tensors(plan, op)]
+    prologue = [
+        op.op for op in plan.ops[:first] if op.space == "tile" and _is_two_tensors(plan, op)
+    ]
     head = "residual add + " if prologue == ["add"] and "norm" in names else ""
     outputs = f" with {len(plan.outputs)} outputs" if len(plan.outputs) > 1 else ""
     tail = " gradient" if plan.phase == "backward" else ""

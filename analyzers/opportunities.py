@@ -20,7 +20,6 @@ from advisor.model.graph import Graph
 from advisor.model.plan import FusionPlan, Prediction
 from advisor.model.report import PlanSummary, Recommended
 from advisor.units import format_bytes, format_ns
-
 from analyzers.dataflow import Dataflow, dataflow
 from analyzers.naming import describe
 from analyzers.pricing import Price, PriceList, price_list
@@ -108,7 +107,9 @@ def advise(graphs: Sequence[PricedGraph], situation: Situation) -> Advice:
     total = None
     for saving in savings:
         total = saving if total is None else total.plus(saving)
-    return Advice(plans, findings, Recommended(order=tuple(f.id for f in worth), set_saving_ns=total))
+    return Advice(
+        plans, findings, Recommended(order=tuple(f.id for f in worth), set_saving_ns=total)
+    )
 
 
 def _rank(finding: Finding) -> int:
@@ -154,7 +155,9 @@ def _overlapping(places: Sequence[Place]) -> list[list[Place]]:
     return list(groups.values())
 
 
-def _collect_reasons(flow: Dataflow, found: Iterable[NearMiss], reasons: dict[str, list[str]]) -> None:
+def _collect_reasons(
+    flow: Dataflow, found: Iterable[NearMiss], reasons: dict[str, list[str]]
+) -> None:
     for miss in found:
         node = flow.nodes[miss.node]
         if node.args and miss.node != miss.seed:
@@ -164,7 +167,9 @@ def _collect_reasons(flow: Dataflow, found: Iterable[NearMiss], reasons: dict[st
 class _Family:
     """The places of one finding, its plans and variants."""
 
-    def __init__(self, places: list[Place], situation: Situation, misses: dict[str, list[str]]) -> None:
+    def __init__(
+        self, places: list[Place], situation: Situation, misses: dict[str, list[str]]
+    ) -> None:
         self.places, self.situation, self.misses = places, situation, misses
         self.phase = places[0].facts.phase
         wholes = self._plans(p.whole for p in places)
@@ -190,9 +195,16 @@ class _Family:
         priced = [(variant, self._predict(variant)) for variant in self.variants()]
         priced.sort(key=lambda pair: -pair[1].saving_ns.mid)
         best, prediction = priced[0]
-        plans = {p.id: msgspec.structs.replace(p, prediction=self._predict((p,))) for v, _ in priced for p in v}
+        plans = {
+            p.id: msgspec.structs.replace(p, prediction=self._predict((p,)))
+            for v, _ in priced
+            for p in v
+        }
         # The plan a finding shows is the one kernel that serves most of its places.
-        main = max(plans.values(), key=lambda p: (len(p.sites), p.prediction.saving_ns.mid if p.prediction else 0))
+        main = max(
+            plans.values(),
+            key=lambda p: (len(p.sites), p.prediction.saving_ns.mid if p.prediction else 0),
+        )
         return list(plans.values()), self._finding(main, best, prediction, priced)
 
     # --- prices -----------------------------------------------------------------------------------
@@ -225,14 +237,24 @@ class _Family:
         left = self._residual(claimed)
         after = after.plus(left) if left is not None else after
         saving = Range(
-            low=before.low - after.high, mid=before.mid - after.mid, high=before.high - after.low, coverage=after.coverage
+            low=before.low - after.high,
+            mid=before.mid - after.mid,
+            high=before.high - after.low,
+            coverage=after.coverage,
         )
         written = sum(site_bytes(plan, plan.sites[index]) for plan, index, _ in claimed)
         return Prediction(
-            before_ns=before, after_ns=after, saving_ns=saving, bytes_before=moved, bytes_after=written, basis=basis
+            before_ns=before,
+            after_ns=after,
+            saving_ns=saving,
+            bytes_before=moved,
+            bytes_after=written,
+            basis=basis,
         )
 
-    def _prices(self, claimed: Sequence[tuple[FusionPlan, int, Place]]) -> list[tuple[Place, Price, frozenset[str]]]:
+    def _prices(
+        self, claimed: Sequence[tuple[FusionPlan, int, Place]]
+    ) -> list[tuple[Place, Price, frozenset[str]]]:
         """The price of all claimed nodes, once per graph: a kernel that serves two sites counts once."""
         by_graph: dict[int, tuple[Place, set[str]]] = {}
         for plan, index, place in claimed:
@@ -249,18 +271,36 @@ class _Family:
         for place, price, names in self._prices(claimed):
             measured = price.time_ns
             modelled, size = modelled_before(
-                place.facts.flow, names, self.situation.gpu, self.situation.calibration, only=price.unpriced
+                place.facts.flow,
+                names,
+                self.situation.gpu,
+                self.situation.calibration,
+                only=price.unpriced,
             )
-            low, mid, high = low + measured + modelled.low, mid + measured + modelled.mid, high + measured + modelled.high
+            low, mid, high = (
+                low + measured + modelled.low,
+                mid + measured + modelled.mid,
+                high + measured + modelled.high,
+            )
             moved += size
-            bases |= ({"measured"} if price.units else set()) | ({"modelled"} if price.unpriced else set())
-        return Range(low=low, mid=mid, high=high), moved, " and ".join(sorted(bases)) + " kernel times"
+            bases |= ({"measured"} if price.units else set()) | (
+                {"modelled"} if price.unpriced else set()
+            )
+        return (
+            Range(low=low, mid=mid, high=high),
+            moved,
+            " and ".join(sorted(bases)) + " kernel times",
+        )
 
     def _residual(self, claimed: Sequence[tuple[FusionPlan, int, Place]]) -> Range | None:
         total: Range | None = None
         for place, price, names in self._prices(claimed):
             left = residual_time(
-                place.facts.flow, price.shared, names, self.situation.gpu, self.situation.calibration
+                place.facts.flow,
+                price.shared,
+                names,
+                self.situation.gpu,
+                self.situation.calibration,
             )
             total = left if total is None else (total.plus(left) if left else total)
         return total
@@ -329,7 +369,10 @@ class _Family:
                 for reason in dict.fromkeys(self.misses.get(name, ())):
                     counted[reason] = counted.get(reason, 0) + 1
         ranked = sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:MAX_REASONS]
-        return [Evidence(kind="legality", text=f"stays out: {text}", values={"sites": n}) for text, n in ranked]
+        return [
+            Evidence(kind="legality", text=f"stays out: {text}", values={"sites": n})
+            for text, n in ranked
+        ]
 
     def _members(self, best: Sequence[FusionPlan]) -> tuple[Member, ...]:
         found: dict[str, tuple[int, int]] = {}
@@ -341,24 +384,30 @@ class _Family:
             rows = [Member(name=n, count=c, time_ns=t) for n, (c, t) in found.items()]
             return tuple(sorted(rows, key=lambda row: -(row.time_ns or 0)))
         counts: dict[str, int] = {}
-        for plan in best:
+        for plan, _, _ in self._claimed(best):
             for op in plan.ops:
-                counts[op.op] = counts.get(op.op, 0) + len(plan.sites)
+                counts[op.op] = counts.get(op.op, 0) + 1
         return tuple(Member(name=name, count=count) for name, count in counts.items())
 
     def _launches_saved(self, best: Sequence[FusionPlan]) -> int:
         claimed = self._claimed(best)
-        launches = sum(unit.launches for _, price, _ in self._prices(claimed) for unit in price.units)
+        launches = sum(
+            unit.launches for _, price, _ in self._prices(claimed) for unit in price.units
+        )
         return max(launches - len(claimed), 0)
 
 
 def _most_sites(wholes: Sequence[FusionPlan], core: FusionPlan) -> int:
     """The most sites that one of the longer programs has among this core's places."""
     nodes = {name for site in core.sites for name in site.nodes}
-    return max((len(w.sites) for w in wholes if any(nodes & set(s.nodes) for s in w.sites)), default=0)
+    return max(
+        (len(w.sites) for w in wholes if any(nodes & set(s.nodes) for s in w.sites)), default=0
+    )
 
 
-def _exposed(prediction: Prediction, launches_saved: int, situation: Situation) -> tuple[Range | None, Evidence]:
+def _exposed(
+    prediction: Prediction, launches_saved: int, situation: Situation
+) -> tuple[Range | None, Evidence]:
     """The saving on the critical path, bounded by the idle time of the clean step.
 
     With idle time I in the step, removing S of GPU work shortens it by at least S - I (the host may be what
@@ -374,13 +423,20 @@ def _exposed(prediction: Prediction, launches_saved: int, situation: Situation) 
     low, mid, high = saved.low - idle, round(saved.mid * share), saved.high + min(host, idle)
     low = max(min(low, mid), min(0, saved.low))
     text = f"the GPU is busy for {100 * share:.0f} % of the clean step; {launches_saved} launches fewer"
-    values: dict[str, float | int | str | None] = {"idle_ns": idle, "launches_saved": launches_saved}
-    return Range(low=low, mid=max(mid, low), high=max(high, mid, low)), Evidence(kind="host", text=text, values=values)
+    values: dict[str, float | int | str | None] = {
+        "idle_ns": idle,
+        "launches_saved": launches_saved,
+    }
+    return Range(low=low, mid=max(mid, low), high=max(high, mid, low)), Evidence(
+        kind="host", text=text, values=values
+    )
 
 
 def _action(best: Sequence[FusionPlan], count: int) -> str:
     kernels = f"{len(best)} generated kernels" if len(best) > 1 else "one generated kernel"
-    return f"replace the {count} site{'s' if count > 1 else ''} by {kernels}: fusion-advisor apply RUN"
+    return (
+        f"replace the {count} site{'s' if count > 1 else ''} by {kernels}: fusion-advisor apply RUN"
+    )
 
 
 def _alternatives(
@@ -390,10 +446,16 @@ def _alternatives(
 ) -> tuple[Alternative, ...]:
     found = []
     for variant, prediction in priced:
-        text = "; ".join(f"{plan.title} at {len(plan.sites)} site{'s' if len(plan.sites) > 1 else ''}" for plan in variant)
+        text = "; ".join(
+            f"{plan.title} at {len(plan.sites)} site{'s' if len(plan.sites) > 1 else ''}"
+            for plan in variant
+        )
         found.append(
             Alternative(
-                route="generated_kernel", text=text, saving_ns=prediction.saving_ns, plan_ids=tuple(p.id for p in variant)
+                route="generated_kernel",
+                text=text,
+                saving_ns=prediction.saving_ns,
+                plan_ids=tuple(p.id for p in variant),
             )
         )
     if situation.eager:

@@ -18,7 +18,6 @@ from advisor.model.findings import Member
 from advisor.model.graph import Graph, Node, node_of
 from advisor.model.optable import spec_of
 from advisor.model.trace import Trace
-
 from analyzers.activities import NONE, activities, step_of
 from analyzers.dataflow import Dataflow
 
@@ -133,7 +132,9 @@ def compiled_prices(
             continue
         total = sum(1 for call, _ in calls if call == name)
         aligned = all(len(step) == total for step in steps)
-        times = [step[position] for step in steps] if aligned else [t for step in steps for t in step]
+        times = (
+            [step[position] for step in steps] if aligned else [t for step in steps for t in step]
+        )
         units.append(Unit(name, nodes & known, round(median(times)), 1))
     return price_list(units)
 
@@ -192,7 +193,14 @@ def _op_costs(trace: Trace) -> dict[OpKey, tuple[int, int]]:
     per_op = kernels.groupby("op")["duration_ns"].agg(["sum", "count"])
     ops = trace.ops.loc[per_op.index.astype(int)]
     found: dict[OpKey, list[tuple[int, int]]] = {}
-    rows = zip(ops["name"], ops["input_shapes"], ops["input_dtypes"], per_op["sum"], per_op["count"], strict=True)
+    rows = zip(
+        ops["name"],
+        ops["input_shapes"],
+        ops["input_dtypes"],
+        per_op["sum"],
+        per_op["count"],
+        strict=True,
+    )
     for name, shapes, dtypes, total, count in rows:
         key = _trace_key(str(name), shapes, dtypes)
         if key is not None:

@@ -12,7 +12,6 @@ from advisor.model.graph import node_of
 from advisor.model.optable import item_bytes, spec_of
 from advisor.model.plan import FusionPlan, Site, Space
 from advisor.model.sizes import Size, product
-
 from analyzers.cost_model import kernel_time
 from analyzers.dataflow import Dataflow
 from analyzers.pricing import Unit
@@ -49,11 +48,21 @@ def program_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibratio
 
 
 def _elements(space: Space, site: Site) -> int:
-    return {"tile": site.rows * site.columns, "row": site.rows, "column": site.columns, "scalar": 1}[space]
+    return {
+        "tile": site.rows * site.columns,
+        "row": site.rows,
+        "column": site.columns,
+        "scalar": 1,
+    }[space]
 
 
 def modelled_before(
-    flow: Dataflow, members: Iterable[str], gpu: Gpu, calibration: Calibration, *, only: frozenset[str]
+    flow: Dataflow,
+    members: Iterable[str],
+    gpu: Gpu,
+    calibration: Calibration,
+    *,
+    only: frozenset[str],
 ) -> tuple[Range, int]:
     """(modelled time of the nodes in `only` as one kernel each, bytes that all members move as single ops)."""
     total = Range(low=0, mid=0, high=0)
@@ -66,7 +75,11 @@ def modelled_before(
             spec = spec_of(flow.nodes[name].op)
             total = total.plus(
                 kernel_time(
-                    gpu, calibration, bytes_moved=size, flops=spec.flops * elements, special=spec.special * elements
+                    gpu,
+                    calibration,
+                    bytes_moved=size,
+                    flops=spec.flops * elements,
+                    special=spec.special * elements,
                 )
             )
     return total, moved
@@ -79,7 +92,11 @@ def residual_time(
     total: Range | None = None
     done: set[str] = set(gone)
     for unit in shared:
-        left = {n for n in unit.nodes - done if n in flow.index and spec_of(flow.nodes[n].op).kind != "opaque"}
+        left = {
+            n
+            for n in unit.nodes - done
+            if n in flow.index and spec_of(flow.nodes[n].op).kind != "opaque"
+        }
         done |= left
         size = nodes_bytes(flow, left)
         if size:

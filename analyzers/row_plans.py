@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from advisor.model.base import Location
-from advisor.model.graph import Arg, AttributeValue, Graph, node_of
+from advisor.model.graph import Arg, AttributeValue, node_of
 from advisor.model.optable import spec_of
 from advisor.model.plan import (
     FusionPlan,
@@ -19,12 +19,10 @@ from advisor.model.plan import (
     PlanOp,
     PlanOutput,
     Site,
-    Space,
     plan_id,
     space_of,
 )
 from advisor.model.sizes import ONE, Size
-
 from analyzers.dataflow import Dataflow
 from analyzers.iteration_space import BoundInput, IterationSpace, mergeable
 from analyzers.row_programs import Group

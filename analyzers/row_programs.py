@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from advisor.errors import IllegalFusionError
 from advisor.model.graph import Graph, Node, node_of
 from advisor.model.optable import item_bytes, spec_of
-
 from analyzers.dataflow import Dataflow, dataflow
 from analyzers.iteration_space import IterationSpace, iteration_space
 

@@ -97,7 +97,10 @@ def _check_static(nodes: Sequence[fx.Node]) -> None:
 
 
 def _check_no_write_between(
-    graph: fx.Graph, position: Mapping[fx.Node, int], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
+    graph: fx.Graph,
+    position: Mapping[fx.Node, int],
+    inputs: Sequence[fx.Node],
+    outputs: Sequence[fx.Node],
 ) -> None:
     """The call runs where its last input appears: nothing may write to memory from there to the old outputs."""
     first = max(position[node] for node in inputs)
@@ -165,7 +168,14 @@ def _in_order(nodes: Sequence[fx.Node]) -> None:
 
 def _describe(node: fx.Node, like: fx.Node) -> None:
     """Give a new node the shape, place in the source and module of the node it stands for."""
-    for key in ("val", "tensor_meta", "stack_trace", "nn_module_stack", "original_aten", "from_node"):
+    for key in (
+        "val",
+        "tensor_meta",
+        "stack_trace",
+        "nn_module_stack",
+        "original_aten",
+        "from_node",
+    ):
         if key in like.meta:
             node.meta[key] = like.meta[key]
 

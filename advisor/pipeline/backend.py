@@ -41,7 +41,9 @@ class SwapLog:
 
     def refusals(self, plan_id: str) -> tuple[str, ...]:
         """Distinct reasons why sites of a plan kept their original ops."""
-        reasons = [o.refused for o in self.outcomes if o.refused and o.swap.kernel.plan.id == plan_id]
+        reasons = [
+            o.refused for o in self.outcomes if o.refused and o.swap.kernel.plan.id == plan_id
+        ]
         return tuple(dict.fromkeys(reasons))
 
 
@@ -61,14 +63,20 @@ def plan_backend(
 def choose_swaps(graph: Any, kernels: Sequence[ReadyKernel]) -> list[Swap]:
     """The sites of a graph whose program is that of a kernel; a node is used once, earlier kernels first."""
     flow, found = dataflow(graph), find_row_programs(graph)
-    groups = [g for whole, core in zip(found.whole, found.cores, strict=True) for g in (whole, core) if g]
+    groups = [
+        g for whole, core in zip(found.whole, found.cores, strict=True) for g in (whole, core) if g
+    ]
     programs = [canonical_program(flow, group) for group in groups]
     taken: set[str] = set()
     swaps = []
     for kernel in kernels:
         signature = kernel.plan.signature()
         for program in programs:
-            if program.signature() != signature or not _fits(program) or taken & set(program.site.nodes):
+            if (
+                program.signature() != signature
+                or not _fits(program)
+                or taken & set(program.site.nodes)
+            ):
                 continue
             taken.update(program.site.nodes)
             swaps.append(Swap(kernel, kernel.plan, program.site))

@@ -36,7 +36,11 @@ def region_disagreement(
     outputs = [fx_node[value] for value in site.outputs]
     env: dict[fx.Node, Any] = {}
     for node, tensor in zip(inputs, given, strict=True):
-        env[node] = _as_node_value(node, tensor, site).double() if tensor.is_floating_point() else _as_node_value(node, tensor, site)
+        env[node] = (
+            _as_node_value(node, tensor, site).double()
+            if tensor.is_floating_point()
+            else _as_node_value(node, tensor, site)
+        )
     try:
         truth = [_run(node, env) for node in outputs]
     except _OutsideError as error:
@@ -67,7 +71,9 @@ def _as_node_value(node: fx.Node, tensor: torch.Tensor, site: Site) -> torch.Ten
     if tensor.numel() == value.numel():
         return tensor.reshape(tuple(value.shape))
     sizes = (*site.row_sizes, site.columns)
-    return tensor.expand([s if n > 1 else n for s, n in zip(sizes, tensor.shape, strict=True)]).reshape(tuple(value.shape))
+    return tensor.expand(
+        [s if n > 1 else n for s, n in zip(sizes, tensor.shape, strict=True)]
+    ).reshape(tuple(value.shape))
 
 
 class _OutsideError(Exception):
@@ -99,7 +105,9 @@ def _call(node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
     widen = lambda item: torch.float64 if isinstance(item, torch.dtype) and item in FLOATS else item  # noqa: E731
     args, kwargs = pytree.tree_map(widen, (args, kwargs))
     if "device" in kwargs:
-        tensors: Sequence[torch.Tensor] = [t for t in pytree.tree_leaves(list(env.values())) if isinstance(t, torch.Tensor)]
+        tensors: Sequence[torch.Tensor] = [
+            t for t in pytree.tree_leaves(list(env.values())) if isinstance(t, torch.Tensor)
+        ]
         kwargs["device"] = tensors[0].device
     assert callable(node.target)
     return node.target(*args, **kwargs)

@@ -12,7 +12,9 @@ from advisor.model.applied import Comparison, Timing
 CONFIDENCE = 0.95
 
 
-def interval_of_median(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
+def interval_of_median(
+    values: Sequence[float], confidence: float = CONFIDENCE
+) -> tuple[float, float]:
     """Order statistics that hold the median with the given confidence, whatever the distribution.
 
     Ranks (n ± z sqrt(n)) / 2, the normal approximation of the binomial (Conover, Practical Nonparametric
@@ -30,7 +32,10 @@ def timing(values_ns: Sequence[int]) -> Timing:
     low, high = interval_of_median(values_ns)
     middle = round(median(values_ns))
     return Timing(
-        median_ns=middle, low_ns=min(round(low), middle), high_ns=max(round(high), middle), samples=len(values_ns)
+        median_ns=middle,
+        low_ns=min(round(low), middle),
+        high_ns=max(round(high), middle),
+        samples=len(values_ns),
     )
 
 

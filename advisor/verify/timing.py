@@ -33,7 +33,9 @@ class KernelRecorder(Protocol):
     ) -> dict[str, list[int]]: ...
 
 
-def time_steps(variants: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 3) -> dict[str, list[int]]:
+def time_steps(
+    variants: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 3
+) -> dict[str, list[int]]:
     """Wall-clock ns per step of every variant, interleaved, alternating which goes first."""
     names = list(variants)
     found: dict[str, list[int]] = {name: [] for name in names}
@@ -60,11 +62,21 @@ def site_inputs(plan: FusionPlan, site: Site, device: torch.device) -> list[torc
             storage = torch.randn(needed, device=device, dtype=torch.float32).to(kind)
         else:
             storage = torch.randint(0, 2, (needed,), device=device).to(kind)
-        found.append(storage.as_strided(shape, [s if n > 1 else 1 for s, n in zip(strides, shape, strict=True)]))
+        found.append(
+            storage.as_strided(
+                shape, [s if n > 1 else 1 for s, n in zip(strides, shape, strict=True)]
+            )
+        )
     return found
 
 
-def best_config(plan: FusionPlan, kernel_path: str, record: KernelRecorder, device: torch.device, usable: Sequence[LaunchConfig]) -> LaunchConfig:
+def best_config(
+    plan: FusionPlan,
+    kernel_path: str,
+    record: KernelRecorder,
+    device: torch.device,
+    usable: Sequence[LaunchConfig],
+) -> LaunchConfig:
     """The fastest usable configuration at the plan's first site, inputs cold in cache."""
     calls = _calls(plan, kernel_path, device, usable)
     if len(calls) == 1:
@@ -75,7 +87,12 @@ def best_config(plan: FusionPlan, kernel_path: str, record: KernelRecorder, devi
 
 
 def time_kernel(
-    plan: FusionPlan, kernel_path: str, config: LaunchConfig, record: KernelRecorder, device: torch.device, bytes_moved: int
+    plan: FusionPlan,
+    kernel_path: str,
+    config: LaunchConfig,
+    record: KernelRecorder,
+    device: torch.device,
+    bytes_moved: int,
 ) -> KernelTiming:
     """The kernel against the same ops in eager and under torch.compile, and a copy of the same bytes, one recording."""
     site = plan.sites[0]
@@ -96,14 +113,21 @@ def time_kernel(
         }
         for call in variants.values():
             call()
-        cold = {name: timing(v) for name, v in record(variants, TIMING_ROUNDS, flusher(device)).items()}
+        cold = {
+            name: timing(v) for name, v in record(variants, TIMING_ROUNDS, flusher(device)).items()
+        }
         warm = timing(record({"kernel": kernel}, TIMING_ROUNDS)["kernel"])
         launch_ns = _launch_ns(kernel)
     return _summary(plan, config, bytes_moved, cold, warm, launch_ns)
 
 
 def _summary(
-    plan: FusionPlan, config: LaunchConfig, bytes_moved: int, cold: dict[str, Timing], warm: Timing, launch_ns: int
+    plan: FusionPlan,
+    config: LaunchConfig,
+    bytes_moved: int,
+    cold: dict[str, Timing],
+    warm: Timing,
+    launch_ns: int,
 ) -> KernelTiming:
     peak = PEAK_COPY_BYTES / 2 * 2 / cold["peak"].median_ns
     achieved = bytes_moved / cold["kernel"].median_ns
@@ -132,7 +156,9 @@ def _calls(
     out = module.fused(*given)
 
     def call(config: LaunchConfig) -> Callable[[], object]:
-        return lambda: module.fused(*given, out=out, block_rows=config.block_rows, num_warps=config.num_warps)
+        return lambda: module.fused(
+            *given, out=out, block_rows=config.block_rows, num_warps=config.num_warps
+        )
 
     calls = {config.label(): call(config) for config in configs}
     for launch in calls.values():
@@ -158,4 +184,11 @@ def _launch_ns(call: Callable[[], object], repeats: int = 200) -> int:
     return elapsed // repeats
 
 
-__all__ = ["KernelRecorder", "best_config", "candidate_configs", "flusher", "time_kernel", "time_steps"]
+__all__ = [
+    "KernelRecorder",
+    "best_config",
+    "candidate_configs",
+    "flusher",
+    "time_kernel",
+    "time_steps",
+]

@@ -81,8 +81,20 @@ class Lowered:
     """A graph and the way back: the FX node that holds a value, and every FX node that equals it."""
 
     graph: Graph
+    fx_graph: fx.Graph
     fx_node: dict[str, fx.Node]
     fx_aliases: dict[str, list[fx.Node]]
+
+    def copy(self) -> Lowered:
+        """The same with an FX graph of its own, to be rewritten and thrown away."""
+        copied = fx.Graph()
+        renamed: dict[fx.Node, fx.Node] = {}
+        copied.output(copied.graph_copy(self.fx_graph, renamed))
+        return Lowered(
+            graph=self.graph, fx_graph=copied,
+            fx_node={value: renamed[node] for value, node in self.fx_node.items()},
+            fx_aliases={value: [renamed[n] for n in nodes] for value, nodes in self.fx_aliases.items()},
+        )  # fmt: skip
 
 
 @dataclass
@@ -183,7 +195,9 @@ def lower(graph: fx.Graph, graph_id: str, phase: Phase, level: Level = "post_gra
         id=graph_id, source="compiled", level=level, phase=phase, nodes=tuple(builder.nodes),
         inputs=tuple(inputs), outputs=outputs, size_hints=builder.hints,
     )  # fmt: skip
-    return Lowered(graph=result, fx_node=builder.fx_node, fx_aliases=builder.fx_aliases)
+    return Lowered(
+        graph=result, fx_graph=graph, fx_node=builder.fx_node, fx_aliases=builder.fx_aliases
+    )
 
 
 def _call(builder: _Builder, node: fx.Node) -> None:

@@ -1,0 +1,55 @@
+"""Which plans pay: decisions from measurements, nothing else. Every verdict carries its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from advisor.model.applied import Comparison
+from advisor.units import format_ns
+
+# Below a thousandth of the region a gain is within what clocks and neighbours move between two runs.
+LEAST_GAIN_FRACTION = 0.001
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Keep or not, and why."""
+
+    keep: bool
+    reason: str
+
+
+def judge_region(comparison: Comparison) -> Judgement:
+    """A plan (or a set of plans) is kept when the lower bound of its gain is above noise."""
+    before, gain = comparison.before.median_ns, comparison.gain_mid_ns
+    span = f"{format_ns(comparison.gain_low_ns)} to {format_ns(comparison.gain_high_ns)}"
+    if comparison.gain_low_ns > 0 and gain >= LEAST_GAIN_FRACTION * before:
+        return Judgement(
+            True, f"the compiled step spends {format_ns(gain)} less on the GPU ({span})"
+        )
+    if comparison.gain_high_ns < 0:
+        return Judgement(
+            False, f"the compiled step spends {format_ns(-gain)} more on the GPU ({span} saved)"
+        )
+    return Judgement(False, f"no gain beyond noise in the compiled step: {span} saved")
+
+
+def judge_set(gpu: Comparison, step: Comparison) -> Judgement:
+    """The kept plans together: GPU time must fall, and the step must not get slower."""
+    region = judge_region(gpu)
+    if not region.keep:
+        return region
+    if step.gain_high_ns < 0:
+        return Judgement(
+            False, f"GPU time fell, but the step got {format_ns(-step.gain_mid_ns)} slower"
+        )
+    return region
+
+
+def outputs_agree(error: float, baseline: float, resolution: float) -> bool:
+    """Whether our outputs are as close to eager's as the compiler's own are.
+
+    `error` and `baseline` are norms of the difference over the norm of eager's outputs; `resolution` is the
+    machine epsilon of their dtype.
+    """
+    return error <= max(2.0 * baseline, 2.0 * resolution)

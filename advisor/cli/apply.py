@@ -1,0 +1,69 @@
+"""`fusion-advisor apply`: prove the plans of a run, keep what pays."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+from rich.console import Group
+
+from advisor.cli.output import echo
+from advisor.cli.requirements import need_torch
+from advisor.errors import AdvisorError
+from advisor.model.base import encode
+from advisor.model.run import Progress
+from advisor.report.applied import render_applied
+from advisor.report.progress import progress_line
+from advisor.report.text import render
+from advisor.store import ProgressWriter, RunDirectory
+
+
+@click.command()
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--only", multiple=True, metavar="ID", help="Try only this finding or plan (may be repeated)."
+)
+@click.option(
+    "--progress",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Progress events as text or one JSON object a line; always written to RUN/progress.jsonl.",
+)
+def apply(run: Path, only: tuple[str, ...], progress: str) -> None:
+    """Generate, check and time the kernels of RUN, put them into the model, keep those that pay.
+
+    RUN is a run directory that `profile` made on this machine: applying executes the workload's code.
+    Without a GPU everything but timing is done.
+    """
+    need_torch("apply")
+    directory = RunDirectory.at(run)
+    with (
+        directory.lock(),
+        ProgressWriter(directory.progress_path, f"apply-{os.getpid()}") as writer,
+    ):
+
+        def emit(*args: object, **fields: object) -> None:
+            _show(writer.emit(*args, **fields), progress)  # type: ignore[arg-type]
+
+        emit("load", "running", message="starting")
+        from advisor.pipeline.apply import apply_run
+
+        try:
+            applied = apply_run(directory, only, emit)
+        except AdvisorError as error:
+            emit("done", "failed", message=error.line())
+            raise
+        except Exception as error:
+            emit("done", "failed", message=f"{type(error).__name__}: {error}")
+            raise
+    if progress == "text":
+        echo(Group(render_applied(applied)))
+
+
+def _show(event: Progress, form: str) -> None:
+    if form == "json":
+        click.echo(encode(event).decode().replace("\n", "").strip())
+    else:
+        click.echo(render(progress_line(event), width=120).rstrip(), err=True)

@@ -1,0 +1,131 @@
+"""Compiled variants of one step side by side in one process, and what they cost."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from advisor.apply.kernels import ReadyKernel
+from advisor.model.applied import Comparison
+from advisor.model.report import Metric
+from advisor.pipeline.backend import SwapLog, plan_backend
+from advisor.verify.statistics import compare
+from advisor.verify.timing import time_steps
+from analyzers.metrics import gpu_busy_by_range, trace_metrics
+from collectors import read_trace
+from collectors.live.recorder import VARIANT_PREFIX, record_steps, record_variants
+from collectors.live.workload import Step, Workload
+
+REGION_ROUNDS, STEP_ROUNDS, WARMUP_STEPS = 16, 40, 3
+# Every variant is one more cache entry on the same code objects.
+RECOMPILE_LIMIT = 256
+
+
+def gpu_recorder(
+    variants: Mapping[str, Callable[[], object]],
+    rounds: int,
+    before: Callable[[], object] | None = None,
+) -> dict[str, list[int]]:
+    """Record variants in turn and read back the GPU-busy time of every run."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "variants.json.gz"
+        record_variants(variants, path, rounds, before)
+        return gpu_busy_by_range(read_trace(path), VARIANT_PREFIX)
+
+
+@dataclass
+class Variant:
+    """One way to run the step: eager, compiled, or compiled with kernels swapped in."""
+
+    name: str
+    step: Step
+    results: Callable[[], list[torch.Tensor]]
+    kernels: tuple[ReadyKernel, ...] = ()
+    log: SwapLog = field(default_factory=SwapLog)
+    compile_ns: int = 0
+
+
+class Bench:
+    """Builds variants of one workload and compares them, always interleaved."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        torch._dynamo.reset()  # type: ignore[no-untyped-call]
+        torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
+        self.eager = Variant("eager", workload.step_of(), workload.results_of)
+        self.compiled = self._compile("compiled", (), "inductor")
+
+    def with_kernels(self, name: str, kernels: Sequence[ReadyKernel]) -> Variant:
+        """The step compiled with the sites of `kernels` swapped."""
+        log = SwapLog()
+        return self._compile(name, tuple(kernels), plan_backend(kernels, log), log)
+
+    def _compile(
+        self, name: str, kernels: tuple[ReadyKernel, ...], backend: Any, log: SwapLog | None = None
+    ) -> Variant:
+        part = torch.compile(self.workload.part, backend=backend)
+        variant = Variant(
+            name, self.workload.step_of(lambda _: part), lambda: self.workload.results_of(lambda _: part), kernels,
+            log or SwapLog(),
+        )  # fmt: skip
+        started = time.perf_counter_ns()
+        variant.step()
+        torch.cuda.synchronize()
+        variant.compile_ns = time.perf_counter_ns() - started
+        for _ in range(WARMUP_STEPS):
+            variant.step()
+        return variant
+
+    def gpu_time(self, before: Variant, after: Variant) -> Comparison:
+        """GPU-busy time of the step, one variant against another."""
+        measured = gpu_recorder({"before": before.step, "after": after.step}, REGION_ROUNDS)
+        return compare(measured["before"], measured["after"], "gpu_busy")
+
+    def step_time(self, variants: Sequence[Variant]) -> dict[str, list[int]]:
+        """Wall-clock step time of several variants in one interleaved run."""
+        return time_steps({v.name: v.step for v in variants}, STEP_ROUNDS)
+
+    def errors(self, variant: Variant) -> tuple[float, float, float]:
+        """(our difference from eager, the compiler's, machine epsilon): norms over the norm of eager's results."""
+        eager, plain, ours = self.eager.results(), self.compiled.results(), variant.results()
+        epsilon = max(
+            (torch.finfo(t.dtype).eps for t in eager if t.is_floating_point()), default=0.0
+        )
+        return _difference(ours, eager), _difference(plain, eager), epsilon
+
+    def peak_memory(self, variant: Variant) -> int:
+        """Bytes allocated at the peak of one step."""
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        variant.step()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated()
+
+    def metrics(self, variant: Variant, path: Path) -> dict[str, Metric]:
+        """Trace the variant and return the metrics of its step; the trace stays at `path`."""
+        record_steps(variant.step, path, steps=2)
+        return trace_metrics(read_trace(path))
+
+
+def _difference(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> float:
+    """Norm of the difference over the norm, largest over the results; different structure is infinitely far."""
+    if len(ours) != len(theirs):
+        return float("inf")
+    worst = 0.0
+    for a, b in zip(ours, theirs, strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return float("inf")
+        if not a.is_floating_point():
+            worst = max(worst, 0.0 if torch.equal(a, b) else float("inf"))
+            continue
+        size = b.double().norm()
+        difference = (a.double() - b.double()).norm()
+        value = float(difference / size) if float(size) else float(difference)
+        worst = max(worst, value if value == value else float("inf"))
+    return worst

@@ -1,0 +1,323 @@
+"""`profile`: run a workload once, clean and traced, and say what to fuse. The spine of the tool, top to bottom."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from advisor import __version__
+from advisor.apply.kernels import write_source
+from advisor.errors import UsageError
+from advisor.hardware.calibration import load_calibration
+from advisor.hardware.gpu import Gpu
+from advisor.hardware.gpus import find_gpu, gpu_by_key
+from advisor.hardware.roofline import bandwidth_of
+from advisor.model.base import Warning_
+from advisor.model.report import Hardware, Metric, Report, Source, Tool
+from advisor.model.report import Workload as WorkloadFacts
+from advisor.model.run import RunInfo
+from advisor.model.trace import Trace
+from advisor.store import RunDirectory, sign
+from advisor.verify.statistics import timing
+from advisor.verify.timing import time_steps
+from analyzers.metrics import kernel_rows, trace_metrics
+from analyzers.opportunities import Advice, PricedGraph, Situation, advise
+from analyzers.pricing import compiled_prices, eager_prices
+from collectors import read_trace
+from collectors.live.capture import Capture, CapturedGraph, capture
+from collectors.live.nvml import GpmCounters, GpmSampler, snapshot, visible_device
+from collectors.live.recorder import record_steps
+from collectors.live.workload import Step, Workload, load_workload
+
+Emit = Callable[[str, str], None]
+STEP_DEFINITION = (
+    "wall-clock time of one step without a profiler, synchronised before and after; median"
+)
+NO_GPU = "no GPU on this machine: prices are modelled, exposure is unknown, nothing is timed"
+DEFAULT_GPU = "h200"
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """What `fusion-advisor profile` was asked to do."""
+
+    target: str
+    mode: str = "eager"
+    gpu: str | None = None
+    steps: int = 20
+    warmup: int = 3
+    seed: int = 0
+
+
+def profile(options: ProfileOptions, run: RunDirectory, emit: Emit) -> Report:
+    """Record a workload into an empty run directory and return its report.
+
+    Raises `WorkloadError` if the workload fails, `UsageError` for a bad target or GPU name.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    gpu, gpu_warnings = _gpu(options.gpu, device)
+    emit("load", f"building {options.target} on {device.type}")
+    workload = load_workload(options.target, device, seed=options.seed)
+    emit("capture", "compiling and reading the graphs")
+    captured, compiled = capture(
+        workload, generate_code=device.type == "cuda" and options.mode == "compile"
+    )
+    step = compiled or workload.step_of()
+    warnings = [*gpu_warnings, *_capture_warnings(captured)]
+    trace: Trace | None = None
+    metrics: dict[str, Metric] = {}
+    if device.type == "cuda":
+        emit("time", f"timing {options.steps} clean steps")
+        metrics |= _clean_metrics(step, options)
+        emit("trace", "recording a trace")
+        trace = _trace(step, run)
+        metrics |= trace_metrics(trace)
+        emit("counters", "sampling the GPU's counters")
+        counters, counter_warnings = _counters(step, metrics)
+        metrics |= counters
+        warnings += [*trace.warnings, *counter_warnings]
+    emit("analyze", "looking for what can be fused")
+    situation = Situation(
+        gpu, load_calibration(gpu), options.mode == "eager",
+        step_ns=_value(metrics, "step_ns"), busy_ns=_value(metrics, "gpu_busy_per_step_ns"),
+    )  # fmt: skip
+    advice = advise([_priced(item, trace, situation.eager) for item in captured.graphs], situation)
+    metrics |= _compiler_metrics(captured)
+    report = _report(options, workload, captured, gpu, device, metrics, advice, warnings, trace)
+    _save(run, options, report, advice, gpu, device)
+    return report
+
+
+def _gpu(name: str | None, device: torch.device) -> tuple[Gpu, list[Warning_]]:
+    """The GPU that prices are for: the one named, the one present, or the default."""
+    if name is not None:
+        gpu = gpu_by_key(name)
+        if device.type == "cuda" and find_gpu(torch.cuda.get_device_name()) != gpu:
+            raise UsageError(
+                f"--gpu {name} is not the GPU of this machine",
+                remedy="leave it out: measured beats modelled",
+            )
+        return gpu, []
+    if device.type == "cuda":
+        present = find_gpu(torch.cuda.get_device_name())
+        if present is not None:
+            return present, []
+        note = (
+            f"{torch.cuda.get_device_name()} is not in the GPU table; prices are for {DEFAULT_GPU}"
+        )
+        return gpu_by_key(DEFAULT_GPU), [Warning_(code="gpu-unknown", message=note)]
+    note = f"no --gpu given; prices are for {DEFAULT_GPU}"
+    return gpu_by_key(DEFAULT_GPU), [Warning_(code="gpu-assumed", message=note)]
+
+
+def _capture_warnings(captured: Capture) -> list[Warning_]:
+    found = []
+    if captured.device_is_assumed:
+        found.append(Warning_(code="no-gpu", message=NO_GPU))
+        note = "graphs were captured on the CPU and read as if on the GPU; library calls (attention, convolution) may differ"
+        found.append(Warning_(code="captured-on-cpu", message=note))
+    if captured.graph_breaks:
+        found.append(
+            Warning_(
+                code="graph-break",
+                message="the compiler broke the graph",
+                count=captured.graph_breaks,
+            )
+        )
+    return found
+
+
+def _clean_metrics(step: Step, options: ProfileOptions) -> dict[str, Metric]:
+    values = time_steps({"step": step}, options.steps, options.warmup)["step"]
+    middle = timing(values).median_ns
+    return {
+        "step_ns": Metric(
+            value=middle,
+            unit="ns",
+            provenance="measured",
+            definition=STEP_DEFINITION,
+            per_step=tuple(values),
+        )
+    }
+
+
+def _trace(step: Step, run: RunDirectory) -> Trace:
+    record_steps(step, run.trace_path, steps=2)
+    return read_trace(run.trace_path)
+
+
+def _counters(step: Step, metrics: dict[str, Metric]) -> tuple[dict[str, Metric], list[Warning_]]:
+    """GPM averages over about two seconds of steps; each is absent where the driver has none."""
+    where = visible_device(torch.cuda.current_device(), os.environ)
+    state = snapshot(where)
+    repeats = max(3, min(2_000, 2_000_000_000 // max(_value(metrics, "step_ns") or 1, 1)))
+    with GpmSampler(where) as sampler:
+        for _ in range(repeats):
+            step()
+        torch.cuda.synchronize()
+    found = sampler.counters
+    if found is None:
+        return {}, list(state.warnings)
+    return _counter_metrics(found), [*state.warnings, *found.warnings]
+
+
+def _counter_metrics(found: GpmCounters) -> dict[str, Metric]:
+    rows = (
+        (
+            "dram_bandwidth_utilisation",
+            found.dram_bandwidth_fraction,
+            "share of peak DRAM bandwidth",
+        ),
+        (
+            "sm_active",
+            found.sm_active_fraction,
+            "share of time in which a multiprocessor has a warp",
+        ),
+        (
+            "occupancy_measured",
+            found.sm_occupancy_fraction,
+            "resident warps over the most possible",
+        ),
+        (
+            "tensor_active",
+            found.tensor_active_fraction,
+            "share of time in which tensor pipes are busy",
+        ),
+    )
+    return {
+        name: Metric(
+            value=value, unit="fraction", provenance="measured",
+            definition=f"{text}, average over repeated clean steps (NVML GPM)",
+        )
+        for name, value, text in rows
+        if value is not None
+    }  # fmt: skip
+
+
+def _priced(item: CapturedGraph, trace: Trace | None, eager: bool) -> PricedGraph:
+    graph = item.lowered.graph
+    if trace is None:
+        return PricedGraph(graph)
+    if eager:
+        return PricedGraph(graph, eager_prices(graph, trace))
+    value_of = {n.name: value for value, nodes in item.lowered.fx_aliases.items() for n in nodes}
+    known = {name: value[1:].partition("#")[0] for name, value in value_of.items()}
+    calls = [
+        (name, frozenset(known[n] for n in nodes if n in known)) for name, nodes in item.kernels
+    ]
+    return PricedGraph(graph, compiled_prices(graph, calls, trace))
+
+
+def _compiler_metrics(captured: Capture) -> dict[str, Metric]:
+    return {
+        "graphs": Metric(
+            value=len(captured.graphs), unit="count", provenance="measured",
+            definition="graphs the compiler made of one step (forward and backward each count)",
+        ),
+        "graph_breaks": Metric(
+            value=captured.graph_breaks, unit="count", provenance="measured",
+            definition="places where the compiler had to leave the graph",
+        ),
+        "compile_ns": Metric(
+            value=captured.compile_ns, unit="ns", provenance="measured",
+            definition="time to capture the step" + ("" if any(g.kernels for g in captured.graphs) else ", without code generation"),
+        ),
+    }  # fmt: skip
+
+
+def _value(metrics: dict[str, Metric], name: str) -> int | None:
+    metric = metrics.get(name)
+    return None if metric is None or metric.value is None else round(metric.value)
+
+
+def _report(
+    options: ProfileOptions,
+    workload: Workload,
+    captured: Capture,
+    gpu: Gpu,
+    device: torch.device,
+    metrics: dict[str, Metric],
+    advice: Advice,
+    warnings: list[Warning_],
+    trace: Trace | None,
+) -> Report:
+    fingerprints = "-".join(item.lowered.graph.fingerprint() for item in captured.graphs)
+    sources = [Source(kind="compiled graphs")]
+    if trace is not None:
+        sources += [Source(kind="kineto trace", path="trace.json.gz"), Source(kind="clean timing")]
+    report = Report(
+        tool=Tool(name="fusion-advisor", version=__version__),
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        sources=tuple(sources),
+        workload=WorkloadFacts(
+            target=options.target, mode=options.mode, graph_hash=fingerprints or None, shapes=workload.shapes(),
+            gpu=gpu.key, versions=versions(),
+        ),
+        hardware=_hardware(gpu, device),
+        metrics=metrics,
+        kernels=kernel_rows(trace, trace.steps()) if trace is not None else (),
+        findings=advice.findings,
+        recommended=advice.recommended,
+        plans=advice.summaries(),
+        warnings=tuple(warnings),
+    )  # fmt: skip
+    report.check()
+    return report
+
+
+def _hardware(gpu: Gpu, device: torch.device) -> Hardware:
+    present = device.type == "cuda"
+    return Hardware(
+        name=torch.cuda.get_device_name() if present else gpu.name, key=gpu.key,
+        compute_capability=gpu.compute_capability, multiprocessors=gpu.sm_count,
+        dram_bandwidth_bytes_per_s=bandwidth_of(gpu), dram_bandwidth_provenance="estimated", l2_bytes=gpu.l2_bytes,
+        driver=snapshot(visible_device(0, os.environ)).driver if present else None, present=present,
+    )  # fmt: skip
+
+
+def _save(
+    run: RunDirectory,
+    options: ProfileOptions,
+    report: Report,
+    advice: Advice,
+    gpu: Gpu,
+    device: torch.device,
+) -> None:
+    for plan in advice.plans:
+        run.write_plan(plan)
+        write_source(plan, run.path / "kernels")
+    run.write_report(report)
+    run.write_info(
+        RunInfo(
+            id=run.id, created=report.created, target=options.target, arguments=tuple(_arguments(options)),
+            working_directory=str(Path.cwd()), mode=options.mode, gpu=gpu.key, gpu_present=device.type == "cuda",
+            seed=options.seed, versions=versions(),
+        )
+    )  # fmt: skip
+    sign(run)
+
+
+def _arguments(options: ProfileOptions) -> Iterator[str]:
+    for name, value in asdict(options).items():
+        if name != "target" and value is not None:
+            yield f"--{name}={value}"
+
+
+def versions() -> dict[str, str]:
+    """The versions that results depend on; what is not installed is left out."""
+    found = {"python": platform.python_version(), "fusion-advisor": __version__}
+    for name in ("torch", "triton", "transformers"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    if "torch" in sys.modules and torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+    return found
