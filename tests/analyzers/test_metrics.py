@@ -107,6 +107,18 @@ def test_idle_is_unreliable_when_a_step_has_no_kernels() -> None:
     assert "1 of 2 steps" in metrics_of(line)["gpu_idle_fraction"].definition
 
 
+def test_attribution_is_stated() -> None:
+    line = Timeline()
+    line.op("aten::mm", 0, 10)
+    line.kernel(20, 30, correlation=line.launch(5))
+    line.kernel(50, 10, correlation=line.launch(15))
+    line.kernel(60, 60)
+    found = metrics_of(line)
+    assert found["attributed_time_fraction"].value == pytest.approx(0.3)
+    assert found["kernels_without_launch"].value == 1
+    assert metrics_of(line_without_kernels())["attributed_time_fraction"].value is None
+
+
 def test_starved_is_what_lies_before_the_launch() -> None:
     line = Timeline()
     line.kernel(0, 10, correlation=line.launch(-5))
