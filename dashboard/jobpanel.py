@@ -10,7 +10,7 @@ from advisor.errors import AdvisorError
 from advisor.model.run import Progress
 from advisor.store.directory import RunDirectory
 from dashboard.context import Context
-from dashboard.jobview import JobView, StageView
+from dashboard.jobview import JobView, StageView, value_text
 from dashboard.parts import marked, message, section
 from dashboard.security import may_apply
 
@@ -65,8 +65,8 @@ def blocked(context: Context, run: RunDirectory) -> str:
         return "Applying needs the apply token: sign in with it at /login."
     if not run.plan_ids():
         return "This run has no plan to apply."
-    refusal = context.runner.refusal(run)
-    return f"{refusal.why.capitalize()}. {refusal.remedy.capitalize()}." if refusal else ""
+    refused = context.runner.refusal(run)
+    return f"{refused.why.capitalize()}. {refused.remedy.capitalize()}." if refused else ""
 
 
 def register(app: Dash, context: Context) -> None:
@@ -141,7 +141,7 @@ def status(view: JobView | None, run: RunDirectory) -> Component | None:
         variant="light",
         className="wrap",
     )
-    stages = html.Ol([_stage(stage, view) for stage in view.stages], className="stages")
+    stages = html.Ol([_stage(stage) for stage in view.stages], className="stages")
     log = run.log_tail()
     details = html.Details(
         [html.Summary("Log"), html.Pre(log, className="log", tabIndex=0)],
@@ -151,23 +151,20 @@ def status(view: JobView | None, run: RunDirectory) -> Component | None:
 
 
 def _plan_line(event: Progress) -> Component:
-    value = "" if event.value is None else f" {event.value}"
-    return html.Li(f"{STATE_MARKS[event.state]} {event.plan}{value} {event.message}")
+    value = f" {value_text(event)}" if event.value is not None else ""
+    return html.Li(f"{event.plan}{value} {event.message}")
 
 
-def _stage(stage: StageView, view: JobView) -> Component:
-    state = stage.latest.state if stage.latest else None
-    if state == "running" and not view.active:
-        # It had begun and the job is over: it did not finish.
-        state = "cancelled" if view.state == "cancelled" else "failed"
+def _stage(stage: StageView) -> Component:
+    state = stage.state
     mark = STATE_MARKS[state] if state else "○"
     text = stage.latest.message if stage.latest else ""
-    value = stage.latest.value if stage.latest else None
+    value = value_text(stage.latest) if stage.latest and stage.latest.value is not None else None
     parts = [
         marked(html.Span(mark, className="mark"), aria_hidden="true"),
         html.Span(stage.label, className="label"),
         html.Span(f" ({state})" if state else " (not begun)", className="hidden"),
-        html.Span(str(value), className="value") if value is not None else None,
+        html.Span(value, className="value") if value is not None else None,
         html.Span(text, className="words"),
         html.Ul([_plan_line(event) for event in stage.plans]) if len(stage.plans) > 1 else None,
     ]

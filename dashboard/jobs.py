@@ -26,7 +26,7 @@ from advisor.errors import AdvisorError, RefusedError
 from advisor.store.directory import RunDirectory
 from advisor.store.jobrecord import JobKind, JobRecord
 from advisor.store.progress import read_progress
-from advisor.store.signing import verify
+from advisor.store.signing import refusal, verify_signature
 from advisor.store.store import RunStore
 from dashboard.jobview import JobView, view_of
 from dashboard.processes import identify, is_alive, signal_group
@@ -81,13 +81,11 @@ class JobRunner:
 
     def refusal(self, run: RunDirectory) -> RefusedError | None:
         """Why this run cannot be applied here, None if it can."""
-        return verify(run, self._key_path)
+        return refusal(run, self._key_path)
 
     def submit(self, run: RunDirectory, kind: JobKind) -> JobRecord:
         """Queue a job; raises `RefusedError` if the run is not ours or has an unfinished job."""
-        refusal = self.refusal(run)
-        if refusal is not None:
-            raise refusal
+        verify_signature(run, self._key_path)
         with self._locked():
             if self._marker(run).exists():
                 raise RefusedError(
@@ -101,9 +99,7 @@ class JobRunner:
 
     def cancel(self, run: RunDirectory) -> None:
         """Take a job out of the queue or end its process group; `RefusedError` without one."""
-        refusal = self.refusal(run)
-        if refusal is not None:
-            raise refusal
+        verify_signature(run, self._key_path)
         with self._locked():
             record = run.job()
             if record is None or not self._marker(run).exists():
@@ -209,9 +205,9 @@ class JobRunner:
 
     def _launch(self, run: RunDirectory, record: JobRecord) -> bool:
         """Start a queued job; False if it could not be."""
-        refusal = self.refusal(run)
-        if refusal is not None:
-            self._finish(run, replace(record, error=refusal.line()))
+        refused = self.refusal(run)
+        if refused is not None:
+            self._finish(run, replace(record, error=refused.line()))
             return False
         record = replace(record, started=_now())
         try:

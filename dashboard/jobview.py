@@ -7,30 +7,33 @@ from dataclasses import dataclass
 
 from advisor.model.run import JobState, Progress
 from advisor.store.jobrecord import JobKind, JobRecord
-from advisor.store.progress import is_final
+from advisor.store.progress import FINAL_STAGE, is_final
+from advisor.units import format_value
 from dashboard.processes import describe_exit
 
-# The stages of `apply`, in order, with the words for a person.
-APPLY_STAGES: tuple[tuple[str, str], ...] = (
-    ("load", "Load the run"),
-    ("generate", "Generate kernels"),
-    ("resources", "Compile for each GPU"),
-    ("verify", "Check numerics"),
-    ("time", "Time the kernel"),
-    ("rewrite", "Put it into the model"),
-    ("measure", "Measure region and step"),
-    ("decide", "Keep or take out"),
-    ("done", "Finish"),
+# The stages of `apply`, in order: name, words for a person, unit of the headline figure.
+APPLY_STAGES: tuple[tuple[str, str, str], ...] = (
+    ("load", "Load the run", "count"),
+    ("generate", "Generate kernels", "lines"),
+    ("resources", "Compile for each GPU", "binaries"),
+    ("verify", "Check numerics", "ulps"),
+    ("time", "Time the kernel", "ns"),
+    ("rewrite", "Put it into the model", "sites"),
+    ("measure", "Measure region and step", "ns"),
+    ("decide", "Keep or take out", "ns"),
+    ("done", "Finish", "count"),
 )
+_UNITS = {name: unit for name, _, unit in APPLY_STAGES}
 ACTIVE: tuple[JobState, ...] = ("queued", "running")
 
 
 @dataclass(frozen=True)
 class StageView:
-    """One stage: its latest event (None before it begins) and the latest one of each plan."""
+    """One stage: its latest event and that of each plan; `state` is None before it begins."""
 
     name: str
     label: str
+    state: JobState | None
     latest: Progress | None
     plans: tuple[Progress, ...]
 
@@ -64,26 +67,46 @@ def view_of(
         kind=record.kind,
         state=state,
         message=message,
-        stages=stages_of(record.kind, shown),
+        stages=stages_of(record.kind, shown, state),
         ahead=ahead,
         cancelling=record.cancel_requested is not None and state in ACTIVE,
     )
 
 
-def stages_of(kind: JobKind, events: Sequence[Progress]) -> tuple[StageView, ...]:
+def stages_of(kind: JobKind, events: Sequence[Progress], job: JobState) -> tuple[StageView, ...]:
     """The stages in order: the known ones of the job's kind, then any other that occurred."""
-    labels = dict(APPLY_STAGES) if kind == "apply" else {}
+    labels = {name: label for name, label, _ in APPLY_STAGES} if kind == "apply" else {}
     for event in events:
         labels.setdefault(event.stage, event.stage.replace("_", " ").capitalize())
-    return tuple(_stage(name, label, events) for name, label in labels.items())
+    return tuple(_stage(name, label, events, job) for name, label in labels.items())
 
 
-def _stage(name: str, label: str, events: Sequence[Progress]) -> StageView:
+def value_text(event: Progress) -> str:
+    """The headline figure of an event in the unit of its stage; text as it is."""
+    if event.value is None or isinstance(event.value, str):
+        return event.value or ""
+    return format_value(event.value, _UNITS.get(event.stage, "count"))
+
+
+def _stage(name: str, label: str, events: Sequence[Progress], job: JobState) -> StageView:
     own = [event for event in events if event.stage == name]
     by_plan = {event.plan: event for event in own if event.plan is not None}
+    latest = own[-1] if own else None
     return StageView(
-        name=name, label=label, latest=own[-1] if own else None, plans=tuple(by_plan.values())
+        name=name,
+        label=label,
+        state=_stage_state(latest, events, job) if latest else None,
+        latest=latest,
+        plans=tuple(by_plan.values()),
     )
+
+
+def _stage_state(latest: Progress, events: Sequence[Progress], job: JobState) -> JobState:
+    """A stage has ended when another began after it; the last one shares the fate of the job."""
+    if latest.state != "running":
+        return latest.state
+    begun = [event.stage for event in events if event.stage != FINAL_STAGE]
+    return job if begun and begun[-1] == latest.stage else "done"
 
 
 def _outcome(

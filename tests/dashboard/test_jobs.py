@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.errors import RefusedError
 from advisor.model.run import Progress
@@ -19,12 +20,13 @@ from advisor.store.jobrecord import JobRecord, ProcessIdentity
 from dashboard.access import Access
 from dashboard.app import create_app
 from dashboard.jobs import JobRunner, cli_command
-from dashboard.jobview import view_of
+from dashboard.jobview import value_text, view_of
 from dashboard.processes import describe_exit, identify, is_alive
 from tests.builders.run import sample_run
 from tests.dashboard.conftest import alive, child_command, wait_for
 
 Make = Callable[[str], JobRunner]
+GONE = ProcessIdentity(pid=2**22 + 1, start_ticks=1, boot_id="another")
 
 
 def test_a_job_runs_to_its_end(run: RunDirectory, runner_of: Make) -> None:
@@ -160,8 +162,7 @@ def test_a_copied_record_of_a_running_job_is_a_failure_not_a_hang(
     run: RunDirectory, runner_of: Make
 ) -> None:
     now = "2026-01-01T00:00:00+00:00"
-    gone = ProcessIdentity(pid=2**22 + 1, start_ticks=1, boot_id="another")
-    run.write_job(JobRecord(id="0" * 16, kind="apply", queued=now, started=now, process=gone))
+    run.write_job(JobRecord(id="0" * 16, kind="apply", queued=now, started=now, process=GONE))
     view = runner_of("ok").view(run)
     assert view is not None
     assert view.state == "failed"
@@ -273,3 +274,28 @@ def test_a_failed_plan_does_not_end_the_job() -> None:
     view = view_of(record, [event], alive=True)
     assert view.state == "running"
     assert next(s for s in view.stages if s.name == "verify").plans == (event,)
+
+
+def _events(*stages: str) -> list[Progress]:
+    times = "2026-01-01T00:00:00+00:00"
+    return [Progress(time=times, job="j", stage=s, state="running", value=1500) for s in stages]
+
+
+def test_stages_that_only_report_running_end_when_the_next_begins() -> None:
+    now = "2026-01-01T00:00:00+00:00"
+    record = JobRecord(id="0" * 16, kind="apply", queued=now, started=now)
+    working = view_of(record, _events("load", "generate", "time"), alive=True)
+    states = {stage.name: stage.state for stage in working.stages}
+    assert [states[n] for n in ("load", "generate", "time", "decide")] == [
+        "done", "done", "running", None,
+    ]  # fmt: skip
+    killed = view_of(replace(record, process=GONE, ended=now), _events("load", "time"), alive=False)
+    assert {s.name: s.state for s in killed.stages}["time"] == "failed"
+    final = Progress(time=now, job="j", stage="done", state="done", message="kept")
+    finished = view_of(
+        replace(record, process=GONE, ended=now), [*_events("load", "decide"), final], alive=False
+    )
+    assert {s.state for s in finished.stages if s.latest} == {"done"}
+    assert [value_text(e) for e in _events("time", "rewrite", "load")] == [
+        "1.5 µs", "1,500 sites", "1,500",
+    ]  # fmt: skip

@@ -205,8 +205,8 @@ def test_a_stage_lists_its_plans(run: RunDirectory) -> None:
     ]
     record = JobRecord(id="0" * 16, kind="apply", queued=times["time"], started=times["time"])
     text = words(status(view_of(record, events, alive=True), run))
-    assert f"✕ {'a' * 16} wrong constant" in text
-    assert f"✓ {'b' * 16} 12 cases" in text
+    assert f"{'a' * 16} wrong constant" in text
+    assert f"{'b' * 16} 12 cases" in text
 
 
 def test_the_list_reads_each_report_once(
