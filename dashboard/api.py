@@ -39,6 +39,7 @@ class JobRequest(Record, frozen=True, kw_only=True):
     """The body of `POST /api/jobs`."""
 
     run: str
+    only: tuple[str, ...] = ()
 
 
 def install(server: Flask, access: Access, runner: JobRunner) -> None:
@@ -60,7 +61,8 @@ def install(server: Flask, access: Access, runner: JobRunner) -> None:
     @server.post("/api/jobs")
     def submit() -> tuple[Response, int]:
         _check_change(access, csrf)
-        return _start(runner, _body().run, "apply")
+        body = _body()
+        return _start(runner, body.run, "apply", body.only)
 
     @server.post("/api/runs/<run_id>/revert")
     def revert(run_id: str) -> tuple[Response, int]:
@@ -103,8 +105,13 @@ def install(server: Flask, access: Access, runner: JobRunner) -> None:
         return response
 
 
-def _start(runner: JobRunner, run_id: str, kind: JobKind) -> tuple[Response, int]:
-    record = runner.submit(runner.store.open(run_id), kind)
+def _start(
+    runner: JobRunner, run_id: str, kind: JobKind, only: tuple[str, ...] = ()
+) -> tuple[Response, int]:
+    run = runner.store.open(run_id)
+    if only and not set(only) <= {f.id for f in run.report().findings if f.plan_id}:
+        raise UsageError("the run has no such finding to apply", where=run_id)
+    record = runner.submit(run, kind, only)
     return jsonify(run=run_id, job=record.id), 202
 
 

@@ -25,14 +25,16 @@ STATE_COLORS = {
 STATE_MARKS = {"queued": "·", "running": "▸", "done": "✓", "failed": "✕", "cancelled": "⊘"}
 _HIDDEN: dict[str, str] = {"display": "none"}
 _SHOWN: dict[str, str] = {}
-_NEXT = "Every plan of this run is generated, checked and timed; only what pays is kept."
+_ALL = "Every plan of this run is generated, checked and timed; only what pays is kept."
+_ONE = "This plan alone is generated, checked and timed; it is kept only if it pays."
 
 
-def panel(context: Context, run: RunDirectory) -> Component:
-    """The panel; its contents are filled by the callbacks of `register`."""
+def panel(context: Context, run: RunDirectory, finding: str | None = None) -> Component:
+    """The panel of a run, or of one finding; the callbacks of `register` fill it."""
     reason = blocked(context, run)
     body: list[Component] = [
         dcc.Store(id="job-run", data=run.id),
+        dcc.Store(id="job-only", data=[finding] if finding else []),
         dcc.Store(id="job-kick"),
         dcc.Store(id="job-generation"),
         dcc.Interval(id="job-poll", interval=POLL_ACTIVE_MS),
@@ -51,7 +53,7 @@ def panel(context: Context, run: RunDirectory) -> Component:
         html.Div(id="job-note", role="alert", className="note"),
         marked(html.Div(id="job-status"), aria_live="polite"),
     ]
-    return section("Apply", *body, note=_NEXT)
+    return section("Apply", *body, note=_ONE if finding else _ALL)
 
 
 def blocked(context: Context, run: RunDirectory) -> str:
@@ -78,6 +80,7 @@ def register(app: Dash, context: Context) -> None:
             Output("job-note", "children", allow_duplicate=True),
             Input(f"job-{action}", "n_clicks"),
             State("job-run", "data"),
+            State("job-only", "data"),
             prevent_initial_call=True,
         )
 

@@ -26,7 +26,7 @@ from advisor.errors import AdvisorError, RefusedError
 from advisor.store.directory import RunDirectory
 from advisor.store.jobrecord import JobKind, JobRecord
 from advisor.store.progress import read_progress
-from advisor.store.signing import refusal, verify_signature
+from advisor.store.signing import verify
 from advisor.store.store import RunStore
 from dashboard.jobview import JobView, view_of
 from dashboard.processes import identify, is_alive, signal_group
@@ -34,12 +34,17 @@ from dashboard.processes import identify, is_alive, signal_group
 _LOGGER = logging.getLogger(__name__)
 TICK_S = 0.5
 TERMINATE_GRACE_S = 5.0
-Command = Callable[[JobKind, Path], Sequence[str]]
+Command = Callable[[JobKind, Path, Sequence[str]], Sequence[str]]
 
 
-def cli_command(kind: JobKind, run: Path) -> Sequence[str]:
-    """The command line of a job; the run directory stands behind `--`: never an option."""
-    options = ["--progress", "json"] if kind == "apply" else []
+def cli_command(kind: JobKind, run: Path, only: Sequence[str]) -> Sequence[str]:
+    """The command line of a job; `only` names findings, all where it is empty.
+
+    The run directory stands behind `--`, and ids within their option: neither is ever an option.
+    """
+    options = [f"--only={name}" for name in only]
+    if kind == "apply":
+        options += ["--progress", "json"]
     return [sys.executable, "-m", "advisor.cli.main", kind, *options, "--", str(run)]
 
 
@@ -81,17 +86,19 @@ class JobRunner:
 
     def refusal(self, run: RunDirectory) -> RefusedError | None:
         """Why this run cannot be applied here, None if it can."""
-        return refusal(run, self._key_path)
+        return verify(run, self._key_path)
 
-    def submit(self, run: RunDirectory, kind: JobKind) -> JobRecord:
+    def submit(self, run: RunDirectory, kind: JobKind, only: Sequence[str] = ()) -> JobRecord:
         """Queue a job; raises `RefusedError` if the run is not ours or has an unfinished job."""
-        verify_signature(run, self._key_path)
+        refused = self.refusal(run)
+        if refused is not None:
+            raise refused
         with self._locked():
             if self._marker(run).exists():
                 raise RefusedError(
                     "this run already has a job", where=run.id, remedy="wait for it, or cancel it"
                 )
-            record = JobRecord(id=secrets.token_hex(8), kind=kind, queued=_now())
+            record = JobRecord(id=secrets.token_hex(8), kind=kind, only=tuple(only), queued=_now())
             run.write_job(record)
             self._marker(run).touch()
         self.tick()
@@ -99,7 +106,9 @@ class JobRunner:
 
     def cancel(self, run: RunDirectory) -> None:
         """Take a job out of the queue or end its process group; `RefusedError` without one."""
-        verify_signature(run, self._key_path)
+        refused = self.refusal(run)
+        if refused is not None:
+            raise refused
         with self._locked():
             record = run.job()
             if record is None or not self._marker(run).exists():
@@ -230,7 +239,9 @@ class JobRunner:
         log = os.open(run.log_path, flags, 0o644)
         try:
             return subprocess.Popen(
-                self._command(record.kind, run.path),
+                self._command(record.kind, run.path, record.only),
+                # Unbuffered, so that the log on the page is not a block behind.
+                env=os.environ | {"PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

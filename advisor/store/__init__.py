@@ -6,7 +6,7 @@ this machine may apply, `progress` and `jobrecord` are what a job leaves behind 
 
 from advisor.store.directory import RunDirectory
 from advisor.store.progress import ProgressWriter, is_final, read_progress
-from advisor.store.signing import refusal, sign, verify_signature
+from advisor.store.signing import sign, verify
 from advisor.store.store import DEFAULT_ROOT, RunStore
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "RunStore",
     "is_final",
     "read_progress",
-    "refusal",
     "sign",
-    "verify_signature",
+    "verify",
 ]

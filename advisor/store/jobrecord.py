@@ -8,6 +8,7 @@ from typing import Literal
 
 from advisor.errors import InvalidRecordError
 from advisor.model.base import Record
+from advisor.model.findings import FINDING_ID
 
 JOB_SCHEMA_VERSION = 1
 JobKind = Literal["apply", "revert"]
@@ -35,6 +36,7 @@ class JobRecord(Record, frozen=True, kw_only=True):
     schema_version: int = JOB_SCHEMA_VERSION
     id: str
     kind: JobKind
+    only: tuple[str, ...] = ()
     queued: str
     started: str | None = None
     process: ProcessIdentity | None = None
@@ -50,6 +52,8 @@ class JobRecord(Record, frozen=True, kw_only=True):
             )
         if not _JOB_ID.fullmatch(self.id):
             raise InvalidRecordError("a job id is 16 hex digits")
+        if not all(FINDING_ID.fullmatch(name) for name in self.only):
+            raise InvalidRecordError("a job names findings by their ids")
         for time in (self.queued, self.started, self.cancel_requested, self.ended):
             _check_time(time)
         if self.process is not None:

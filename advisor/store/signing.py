@@ -42,15 +42,8 @@ def sign(run: RunDirectory, key_path: Path | None = None) -> RunInfo:
     return signed
 
 
-def verify_signature(run: RunDirectory, key_path: Path | None = None) -> None:
-    """Raise `RefusedError` unless this machine signed the run and nothing changed since."""
-    found = refusal(run, key_path)
-    if found is not None:
-        raise found
-
-
-def refusal(run: RunDirectory, key_path: Path | None = None) -> RefusedError | None:
-    """Why the run cannot be applied here, to show; None if it can."""
+def verify(run: RunDirectory, key_path: Path | None = None) -> RefusedError | None:
+    """Why the run cannot be applied here; None if this machine signed it and nothing changed."""
     try:
         why = _fault(run, key_path or default_key_path())
     except AdvisorError as error:

@@ -34,7 +34,7 @@
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     fusion: {
-      apply: (clicks, run) => act(clicks, "/api/jobs", { run: run }),
+      apply: (clicks, run, only) => act(clicks, "/api/jobs", { run: run, only: only }),
       revert: (clicks, run) => act(clicks, `/api/runs/${encodeURIComponent(run)}/revert`, {}),
       cancel: (clicks, run) => act(clicks, `/api/jobs/${encodeURIComponent(run)}/cancel`, {}),
       title: (title) => {

@@ -54,7 +54,7 @@ def layout(context: Context, run: str, finding: str) -> Component:
         parts += [_evidence(found), _where(found), _alternatives(found)]
     else:
         plan = context.plan(directory, found.plan_id)
-        parts += [panel(context, directory), result_slot(context, directory, plan.id)]
+        parts += [panel(context, directory, found.id), result_slot(context, directory, plan.id)]
         parts += [_plan(plan), _evidence(found), _where(found), _alternatives(found)]
         parts.append(details_slot(context, directory, plan.id))
     return frame(directory, report, "", *parts)

@@ -1,4 +1,4 @@
-"""A real job child in the place of `fusion-advisor apply`: `child.py MODE KIND RUN_DIR`."""
+"""A real job child in the place of `fusion-advisor apply`: `main(MODE, KIND, RUN_DIR, *ONLY)`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.builders.run import KERNEL, applied_of
 STAGES = ("load", "generate", "resources", "verify", "time", "rewrite", "measure", "decide")
 
 
-def main(mode: str, kind: str, directory: str) -> int:
+def main(mode: str, kind: str, directory: str, *only: str) -> int:
     """Write the events of a job; MODE says how it ends and how long each stage takes."""
     run = RunDirectory.at(Path(directory))
-    sys.stdout.write(f"{mode} {kind} of {run.id}\n")
+    sys.stdout.write(f"{mode} {kind} of {run.id} {' '.join(only)}\n")
     pause_s = 0.35 if mode == "slow" else 0.02
     with ProgressWriter(run.progress_path, "job") as progress:
         if kind == "revert":
@@ -40,7 +40,3 @@ def main(mode: str, kind: str, directory: str) -> int:
         run.write_applied(applied_of(run.plan(plan_id)))
         progress.emit("done", "done", message="1 of 1 plans kept: the step is faster by 1.29 ms.")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:4]))

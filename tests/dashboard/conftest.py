@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 def child_command(mode: str) -> Command:
     """The command of the small real child."""
 
-    def command(kind: JobKind, run: Path) -> Sequence[str]:
+    def command(kind: JobKind, run: Path, only: Sequence[str]) -> Sequence[str]:
         code = "import sys; from tests.dashboard.child import main; sys.exit(main(*sys.argv[1:]))"
-        return [sys.executable, "-c", code, mode, kind, str(run)]
+        return [sys.executable, "-c", code, mode, kind, str(run), *only]
 
     return command
 

@@ -153,6 +153,7 @@ def test_from_the_list_to_an_applied_plan_and_back(
         expect(page.get_by_text("Not generated yet")).to_be_visible()
         page.get_by_role("button", name="Apply", exact=True).click()
         expect(stage(page, "load", "done")).to_contain_text("load finished")
+        assert f"{run.id} row-program-1" in run.log_tail()
         expect(stage(page, "decide", "waiting")).to_be_visible()
         expect(page.get_by_role("button", name="Apply", exact=True)).to_be_disabled()
         page.reload()

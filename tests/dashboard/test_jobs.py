@@ -216,7 +216,7 @@ def test_a_run_edited_while_it_waits_is_not_started(store: RunStore, runner_of: 
 
 
 def test_a_command_that_cannot_start_is_a_failure(store: RunStore, run: RunDirectory) -> None:
-    runner = JobRunner(store, command=lambda _kind, _run: ["/no/such/program"])
+    runner = JobRunner(store, command=lambda *_: ["/no/such/program"])
     runner.submit(run, "apply")
     view = runner.view(run)
     assert view is not None
@@ -239,10 +239,10 @@ def test_a_log_that_is_a_link_is_not_followed(
 
 
 def test_the_default_command_ends_options_before_the_directory() -> None:
-    argv = list(cli_command("apply", Path("/store/-rf")))
+    argv = list(cli_command("apply", Path("/store/-rf"), ["row-1"]))
     assert argv[-2:] == ["--", "/store/-rf"]
-    assert argv[1:6] == ["-m", "advisor.cli.main", "apply", "--progress", "json"]
-    assert list(cli_command("revert", Path("/r")))[-3:] == ["revert", "--", "/r"]
+    assert argv[1:5] == ["-m", "advisor.cli.main", "apply", "--only=row-1"]
+    assert list(cli_command("revert", Path("/r"), []))[-3:] == ["revert", "--", "/r"]
 
 
 def test_identity_tells_a_process_from_a_later_one() -> None:

@@ -173,6 +173,21 @@ def test_malformed_bodies_are_refused(client: Client, body: object) -> None:
     assert response.status_code == 400
 
 
+def test_only_findings_of_the_run_can_be_named(client: Client, run: RunDirectory) -> None:
+    served = client(allow_apply=True)
+    for only in (["--help"], ["launch-bound-1"], ["absent"], ["row-program-1", "../x"]):
+        body = {"run": run.id, "only": only}
+        refused = served.post("/api/jobs", base_url=BASE, json=body, headers=csrf(served))
+        assert refused.status_code == 400
+        assert "no such finding" in reason(refused)
+    assert run.job() is None
+    body = {"run": run.id, "only": ["row-program-1"]}
+    accepted = served.post("/api/jobs", base_url=BASE, json=body, headers=csrf(served))
+    assert accepted.status_code == 202
+    wait_for(served.runner, run, lambda v: not v.active)
+    assert f"{run.id} row-program-1" in run.log_tail()
+
+
 def test_large_bodies_are_refused(client: Client) -> None:
     served = client(allow_apply=True)
     response = served.post("/api/jobs", base_url=BASE, data=b"x" * (2 << 20), headers=csrf(served))

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from advisor.errors import AdvisorError, RefusedError
-from advisor.store import RunDirectory, RunStore, refusal, sign, verify_signature
+from advisor.errors import AdvisorError
+from advisor.store import RunDirectory, RunStore, sign, verify
 from advisor.store.signing import default_key_path
 from tests.builders.run import norm_plan, sample_run
 
@@ -30,13 +30,8 @@ def run(tmp_path: Path) -> RunDirectory:
 
 def why(run: RunDirectory) -> str:
     """The reason of the refusal; empty if the run verifies."""
-    found = refusal(run)
-    if found is None:
-        verify_signature(run)
-        return ""
-    with pytest.raises(RefusedError, match="cannot be applied"):
-        verify_signature(run)
-    return found.why
+    found = verify(run)
+    return "" if found is None else found.why
 
 
 def test_a_fresh_run_verifies_and_its_key_is_private(run: RunDirectory, tmp_path: Path) -> None:
@@ -110,12 +105,12 @@ def test_a_copy_and_a_moved_run_do_not_verify(run: RunDirectory) -> None:
 
 def test_another_key_or_none_does_not_verify(run: RunDirectory, tmp_path: Path) -> None:
     other = tmp_path / "elsewhere" / "key"
-    found = refusal(run, other)
+    found = verify(run, other)
     assert found is not None
     assert "no signing key" in found.why
     assert not other.exists()
     sign(sample_run(RunStore(tmp_path / "two"), signed=False), other)
-    found = refusal(run, other)
+    found = verify(run, other)
     assert found is not None
     assert "not of this machine" in found.why
 
