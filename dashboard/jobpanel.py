@@ -154,22 +154,23 @@ def status(view: JobView | None, run: RunDirectory) -> Component | None:
 
 
 def _plan_line(event: Progress) -> Component:
-    value = f" {value_text(event)}" if event.value is not None else ""
-    return html.Li(f"{event.plan}{value} {event.message}")
+    words = html.Span(event.message or event.plan, className="words")
+    return html.Li([html.Span(value_text(event), className="value"), " ", words], title=event.plan)
 
 
 def _stage(stage: StageView) -> Component:
     state = stage.state
     mark = STATE_MARKS[state] if state else "○"
-    text = stage.latest.message if stage.latest else ""
-    value = value_text(stage.latest) if stage.latest and stage.latest.value is not None else None
+    many = len(stage.plans) > 1
+    own = stage.latest if not many else None
+    value = value_text(own) if own and own.value is not None else None
     parts = [
         marked(html.Span(mark, className="mark"), aria_hidden="true"),
         html.Span(stage.label, className="label"),
         html.Span(f" ({state})" if state else " (not begun)", className="hidden"),
         html.Span(value, className="value") if value is not None else None,
-        html.Span(text, className="words"),
-        html.Ul([_plan_line(event) for event in stage.plans]) if len(stage.plans) > 1 else None,
+        html.Span(own.message, className="words") if own else None,
+        html.Ul([_plan_line(event) for event in stage.plans]) if many else None,
     ]
     line = html.Li(
         [part for part in parts if part is not None], className=f"stage {state or 'waiting'}"

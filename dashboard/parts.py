@@ -14,6 +14,7 @@ from plotly.graph_objects import Figure
 
 from advisor.errors import AdvisorError
 from advisor.model.base import Range
+from advisor.model.findings import Finding
 from advisor.units import format_ns
 
 Child = Component | str
@@ -95,6 +96,20 @@ def saving_text(saving: Range | None) -> str:
     if saving is None:
         return "cannot judge"
     return f"{format_ns(saving.mid)} ({format_ns(saving.low)} to {format_ns(saving.high)})"
+
+
+def worth_text(finding: Finding) -> str:
+    """What a finding is worth per step; where exposure is unknown, the kernel time it saves."""
+    kernel = kernel_saving(finding)
+    if finding.exposed_saving_ns is not None or kernel is None:
+        return saving_text(finding.exposed_saving_ns)
+    return f"cannot judge; of kernel time {saving_text(kernel)}"
+
+
+def kernel_saving(finding: Finding) -> Range | None:
+    """The largest kernel time that a generated kernel saves, None where none is priced."""
+    priced = (a.saving_ns for a in finding.alternatives if a.route == "generated_kernel")
+    return max((s for s in priced if s is not None), key=lambda s: s.mid, default=None)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Child]], caption: str) -> Component:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, dcc, html
 from dash.development.base_component import Component
@@ -30,16 +33,16 @@ from dashboard.parts import (
 CLOCKS = {"gpu_busy": "GPU time of the region", "step": "step time", "kernel": "kernel time"}
 
 
-def result_slot(context: Context, run: RunDirectory, plan_id: str | None) -> Component:
-    """The verdict on a plan, or on the whole set; its own store says which, for the redraw."""
-    scope = dcc.Store(id="proof-scope", data={"run": run.id, "plan": plan_id})
-    shown = html.Div(result(context, run, plan_id), id="proof-result", className="stack")
+def result_slot(context: Context, run: RunDirectory, plans: Sequence[str]) -> Component:
+    """The verdicts on plans, or on the whole set for none; its own store says which."""
+    scope = dcc.Store(id="proof-scope", data={"run": run.id, "plans": list(plans)})
+    shown = html.Div(result(context, run, plans), id="proof-result", className="stack")
     return html.Div([scope, shown])
 
 
-def details_slot(context: Context, run: RunDirectory, plan_id: str | None) -> Component:
-    """What the verdict rests on; empty for the whole set."""
-    return html.Div(details(context, run, plan_id), id="proof-details", className="stack")
+def details_slot(context: Context, run: RunDirectory, plans: Sequence[str]) -> Component:
+    """What the verdicts rest on; empty for the whole set."""
+    return html.Div(details(context, run, plans), id="proof-details", className="stack")
 
 
 def register(app: Dash, context: Context) -> None:
@@ -52,33 +55,34 @@ def register(app: Dash, context: Context) -> None:
         State("proof-scope", "data"),
         prevent_initial_call=True,
     )
-    def redraw(_generation: object, scope: dict[str, str | None]) -> object:
+    def redraw(_generation: object, scope: dict[str, Any]) -> object:
         try:
-            run = context.store.open(scope["run"] or "")
-            return result(context, run, scope["plan"]), details(context, run, scope["plan"])
+            run, plans = context.store.open(scope["run"]), scope["plans"]
+            return result(context, run, plans), details(context, run, plans)
         except AdvisorError as error:
             return error_state(error), []
 
 
-def result(context: Context, run: RunDirectory, plan_id: str | None) -> list[Component]:
-    """The verdict on one plan, or on the set where `plan_id` is None; nothing before applying."""
+def result(context: Context, run: RunDirectory, plans: Sequence[str]) -> list[Component]:
+    """The verdicts on these plans, or on the set where none is named; nothing before applying."""
     applied = context.applied(run)
     if applied is None:
         return []
-    if plan_id is None:
+    if not plans:
         return [_set(applied.set, applied)]
-    verdict = _of_plan(applied, plan_id)
-    return [_verdict(verdict)] if verdict else []
+    verdicts = [_of_plan(applied, plan_id) for plan_id in plans]
+    return [_verdict(verdict) for verdict in verdicts if verdict is not None]
 
 
-def details(context: Context, run: RunDirectory, plan_id: str | None) -> list[Component]:
-    """Source, resources, numerics and timings of one plan, as far as there are any."""
-    if plan_id is None:
-        return []
-    parts, applied = [_source(run.kernel(plan_id))], context.applied(run)
-    verdict = _of_plan(applied, plan_id) if applied else None
-    if verdict is not None:
-        parts += [_resources(verdict.resources), _numerics(verdict), _timings(verdict)]
+def details(context: Context, run: RunDirectory, plans: Sequence[str]) -> list[Component]:
+    """Source, resources, numerics and timings of these plans, as far as there are any."""
+    parts, applied = [], context.applied(run)
+    for plan_id in plans:
+        title = context.plan(run, plan_id).title
+        parts.append(_source(run.kernel(plan_id), title))
+        verdict = _of_plan(applied, plan_id) if applied else None
+        if verdict is not None:
+            parts += [_resources(verdict), _numerics(verdict), _timings(verdict)]
     return parts
 
 
@@ -104,17 +108,20 @@ def _set(result: SetVerdict, applied: Applied) -> Component:
     plans = [(p.title, VERDICT_WORDS[p.verdict], p.reason, _swapped(p)) for p in applied.plans]
     head = ("Plan", "Verdict", "Why", "Sites swapped")
     blocks.append(table(head, plans, "Verdicts of the plans"))
-    facts = (
-        ("Outputs agree", "", {True: "yes", False: "no", None: UNKNOWN}[result.outputs_agree]),
-        (
-            "Peak memory",
-            format_bytes(result.peak_memory_before_bytes),
-            format_bytes(result.peak_memory_after_bytes),
-        ),
+    measured = [row for row in _other_figures(result) if set(row[1:]) != {UNKNOWN}]
+    if measured:
+        blocks.append(table(("Also measured", "Before", "After"), measured, "Other figures"))
+    agree = {True: "; outputs agree", False: "; outputs differ", None: ""}[result.outputs_agree]
+    note = f"Applied {moment(applied.created)} on {applied.device}{agree}"
+    return section("Result", *blocks, note=note)
+
+
+def _other_figures(result: SetVerdict) -> tuple[tuple[str, str, str], ...]:
+    memory = (result.peak_memory_before_bytes, result.peak_memory_after_bytes)
+    return (
+        ("Peak memory", format_bytes(memory[0]), format_bytes(memory[1])),
         ("Compile time", format_ns(result.compile_before_ns), format_ns(result.compile_after_ns)),
     )
-    blocks.append(table(("Also measured", "Before", "After"), facts, "Other figures"))
-    return section("Result", *blocks, note=f"Applied {moment(applied.created)} on {applied.device}")
 
 
 def _verdict(verdict: PlanVerdict) -> Component:
@@ -124,8 +131,11 @@ def _verdict(verdict: PlanVerdict) -> Component:
     figure = figures.predicted_measured(verdict)
     if figure is not None:
         label = "Predicted and measured saving per step, with intervals"
-        blocks += [heading("Predicted against measured", 4), graph(figure, "scored", label)]
-    return section("Result", *blocks, note=f"Sites swapped: {_swapped(verdict)}")
+        blocks += [
+            heading("Predicted against measured", 4),
+            graph(figure, f"scored-{verdict.plan_id}", label),
+        ]
+    return section(f"Result: {verdict.title}", *blocks, note=f"Sites swapped: {_swapped(verdict)}")
 
 
 def _words(verdict: str, reason: str) -> Component:
@@ -153,15 +163,16 @@ def _comparisons(rows: list[tuple[str, Comparison]]) -> Component:
     return table(head, cells, "Before and after, interleaved in one process")
 
 
-def _source(source: str | None) -> Component:
+def _source(source: str | None, title: str) -> Component:
     if source is None:
         text = "The kernel is generated from the plan when the run is applied."
-        return section("Generated kernel", message("Not generated yet", text))
+        return section(f"Generated kernel: {title}", message("Not generated yet", text))
     code = dmc.CodeHighlight(code=source, language="python")
-    return section("Generated kernel", html.Div(code, id="kernel-source"))
+    return section(f"Generated kernel: {title}", html.Div(code, className="kernel-source"))
 
 
-def _resources(rows: tuple[KernelResources, ...]) -> Component:
+def _resources(verdict: PlanVerdict) -> Component:
+    rows = verdict.resources
     if not rows:
         text = "Nothing was compiled: see the result above for the reason."
         return section("Resources", message("No resources on record", text))
@@ -187,7 +198,7 @@ def _resources(rows: tuple[KernelResources, ...]) -> Component:
         "Occupancy, theoretical (limiter)",
     )
     return section(
-        "Resources on each GPU",
+        f"Resources on each GPU: {verdict.title}",
         table(head, cells, "Resources of the kernel"),
         note="Read from the compiled binaries; no GPU is needed for it.",
     )
@@ -195,7 +206,9 @@ def _resources(rows: tuple[KernelResources, ...]) -> Component:
 
 def _spills(resources: KernelResources) -> str:
     stored, loaded = resources.spill_store_bytes, resources.spill_load_bytes
-    if stored == 0 and loaded == 0:
+    if stored is None and loaded is None:
+        return UNKNOWN
+    if not stored and not loaded:
         return "none"
     return f"{format_bytes(stored)} stored, {format_bytes(loaded)} loaded"
 
@@ -219,7 +232,7 @@ def _numerics(verdict: PlanVerdict) -> Component:
     where = "on the GPU" if numerics.executed_on == "gpu" else "by Triton's interpreter"
     passed = sum(case.passed for case in numerics.cases)
     note = f"{passed} of {len(numerics.cases)} cases passed against float64, executed {where}."
-    return section("Numerics", table(head, cells, "Numeric cases"), note=note)
+    return section(f"Numerics: {verdict.title}", table(head, cells, "Numeric cases"), note=note)
 
 
 def _ulps(value: float | None) -> str:
@@ -254,5 +267,5 @@ def _timings(verdict: PlanVerdict) -> Component:
         "Host launch",
     )
     label = "Median time of the kernel and of its rivals, first shape"
-    chart = graph(figures.kernel_timing(verdict.timings[0]), "kernel-timing", label)
-    return section("Kernel timings", chart, table(head, cells, "Kernel timings"))
+    chart = graph(figures.kernel_timing(verdict.timings[0]), f"timing-{verdict.plan_id}", label)
+    return section(f"Kernel timings: {verdict.title}", chart, table(head, cells, "Kernel timings"))

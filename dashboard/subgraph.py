@@ -83,7 +83,7 @@ def elements(plan: FusionPlan) -> list[dict[str, Any]]:
 def component(plan: FusionPlan) -> Component:
     """The subgraph to look at; its label names the ops for screen readers."""
     view = cyto.Cytoscape(
-        id="subgraph",
+        id=f"subgraph-{plan.id}",
         elements=elements(plan),
         stylesheet=_STYLE,
         layout={"name": "preset", "fit": True, "padding": 24},

@@ -23,6 +23,7 @@ from dashboard.parts import (
     badge,
     figure_card,
     heading,
+    kernel_saving,
     message,
     plain_name,
     saving_text,
@@ -47,17 +48,26 @@ def layout(context: Context, run: str, finding: str) -> Component:
     directory = context.store.open(run)
     report = context.report(directory)
     found = find(report, finding)
-    parts: list[Component] = [_head(found)]
-    if found.plan_id is None:
+    plans = plans_of(found)
+    head, why = _head(found), [_evidence(found), _where(found), _alternatives(found)]
+    if not plans:
         text = f"This finding has no generated kernel. What to do: {found.action}"
-        parts.append(section("Apply", message("Nothing to apply from here", text)))
-        parts += [_evidence(found), _where(found), _alternatives(found)]
-    else:
-        plan = context.plan(directory, found.plan_id)
-        parts += [panel(context, directory, found.id), result_slot(context, directory, plan.id)]
-        parts += [_plan(plan), _evidence(found), _where(found), _alternatives(found)]
-        parts.append(details_slot(context, directory, plan.id))
-    return frame(directory, report, "", *parts)
+        nothing = section("Apply", message("Nothing to apply from here", text))
+        return frame(directory, report, "", head, nothing, *why)
+    parts = [
+        panel(context, directory, found.id),
+        result_slot(context, directory, plans),
+        *(_plan(context.plan(directory, name)) for name in plans),
+        *why,
+        details_slot(context, directory, plans),
+    ]
+    return frame(directory, report, "", head, *parts)
+
+
+def plans_of(finding: Finding) -> tuple[str, ...]:
+    """Ids of the plans of a finding, its main one first: one finding may need several kernels."""
+    others = (name for option in finding.alternatives for name in option.plan_ids)
+    return tuple(dict.fromkeys((*((finding.plan_id,) if finding.plan_id else ()), *others)))
 
 
 def find(report: Report, finding_id: str) -> Finding:
@@ -84,6 +94,7 @@ def _head(finding: Finding) -> Component:
             interval,
             "Difference of the step on its critical path before and after the change.",
         ),
+        *_kernel_card(finding),
         figure_card("Sites", f"{len(finding.locations)}" if finding.locations else "not located"),
         figure_card("Rule", finding.rule, f"evidence {finding.provenance}"),
     ]
@@ -95,6 +106,14 @@ def _head(finding: Finding) -> Component:
         ],
         className="stack",
     )
+
+
+def _kernel_card(finding: Finding) -> list[Component]:
+    saving = kernel_saving(finding)
+    if saving is None:
+        return []
+    note = f"{format_ns(saving.low)} to {format_ns(saving.high)}, all sites, per step"
+    return [figure_card("Kernel time saved, predicted", format_ns(saving.mid), note)]
 
 
 def _evidence(finding: Finding) -> Component:
@@ -116,7 +135,9 @@ def _value(key: str, value: float | int | str | None) -> str:
         return value or "unknown"
     if key.endswith("_ns"):
         return format_ns(value)
-    return format_bytes(value) if key.endswith("_bytes") else f"{value:,.6g}"
+    if "bytes" in key.split("_"):
+        return format_bytes(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
 def _where(finding: Finding) -> Component:
@@ -156,7 +177,7 @@ def _plan(plan: FusionPlan) -> Component:
     note = f"{len(plan.ops)} ops, {len(plan.sites)} sites, plan {plan.id}"
     if guards:
         blocks.append(dmc.Text(f"Guards: {'; '.join(guards)}.", size="sm", c="dimmed"))
-    return section("The fusion", *blocks, note=note)
+    return section(f"The fusion: {plan.title}", *blocks, note=note)
 
 
 def _alternatives(finding: Finding) -> Component:

@@ -12,7 +12,7 @@ from advisor.store.directory import RunDirectory
 from dashboard.context import Context
 from dashboard.page import Page, finding_path
 from dashboard.pages.frame import frame
-from dashboard.parts import grid, message, saving_text, section
+from dashboard.parts import grid, kernel_saving, message, section, worth_text
 
 _COLUMNS: tuple[dict[str, Any], ...] = (
     {"field": "rank", "headerName": "#", "maxWidth": 70, "minWidth": 60, "filter": False},
@@ -56,14 +56,14 @@ def layout(context: Context, run: str) -> Component:
 
 
 def ranked(findings: tuple[Finding, ...]) -> list[Finding]:
-    """Largest exposed saving first; what cannot be judged comes last."""
-    return sorted(
-        findings,
-        key=lambda f: (
-            f.exposed_saving_ns is None,
-            -(f.exposed_saving_ns.mid if f.exposed_saving_ns else 0),
-        ),
-    )
+    """Largest exposed saving first; what cannot be judged follows, by the kernel time it saves."""
+    return sorted(findings, key=_rank)
+
+
+def _rank(finding: Finding) -> tuple[bool, int]:
+    exposed = finding.exposed_saving_ns
+    worth = exposed or kernel_saving(finding)
+    return exposed is None, -(worth.mid if worth else 0)
 
 
 def _row(run: RunDirectory, rank: int, finding: Finding) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _row(run: RunDirectory, rank: int, finding: Finding) -> dict[str, Any]:
         "title": finding.title,
         "href": finding_path(run.id, finding.id),
         "saving_ns": saving.mid if saving else None,
-        "saving_ns_text": saving_text(saving),
+        "saving_ns_text": worth_text(finding),
         "kind": finding.kind,
         "provenance": finding.provenance,
         "sites": len(finding.locations) or None,

@@ -25,6 +25,7 @@ from dashboard.parts import (
     saving_text,
     section,
     table,
+    worth_text,
 )
 from dashboard.proof import details_slot, result_slot
 
@@ -50,8 +51,8 @@ def layout(context: Context, run: str) -> Component:
         _cards(report),
         _actions(directory, report),
         panel(context, directory),
-        result_slot(context, directory, None),
-        details_slot(context, directory, None),
+        result_slot(context, directory, ()),
+        details_slot(context, directory, ()),
         html.Div([_savings(report), _kernels(report)], className="grid-2"),
         _metrics(report),
         _warnings(report),
@@ -98,7 +99,7 @@ def _actions(run: RunDirectory, report: Report) -> Component:
                 html.Div(
                     [
                         dmc.Text(finding.action, size="sm"),
-                        badge(saving_text(finding.exposed_saving_ns), "blue"),
+                        badge(worth_text(finding), "blue"),
                     ],
                 ),
             ]

@@ -161,7 +161,7 @@ def test_from_the_list_to_an_applied_plan_and_back(
         expect(state(page, "done")).to_contain_text("1 of 1 plans kept")
         expect(stage(page, "done", "done")).to_be_visible()
         expect(page.locator("#proof-result")).to_contain_text("Kept")
-        expect(page.locator("#kernel-source")).to_contain_text("tl.rsqrt")
+        expect(page.locator(".kernel-source")).to_contain_text("tl.rsqrt")
         expect(page.locator("#proof-details")).to_contain_text("75.0 % (registers)")
         page.get_by_role("button", name="Revert").click()
         expect(page.locator("#job-status")).to_contain_text("The run is as it was profiled.")
@@ -279,7 +279,7 @@ def test_dark_phone_and_missing_pages(
     with opened(browser, **phone) as page:
         page.set_viewport_size({"width": 390, "height": 800})
         page.goto(served.url(finding_path(run.id, "row-program-1")))
-        expect(page.locator("#kernel-source")).to_contain_text("tl.rsqrt")
+        expect(page.locator(".kernel-source")).to_contain_text("tl.rsqrt")
         assert page.evaluate("document.documentElement.scrollWidth") <= 391
         assert page.evaluate("document.documentElement.dataset.mantineColorScheme") == "dark"
         page.goto(served.url("/run/absent"))
