@@ -88,10 +88,14 @@ def dataflow(graph: Graph) -> Dataflow:
     _order_writes(graph, nodes, parents, resolve_base=lambda v: resolve(v)[0])
     ancestors, descendants = _reach(compute, index, parents)
     return Dataflow(
-        graph=graph, nodes=nodes, index=index, ancestors=ancestors, descendants=descendants,
+        graph=graph,
+        nodes=nodes,
+        index=index,
+        ancestors=ancestors,
+        descendants=descendants,
         uses={value: tuple(found) for value, found in uses.items()},
         escapes_graph=frozenset(resolve(value)[0] for value in graph.outputs),
-    )  # fmt: skip
+    )
 
 
 def _order_writes(

@@ -81,11 +81,16 @@ class Advice:
         """The plans as a report lists them."""
         return tuple(
             PlanSummary(
-                id=p.id, title=p.title, rule=p.rule, family=p.family, phase=p.phase, sites=len(p.sites),
+                id=p.id,
+                title=p.title,
+                rule=p.rule,
+                family=p.family,
+                phase=p.phase,
+                sites=len(p.sites),
                 saving_ns=p.prediction.saving_ns if p.prediction else None,
             )
             for p in self.plans
-        )  # fmt: skip
+        )
 
 
 def advise(graphs: Sequence[PricedGraph], situation: Situation) -> Advice:
@@ -124,11 +129,12 @@ def _places(facts: _Facts, found: RowPrograms) -> list[Place]:
     pairs = zip(found.whole, found.cores, strict=True)
     return [
         Place(
-            facts, canonical_program(facts.flow, whole),
+            facts,
+            canonical_program(facts.flow, whole),
             canonical_program(facts.flow, core) if core else None,
         )
         for whole, core in pairs
-    ]  # fmt: skip
+    ]
 
 
 def _overlapping(places: Sequence[Place]) -> list[list[Place]]:
@@ -318,14 +324,19 @@ class _Family:
         ops = max(len(site.nodes) for plan in best for site in plan.sites)
         exposed, exposure = _exposed(prediction, self._launches_saved(best), self.situation)
         return Finding(
-            id=f"row-program-{main.id[:10]}", rule=main.rule, kind="opportunity",
+            id=f"row-program-{main.id[:10]}",
+            rule=main.rule,
+            kind="opportunity",
             title=f"{main.title} in {ops} separate ops, {count} site{'s' if count > 1 else ''}",
             exposed_saving_ns=exposed,
             evidence=(*self._evidence(prediction, best), exposure, *self._reasons()),
-            members=self._members(best), provenance="exact",
-            action=_action(best, count), alternatives=_alternatives(best, priced, self.situation),
-            plan_id=main.id, locations=tuple(dict.fromkeys(p.whole.site.location for p in self.places)),
-        )  # fmt: skip
+            members=self._members(best),
+            provenance="exact",
+            action=_action(best, count),
+            alternatives=_alternatives(best, priced, self.situation),
+            plan_id=main.id,
+            locations=tuple(dict.fromkeys(p.whole.site.location for p in self.places)),
+        )
 
     def _evidence(self, prediction: Prediction, best: Sequence[FusionPlan]) -> list[Evidence]:
         site = best[0].sites[0]
@@ -345,7 +356,10 @@ class _Family:
                     f"{format_bytes(prediction.bytes_after)} moved per step after fusing,"
                     f" {format_bytes(prediction.bytes_before)} before"
                 ),
-                values={"bytes_before": prediction.bytes_before, "bytes_after": prediction.bytes_after},
+                values={
+                    "bytes_before": prediction.bytes_before,
+                    "bytes_after": prediction.bytes_after,
+                },
             ),
             Evidence(
                 kind="time",
@@ -355,11 +369,12 @@ class _Family:
                     f" {self.situation.calibration.provenance} calibration)"
                 ),
                 values={
-                    "before_ns": prediction.before_ns.mid, "after_ns": prediction.after_ns.mid,
+                    "before_ns": prediction.before_ns.mid,
+                    "after_ns": prediction.after_ns.mid,
                     "kernel_saving_ns": prediction.saving_ns.mid,
                 },
             ),
-        ]  # fmt: skip
+        ]
 
     def _reasons(self) -> list[Evidence]:
         """Why the neighbours stay out, the commonest reasons first."""
@@ -461,7 +476,8 @@ def _alternatives(
     if situation.eager:
         found.append(
             Alternative(
-                route="compile_region", text="torch.compile fuses the same ops; apply measures both against each other",
+                route="compile_region",
+                text="torch.compile fuses the same ops; apply measures both against each other",
             )
-        )  # fmt: skip
+        )
     return tuple(found)

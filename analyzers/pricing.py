@@ -22,10 +22,19 @@ from analyzers.activities import NONE, activities, step_of
 from analyzers.dataflow import Dataflow
 
 _KINETO_DTYPES = {
-    "float": "float32", "double": "float64", "c10::BFloat16": "bfloat16", "c10::Half": "float16",
-    "long int": "int64", "long": "int64", "int": "int32", "short": "int16", "short int": "int16",
-    "unsigned char": "uint8", "signed char": "int8", "bool": "bool",
-}  # fmt: skip
+    "float": "float32",
+    "double": "float64",
+    "c10::BFloat16": "bfloat16",
+    "c10::Half": "float16",
+    "long int": "int64",
+    "long": "int64",
+    "int": "int32",
+    "short": "int16",
+    "short int": "int16",
+    "unsigned char": "uint8",
+    "signed char": "int8",
+    "bool": "bool",
+}
 
 OpKey = tuple[str, tuple[tuple[str, tuple[int | str, ...]], ...]]
 
@@ -68,10 +77,15 @@ class Price:
 
 @dataclass(frozen=True)
 class PriceList:
-    """Units of one graph; `by_node` indexes them."""
+    """Units of one graph; `by_node` indexes them.
+
+    `fused` units swallow nodes that the compiler's provenance does not name: a group that has a unit
+    then has no unpriced nodes.
+    """
 
     units: tuple[Unit, ...]
     by_node: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    fused: bool = False
 
     def price(self, flow: Dataflow, members: Iterable[str]) -> Price:
         """The price of a group of nodes (views cost nothing and are not asked for)."""
@@ -82,17 +96,18 @@ class PriceList:
             unit for unit in units if any(_computes(flow, n) for n in unit.nodes - group)
         )
         priced = {name for unit in units for name in unit.nodes}
-        return Price(units, shared, frozenset(group - priced))
+        unpriced = frozenset() if self.fused and units else frozenset(group - priced)
+        return Price(units, shared, unpriced)
 
 
-def price_list(units: Iterable[Unit]) -> PriceList:
+def price_list(units: Iterable[Unit], *, fused: bool = False) -> PriceList:
     """Index units by the nodes they compute."""
     held = tuple(units)
     index: dict[str, list[int]] = {}
     for position, unit in enumerate(held):
         for name in unit.nodes:
             index.setdefault(name, []).append(position)
-    return PriceList(held, {name: tuple(found) for name, found in index.items()})
+    return PriceList(held, {name: tuple(found) for name, found in index.items()}, fused)
 
 
 def _computes(flow: Dataflow, name: str) -> bool:
@@ -136,7 +151,7 @@ def compiled_prices(
             [step[position] for step in steps] if aligned else [t for step in steps for t in step]
         )
         units.append(Unit(name, nodes & known, round(median(times)), 1))
-    return price_list(units)
+    return price_list(units, fused=True)
 
 
 def _source_ops(graph: Graph) -> list[list[Node]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from advisor.codegen.abi import default_config, grid_size
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
 from advisor.model.base import Range
 from advisor.model.graph import node_of
+from advisor.model.launch import default_config, grid_size
 from advisor.model.optable import item_bytes, spec_of
 from advisor.model.plan import FusionPlan, Site, Space
 from advisor.model.sizes import Size, product
@@ -41,9 +41,14 @@ def program_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibratio
         flops += spec.flops * _elements(space, site)
         special += spec.special * _elements(space, site)
     cost = kernel_time(
-        gpu, calibration, bytes_moved=site_bytes(plan, site), flops=flops, special=special,
-        programs=grid_size(default_config(site.columns), site.rows), resident_programs=gpu.sm_count * 8,
-    )  # fmt: skip
+        gpu,
+        calibration,
+        bytes_moved=site_bytes(plan, site),
+        flops=flops,
+        special=special,
+        programs=grid_size(default_config(site.columns), site.rows),
+        resident_programs=gpu.sm_count * 8,
+    )
     return cost.scaled(site.executions)
 
 

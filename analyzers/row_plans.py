@@ -49,10 +49,18 @@ class Program:
     def as_plan(self, identity: str, title: str, phase: str) -> FusionPlan:
         """This program as a plan with one site."""
         return FusionPlan(
-            id=identity, rule=RULE, title=title, family="row_program", phase=phase or "inference",  # type: ignore[arg-type]
-            row_axes=self.row_axes, inputs=self.inputs, ops=self.ops, outputs=self.outputs,
-            guards=_guards(self.inputs), sites=(self.site,),
-        )  # fmt: skip
+            id=identity,
+            rule=RULE,
+            title=title,
+            family="row_program",
+            phase=phase or "inference",  # type: ignore[arg-type]
+            row_axes=self.row_axes,
+            inputs=self.inputs,
+            ops=self.ops,
+            outputs=self.outputs,
+            guards=_guards(self.inputs),
+            sites=(self.site,),
+        )
 
 
 def canonical_program(flow: Dataflow, group: Group) -> Program:
@@ -120,8 +128,10 @@ class _Canonical:
         return Program(
             row_axes=row_axes,
             inputs=tuple(self._input(bound, f"in{i}") for i, bound in enumerate(bounds)),
-            ops=tuple(self.ops.values()), outputs=outputs, site=self._site(bounds, tuple(ordered)),
-        )  # fmt: skip
+            ops=tuple(self.ops.values()),
+            outputs=outputs,
+            site=self._site(bounds, tuple(ordered)),
+        )
 
     def _hash(self, name: str) -> str:
         node = self.flow.nodes[name]
@@ -157,9 +167,13 @@ class _Canonical:
                 args.append(arg)
         spans = self._spans(self.space.spans[node.value()])
         op = PlanOp(
-            name=f"v{len(self.ops)}", op=node.op, args=tuple(args), dtype=node.outputs[0].dtype,
-            space=space_of(spans), attributes=_program_attributes(node.op, node.attributes),
-        )  # fmt: skip
+            name=f"v{len(self.ops)}",
+            op=node.op,
+            args=tuple(args),
+            dtype=node.outputs[0].dtype,
+            space=space_of(spans),
+            attributes=_program_attributes(node.op, node.attributes),
+        )
         self.ops[name] = op
         return op
 
@@ -188,10 +202,15 @@ class _Canonical:
             for bound in bounds
         )
         return Site(
-            graph=self.flow.graph.id, nodes=self.group.members, inputs=tuple(b.value for b in bounds),
-            outputs=outputs, row_sizes=tuple(sizes[:-1]), columns=sizes[-1], input_strides=strides,
+            graph=self.flow.graph.id,
+            nodes=self.group.members,
+            inputs=tuple(b.value for b in bounds),
+            outputs=outputs,
+            row_sizes=tuple(sizes[:-1]),
+            columns=sizes[-1],
+            input_strides=strides,
             location=self._location(),
-        )  # fmt: skip
+        )
 
     def _hint(self, size: Size) -> int:
         total = size.coefficient

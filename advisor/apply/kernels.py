@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from advisor.codegen import KernelSource, LaunchConfig, render
+from advisor.codegen import KernelSource, render
 from advisor.errors import InvalidRecordError
+from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.store.files import write_atomic
 

@@ -21,6 +21,7 @@ from torch._higher_order_ops.triton_kernel_wrap import (
 from advisor.apply.kernels import ReadyKernel
 from advisor.codegen import abi
 from advisor.errors import IllegalFusionError
+from advisor.model.launch import grid_size
 from advisor.model.plan import FusionPlan, Site
 
 
@@ -143,7 +144,7 @@ def _insert_call(
         {
             "kernel_idx": kernel_side_table.add_kernel(swap.kernel.function),
             "constant_args_idx": kernel_side_table.add_constant_args(constants),
-            "grid": [(abi.grid_size(config, site.rows), 1, 1)],
+            "grid": [(grid_size(config, site.rows), 1, 1)],
             "tma_descriptor_metadata": {},
             "kwargs": arguments,
             "tensors_to_clone": list(names),

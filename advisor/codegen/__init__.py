@@ -1,6 +1,5 @@
 """From a checked plan to Triton source: deterministic text, with neither torch nor triton imported."""
 
-from advisor.codegen.abi import LaunchConfig, candidate_configs, default_config
 from advisor.codegen.row_program import KernelSource, render
 
-__all__ = ["KernelSource", "LaunchConfig", "candidate_configs", "default_config", "render"]
+__all__ = ["KernelSource", "render"]

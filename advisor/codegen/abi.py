@@ -7,28 +7,12 @@ input needs them), the strides of inputs that are not dense, then the compile-ti
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from advisor.codegen.expressions import POINTER_TYPES
+from advisor.model.launch import LaunchConfig, next_power_of_two
 from advisor.model.plan import FusionPlan, PlanInput
 
 CONSTEXPRS = ("BLOCK_ROWS", "BLOCK_COLUMNS", "EVEN_ROWS", "EVEN_COLUMNS")
-# Elements of one tile that a thread holds; below, latency is exposed, above, registers run out.
-MIN_ELEMENTS_PER_THREAD, MAX_ELEMENTS_PER_THREAD = 4, 64
-MAX_TILE_ELEMENTS = 1 << 16
-
-
-@dataclass(frozen=True)
-class LaunchConfig:
-    """Rows per program and warps per program: what may vary without changing the result."""
-
-    block_rows: int = 1
-    num_warps: int = 4
-    num_stages: int = 1
-
-    def label(self) -> str:
-        """The configuration as text: `rows=1 warps=4`."""
-        return f"rows={self.block_rows} warps={self.num_warps}"
 
 
 def needs_axes(plan: FusionPlan) -> bool:
@@ -96,49 +80,9 @@ def constexpr_arguments(config: LaunchConfig, rows: int, columns: int) -> dict[s
     }
 
 
-def grid_size(config: LaunchConfig, rows: int) -> int:
-    """Programs launched."""
-    return -(-rows // config.block_rows)
-
-
 def triton_signature(plan: FusionPlan) -> dict[str, str]:
     """Parameter types for compile-only: pointers, 32-bit integers, constants."""
     pointers = [*(i.dtype for i in plan.inputs), *(o.dtype for o in plan.outputs)]
     signature = {n: POINTER_TYPES[d] for n, d in zip(tensor_names(plan), pointers, strict=True)}
     signature |= dict.fromkeys(scalar_names(plan), "i32")
     return signature | dict.fromkeys(CONSTEXPRS, "constexpr")
-
-
-def candidate_configs(columns: int) -> tuple[LaunchConfig, ...]:
-    """Configurations worth sizing and timing for a row length, the likeliest first."""
-    block = next_power_of_two(columns)
-    found = [
-        LaunchConfig(block_rows=rows, num_warps=warps)
-        for rows in (1, 2, 4, 8, 16)
-        for warps in (1, 2, 4, 8, 16, 32)
-        if rows * block <= MAX_TILE_ELEMENTS
-        and MIN_ELEMENTS_PER_THREAD <= rows * block / (32 * warps) <= MAX_ELEMENTS_PER_THREAD
-    ]
-    if not found:
-        found = [LaunchConfig(block_rows=1, num_warps=1 if block <= 128 else 32)]
-    return tuple(sorted(found, key=lambda c: _distance(c, block)))
-
-
-def default_config(columns: int) -> LaunchConfig:
-    """What is launched where nothing could be timed."""
-    return candidate_configs(columns)[0]
-
-
-def _distance(config: LaunchConfig, block: int) -> tuple[float, int]:
-    """Prefer 16 elements a thread (two 16-byte loads of bf16) and tiles of about 4 Ki elements."""
-    per_thread = config.block_rows * block / (32 * config.num_warps)
-    tile = config.block_rows * block
-    return (
-        abs(per_thread.as_integer_ratio()[0].bit_length() - 5) + abs(tile.bit_length() - 13) / 2,
-        config.num_warps,
-    )
-
-
-def next_power_of_two(value: int) -> int:
-    """The smallest power of two that is at least `value` (at least 1)."""
-    return 1 << max(value - 1, 0).bit_length()

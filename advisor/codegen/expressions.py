@@ -77,17 +77,34 @@ REDUCTIONS: dict[str, Spelling] = {
     ),
 }
 IDENTITY: dict[str, str] = {
-    "sum": "0.0", "mean": "0.0", "amax": 'float("-inf")', "amin": 'float("inf")',
-}  # fmt: skip
+    "sum": "0.0",
+    "mean": "0.0",
+    "amax": 'float("-inf")',
+    "amin": 'float("inf")',
+}
 
 TRITON_DTYPES: dict[str, str] = {
-    "bool": "tl.int1", "uint8": "tl.uint8", "int8": "tl.int8", "int16": "tl.int16", "int32": "tl.int32",
-    "int64": "tl.int64", "float16": "tl.float16", "bfloat16": "tl.bfloat16", "float32": "tl.float32",
-}  # fmt: skip
+    "bool": "tl.int1",
+    "uint8": "tl.uint8",
+    "int8": "tl.int8",
+    "int16": "tl.int16",
+    "int32": "tl.int32",
+    "int64": "tl.int64",
+    "float16": "tl.float16",
+    "bfloat16": "tl.bfloat16",
+    "float32": "tl.float32",
+}
 POINTER_TYPES: dict[str, str] = {
-    "bool": "*i1", "uint8": "*u8", "int8": "*i8", "int16": "*i16", "int32": "*i32", "int64": "*i64",
-    "float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32",
-}  # fmt: skip
+    "bool": "*i1",
+    "uint8": "*u8",
+    "int8": "*i8",
+    "int16": "*i16",
+    "int32": "*i32",
+    "int64": "*i64",
+    "float16": "*fp16",
+    "bfloat16": "*bf16",
+    "float32": "*fp32",
+}
 
 # Device functions for what Triton's portable namespace lacks. Errors are relative, in float32.
 HELPERS: dict[str, str] = {
@@ -146,4 +163,4 @@ def power(a, b):
     signed = tl.where(a < 0, negative, size)
     return tl.where((b + 0.0 * size == 0.0) | (a == 1.0), 1.0, signed)
 ''',
-}  # fmt: skip
+}

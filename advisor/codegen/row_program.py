@@ -181,9 +181,11 @@ class _Body:
         if item.dense:
             space = (any(item.spans[:-1]), item.spans[-1])
             return {
-                (True, True): f"{item.name} + row_start + columns", (True, False): f"{item.name} + rows",
-                (False, True): f"{item.name} + columns", (False, False): item.name,
-            }[space]  # fmt: skip
+                (True, True): f"{item.name} + row_start + columns",
+                (True, False): f"{item.name} + rows",
+                (False, True): f"{item.name} + columns",
+                (False, False): item.name,
+            }[space]
         terms = [item.name]
         for axis, name in abi.stride_names(item):
             index = (

@@ -147,9 +147,14 @@ def _measured(
     result, before, after = _judge_set(bench, best, kept, run, emit)
     verdicts = tuple(_verdict(item, trials, result, report, bench) for item in found.values())
     return Applied(
-        created=_now(), device=torch.cuda.get_device_name(), versions=versions(), plans=verdicts, set=result,
-        metrics_before=before, metrics_after=after,
-    )  # fmt: skip
+        created=_now(),
+        device=torch.cuda.get_device_name(),
+        versions=versions(),
+        plans=verdicts,
+        set=result,
+        metrics_before=before,
+        metrics_after=after,
+    )
 
 
 def _gain(trial: Trial) -> int:
@@ -219,12 +224,20 @@ def _judge_set(
     before = bench.metrics(bench.compiled, run.path / "trace_before.json.gz")
     after = bench.metrics(best, run.path / "trace_after.json.gz")
     verdict = SetVerdict(
-        verdict="kept" if judgement.keep else "reverted", reason=judgement.reason,
-        plans=tuple(kept) if judgement.keep else (), against_eager=eager, against_compiled=compiled, gpu_time=gpu,
-        outputs_agree=agree, output_error=error, baseline_error=baseline,
-        peak_memory_before_bytes=bench.peak_memory(bench.compiled), peak_memory_after_bytes=bench.peak_memory(best),
-        compile_before_ns=bench.compiled.compile_ns, compile_after_ns=best.compile_ns,
-    )  # fmt: skip
+        verdict="kept" if judgement.keep else "reverted",
+        reason=judgement.reason,
+        plans=tuple(kept) if judgement.keep else (),
+        against_eager=eager,
+        against_compiled=compiled,
+        gpu_time=gpu,
+        outputs_agree=agree,
+        output_error=error,
+        baseline_error=baseline,
+        peak_memory_before_bytes=bench.peak_memory(bench.compiled),
+        peak_memory_after_bytes=bench.peak_memory(best),
+        compile_before_ns=bench.compiled.compile_ns,
+        compile_after_ns=best.compile_ns,
+    )
     return verdict, before, after
 
 
@@ -253,13 +266,21 @@ def _verdict(
         else ""
     )
     return PlanVerdict(
-        plan_id=plan.id, title=plan.title, verdict=verdict, reason=reason + together, sites_expected=len(plan.sites),
+        plan_id=plan.id,
+        title=plan.title,
+        verdict=verdict,
+        reason=reason + together,
+        sites_expected=len(plan.sites),
         sites_swapped=best.swapped.get(plan.id) if best is not None else None,
         predicted_ns=plan.prediction.saving_ns if plan.prediction else None,
-        measured=_like_for_like(item, best, report), region=best.comparison if best is not None else None,
-        block_rows=item.config.block_rows if item.config else None, num_warps=item.config.num_warps if item.config else None,
-        numerics=item.numerics, resources=item.resources, timings=tuple(item.timings),
-    )  # fmt: skip
+        measured=_like_for_like(item, best, report),
+        region=best.comparison if best is not None else None,
+        block_rows=item.config.block_rows if item.config else None,
+        num_warps=item.config.num_warps if item.config else None,
+        numerics=item.numerics,
+        resources=item.resources,
+        timings=tuple(item.timings),
+    )
 
 
 def _like_for_like(item: Candidate, best: Trial | None, report: Report) -> Comparison | None:
@@ -277,9 +298,13 @@ def _like_for_like(item: Candidate, best: Trial | None, report: Report) -> Compa
     ]
     low, mid, high = (round(gain * count) for gain in gains)
     return Comparison(
-        before=_scaled(before, count), after=_scaled(after, count), gain_low_ns=low, gain_mid_ns=mid, gain_high_ns=high,
+        before=_scaled(before, count),
+        after=_scaled(after, count),
+        gain_low_ns=low,
+        gain_mid_ns=mid,
+        gain_high_ns=high,
         clock="kernel",
-    )  # fmt: skip
+    )
 
 
 def _scaled(timing: Timing, count: float) -> Timing:
@@ -311,22 +336,30 @@ def _unmeasured(
     )
     verdicts = tuple(
         PlanVerdict(
-            plan_id=item.plan.id, title=item.plan.title, verdict="refused" if item.refused else "not_measured",
-            reason=item.refused or NEEDS_GPU, sites_expected=len(item.plan.sites),
-            sites_swapped=swapped.get(item.plan.id), predicted_ns=item.plan.prediction.saving_ns if item.plan.prediction else None,
-            numerics=item.numerics, resources=item.resources,
+            plan_id=item.plan.id,
+            title=item.plan.title,
+            verdict="refused" if item.refused else "not_measured",
+            reason=item.refused or NEEDS_GPU,
+            sites_expected=len(item.plan.sites),
+            sites_swapped=swapped.get(item.plan.id),
+            predicted_ns=item.plan.prediction.saving_ns if item.plan.prediction else None,
+            numerics=item.numerics,
+            resources=item.resources,
         )
         for item in found.values()
-    )  # fmt: skip
+    )
     emit("decide", "running", message=NEEDS_GPU)
     verdict: Verdict = (
         "not_measured" if any(v.verdict == "not_measured" for v in verdicts) else "refused"
     )
     reason = NEEDS_GPU if verdict == "not_measured" else "every plan was refused"
     return Applied(
-        created=_now(), device="no GPU", versions=versions(), plans=verdicts,
+        created=_now(),
+        device="no GPU",
+        versions=versions(),
+        plans=verdicts,
         set=SetVerdict(verdict=verdict, reason=reason, plans=()),
-    )  # fmt: skip
+    )
 
 
 def _swap_in_captured(

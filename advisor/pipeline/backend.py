@@ -10,15 +10,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torch import fx
 from torch._inductor.compile_fx import compile_fx_inner
 
 from advisor import __version__
-from advisor.apply.kernels import ReadyKernel
+from advisor.apply.kernels import ReadyKernel, load_kernel
 from advisor.apply.rewrite import Outcome, Swap, rewrite
+from advisor.errors import UsageError
+from advisor.hardware.folders import cache_folder
 from advisor.model.base import Phase
+from advisor.model.graph import Graph
+from advisor.model.launch import LaunchConfig
+from advisor.store import RunDirectory
 from analyzers.dataflow import dataflow
 from analyzers.row_plans import MAX_REGISTER_COLUMNS, Program, canonical_program
 from analyzers.row_programs import find_row_programs
@@ -60,7 +66,7 @@ def plan_backend(
     return backend_with(HookPass(hook, cache_key(kernels)), inner, **EXACT_LAYOUT)
 
 
-def choose_swaps(graph: Any, kernels: Sequence[ReadyKernel]) -> list[Swap]:
+def choose_swaps(graph: Graph, kernels: Sequence[ReadyKernel]) -> list[Swap]:
     """The sites of a graph whose program is that of a kernel; a node is used once, earlier kernels first."""
     flow, found = dataflow(graph), find_row_programs(graph)
     groups = [
@@ -91,3 +97,44 @@ def cache_key(kernels: Sequence[ReadyKernel]) -> str:
     """A hash of everything that decides what the pass does."""
     parts = [__version__, *(kernel.key() for kernel in kernels)]
     return "fusion-advisor-" + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+
+def fusion_advisor(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], *, options: dict[str, Any] | None = None
+) -> Any:
+    """`torch.compile(model, backend="fusion_advisor", options={"run": "runs/x"})`.
+
+    Compiles with the plans that `apply` kept in that run. Plans are data: they are checked again and their
+    kernels regenerated; nothing of the run directory is executed. Raises `UsageError` without a run, or if
+    nothing was applied to it.
+    """
+    where = (options or {}).get("run")
+    if where is None:
+        raise UsageError(
+            "the fusion_advisor backend needs a run",
+            remedy='torch.compile(model, backend="fusion_advisor", options={"run": "runs/x"})',
+        )
+    return plan_backend(kept_kernels(RunDirectory.at(Path(where))), SwapLog())(gm, example_inputs)
+
+
+def kept_kernels(run: RunDirectory) -> list[ReadyKernel]:
+    """The kernels that `apply` kept in a run, in the order in which they claim their sites."""
+    applied = run.applied()
+    if applied is None or applied.set.verdict != "kept":
+        raise UsageError(
+            "no plan is kept in this run",
+            where=str(run.path),
+            remedy="`fusion-advisor apply` it first",
+        )
+    launches = {verdict.plan_id: verdict for verdict in applied.plans}
+    found = []
+    for plan_id in applied.set.plans:
+        verdict = launches[plan_id]
+        config = LaunchConfig(block_rows=verdict.block_rows or 1, num_warps=verdict.num_warps or 4)
+        found.append(load_kernel(run.plan(plan_id), generated_folder(), config))
+    return found
+
+
+def generated_folder() -> Path:
+    """Where regenerated kernels are written for this process: outside every run."""
+    return cache_folder() / "kernels"

@@ -12,10 +12,11 @@ from pathlib import Path
 import torch
 
 from advisor.apply.kernels import ReadyKernel, load_kernel, write_source
-from advisor.codegen import KernelSource, LaunchConfig, abi, candidate_configs, default_config
+from advisor.codegen import KernelSource, abi
 from advisor.errors import AdvisorError, IllegalFusionError
 from advisor.hardware.gpu import Gpu
 from advisor.model.applied import KernelResources, KernelTiming, Numerics
+from advisor.model.launch import LaunchConfig, candidate_configs, default_config
 from advisor.model.plan import FusionPlan
 from advisor.store import RunDirectory
 from advisor.units import format_ns
@@ -117,10 +118,15 @@ def _request(item: Candidate, config: LaunchConfig) -> ResourceRequest:
         *(name for name, value in scalars.items() if value % 16 == 0),
     )
     return ResourceRequest(
-        source=str(item.path), kernel=item.source.kernel, signature={n: t for n, t in abi.triton_signature(plan).items() if t != "constexpr"},
-        constexprs=dict(abi.constexpr_arguments(config, site.rows, site.columns)), aligned=aligned,
-        num_warps=config.num_warps, num_stages=config.num_stages, config=config.label(),
-    )  # fmt: skip
+        source=str(item.path),
+        kernel=item.source.kernel,
+        signature={n: t for n, t in abi.triton_signature(plan).items() if t != "constexpr"},
+        constexprs=dict(abi.constexpr_arguments(config, site.rows, site.columns)),
+        aligned=aligned,
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+        config=config.label(),
+    )
 
 
 def check_regions(

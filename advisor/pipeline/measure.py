@@ -19,6 +19,7 @@ from advisor.verify.statistics import compare
 from advisor.verify.timing import time_steps
 from analyzers.metrics import gpu_busy_by_range, trace_metrics
 from collectors import read_trace
+from collectors.live.capture import no_compile_caches
 from collectors.live.recorder import VARIANT_PREFIX, record_steps, record_variants
 from collectors.live.workload import Step, Workload
 
@@ -71,11 +72,16 @@ class Bench:
     ) -> Variant:
         part = torch.compile(self.workload.part, backend=backend)
         variant = Variant(
-            name, self.workload.step_of(lambda _: part), lambda: self.workload.results_of(lambda _: part), kernels,
+            name,
+            self.workload.step_of(lambda _: part),
+            lambda: self.workload.results_of(lambda _: part),
+            kernels,
             log or SwapLog(),
-        )  # fmt: skip
+        )
         started = time.perf_counter_ns()
-        variant.step()
+        # A graph from a cache has run no pass: its swaps could not be counted.
+        with no_compile_caches():
+            variant.step()
         torch.cuda.synchronize()
         variant.compile_ns = time.perf_counter_ns() - started
         for _ in range(WARMUP_STEPS):

@@ -87,9 +87,12 @@ def profile(options: ProfileOptions, run: RunDirectory, emit: Emit) -> Report:
         warnings += [*trace.warnings, *counter_warnings]
     emit("analyze", "looking for what can be fused")
     situation = Situation(
-        gpu, load_calibration(gpu), options.mode == "eager",
-        step_ns=_value(metrics, "step_ns"), busy_ns=_value(metrics, "gpu_busy_per_step_ns"),
-    )  # fmt: skip
+        gpu,
+        load_calibration(gpu),
+        options.mode == "eager",
+        step_ns=_value(metrics, "step_ns"),
+        busy_ns=_value(metrics, "gpu_busy_per_step_ns"),
+    )
     advice = advise([_priced(item, trace, situation.eager) for item in captured.graphs], situation)
     metrics |= _compiler_metrics(captured)
     report = _report(options, workload, captured, gpu, device, metrics, advice, warnings, trace)
@@ -195,12 +198,14 @@ def _counter_metrics(found: GpmCounters) -> dict[str, Metric]:
     )
     return {
         name: Metric(
-            value=value, unit="fraction", provenance="measured",
+            value=value,
+            unit="fraction",
+            provenance="measured",
             definition=f"{text}, average over repeated clean steps (NVML GPM)",
         )
         for name, value, text in rows
         if value is not None
-    }  # fmt: skip
+    }
 
 
 def _priced(item: CapturedGraph, trace: Trace | None, eager: bool) -> PricedGraph:
@@ -220,18 +225,25 @@ def _priced(item: CapturedGraph, trace: Trace | None, eager: bool) -> PricedGrap
 def _compiler_metrics(captured: Capture) -> dict[str, Metric]:
     return {
         "graphs": Metric(
-            value=len(captured.graphs), unit="count", provenance="measured",
+            value=len(captured.graphs),
+            unit="count",
+            provenance="measured",
             definition="graphs the compiler made of one step (forward and backward each count)",
         ),
         "graph_breaks": Metric(
-            value=captured.graph_breaks, unit="count", provenance="measured",
+            value=captured.graph_breaks,
+            unit="count",
+            provenance="measured",
             definition="places where the compiler had to leave the graph",
         ),
         "compile_ns": Metric(
-            value=captured.compile_ns, unit="ns", provenance="measured",
-            definition="time to capture the step" + ("" if any(g.kernels for g in captured.graphs) else ", without code generation"),
+            value=captured.compile_ns,
+            unit="ns",
+            provenance="measured",
+            definition="time to capture the step"
+            + ("" if any(g.kernels for g in captured.graphs) else ", without code generation"),
         ),
-    }  # fmt: skip
+    }
 
 
 def _value(metrics: dict[str, Metric], name: str) -> int | None:
@@ -259,8 +271,12 @@ def _report(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         sources=tuple(sources),
         workload=WorkloadFacts(
-            target=options.target, mode=options.mode, graph_hash=fingerprints or None, shapes=workload.shapes(),
-            gpu=gpu.key, versions=versions(),
+            target=options.target,
+            mode=options.mode,
+            graph_hash=fingerprints or None,
+            shapes=workload.shapes(),
+            gpu=gpu.key,
+            versions=versions(),
         ),
         hardware=_hardware(gpu, device),
         metrics=metrics,
@@ -269,7 +285,7 @@ def _report(
         recommended=advice.recommended,
         plans=advice.summaries(),
         warnings=tuple(warnings),
-    )  # fmt: skip
+    )
     report.check()
     return report
 
@@ -277,11 +293,16 @@ def _report(
 def _hardware(gpu: Gpu, device: torch.device) -> Hardware:
     present = device.type == "cuda"
     return Hardware(
-        name=torch.cuda.get_device_name() if present else gpu.name, key=gpu.key,
-        compute_capability=gpu.compute_capability, multiprocessors=gpu.sm_count,
-        dram_bandwidth_bytes_per_s=bandwidth_of(gpu), dram_bandwidth_provenance="estimated", l2_bytes=gpu.l2_bytes,
-        driver=snapshot(visible_device(0, os.environ)).driver if present else None, present=present,
-    )  # fmt: skip
+        name=torch.cuda.get_device_name() if present else gpu.name,
+        key=gpu.key,
+        compute_capability=gpu.compute_capability,
+        multiprocessors=gpu.sm_count,
+        dram_bandwidth_bytes_per_s=bandwidth_of(gpu),
+        dram_bandwidth_provenance="estimated",
+        l2_bytes=gpu.l2_bytes,
+        driver=snapshot(visible_device(0, os.environ)).driver if present else None,
+        present=present,
+    )
 
 
 def _save(
@@ -298,11 +319,18 @@ def _save(
     run.write_report(report)
     run.write_info(
         RunInfo(
-            id=run.id, created=report.created, target=options.target, arguments=tuple(_arguments(options)),
-            working_directory=str(Path.cwd()), mode=options.mode, gpu=gpu.key, gpu_present=device.type == "cuda",
-            seed=options.seed, versions=versions(),
+            id=run.id,
+            created=report.created,
+            target=options.target,
+            arguments=tuple(_arguments(options)),
+            working_directory=str(Path.cwd()),
+            mode=options.mode,
+            gpu=gpu.key,
+            gpu_present=device.type == "cuda",
+            seed=options.seed,
+            versions=versions(),
         )
-    )  # fmt: skip
+    )
     sign(run)
 
 

@@ -7,10 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from advisor.codegen import LaunchConfig
 from advisor.errors import InvalidRecordError
 from advisor.model import base
 from advisor.model.applied import NumericCase, Numerics
+from advisor.model.launch import LaunchConfig
 
 WORKER = "advisor.verify._numerics_worker"
 

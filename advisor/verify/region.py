@@ -14,7 +14,6 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from advisor.model.plan import FusionPlan, Site
-from advisor.verify._numerics_worker import error_ulps
 from advisor.verify.interpret import evaluate
 from advisor.verify.timing import site_inputs
 
@@ -111,6 +110,3 @@ def _call(node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
         kwargs["device"] = tensors[0].device
     assert callable(node.target)
     return node.target(*args, **kwargs)
-
-
-__all__ = ["error_ulps", "region_disagreement"]

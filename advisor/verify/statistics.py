@@ -47,6 +47,10 @@ def compare(
     low, high = interval_of_median(gains)
     middle = round(median(gains))
     return Comparison(
-        before=timing(before_ns), after=timing(after_ns), gain_low_ns=min(round(low), middle), gain_mid_ns=middle,
-        gain_high_ns=max(round(high), middle), clock=clock,
-    )  # fmt: skip
+        before=timing(before_ns),
+        after=timing(after_ns),
+        gain_low_ns=min(round(low), middle),
+        gain_mid_ns=middle,
+        gain_high_ns=max(round(high), middle),
+        clock=clock,
+    )

@@ -8,9 +8,8 @@ from typing import Protocol
 
 import torch
 
-from advisor.codegen import LaunchConfig
-from advisor.codegen.abi import candidate_configs
 from advisor.model.applied import KernelTiming, Timing
+from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan, Site
 from advisor.verify._numerics_worker import load_module
 from advisor.verify.interpret import evaluate
@@ -133,12 +132,19 @@ def _summary(
     achieved = bytes_moved / cold["kernel"].median_ns
     site = plan.sites[0]
     return KernelTiming(
-        shape="×".join(str(size) for size in (*site.row_sizes, site.columns)), config=config.label(), bytes=bytes_moved,
-        kernel=cold["kernel"], kernel_warm=warm, eager=cold["eager"], inductor=cold["inductor"], copy=cold["copy"],
+        shape="×".join(str(size) for size in (*site.row_sizes, site.columns)),
+        config=config.label(),
+        bytes=bytes_moved,
+        kernel=cold["kernel"],
+        kernel_warm=warm,
+        eager=cold["eager"],
+        inductor=cold["inductor"],
+        copy=cold["copy"],
         copy_bandwidth_fraction=cold["copy"].median_ns / cold["kernel"].median_ns,
         peak_copy_bandwidth_fraction=achieved / peak,
-        eager_bandwidth_fraction=bytes_moved / cold["eager"].median_ns / peak, launch_ns=launch_ns,
-    )  # fmt: skip
+        eager_bandwidth_fraction=bytes_moved / cold["eager"].median_ns / peak,
+        launch_ns=launch_ns,
+    )
 
 
 def _calls(
@@ -182,13 +188,3 @@ def _launch_ns(call: Callable[[], object], repeats: int = 200) -> int:
     elapsed = time.perf_counter_ns() - started
     torch.cuda.synchronize()
     return elapsed // repeats
-
-
-__all__ = [
-    "KernelRecorder",
-    "best_config",
-    "candidate_configs",
-    "flusher",
-    "time_kernel",
-    "time_steps",
-]

@@ -122,9 +122,11 @@ def capture(workload: Workload, *, generate_code: bool) -> tuple[Capture, Callab
             step()
     except Exception as error:  # Dynamo and the user's code may raise anything
         raise WorkloadError(
-            "the step cannot be compiled", where=workload.target, why=_last_line(error),
+            "the step cannot be compiled",
+            where=workload.target,
+            why=_last_line(error),
             remedy="run it under torch.compile alone to see the whole traceback",
-        ) from error  # fmt: skip
+        ) from error
     found.compile_ns = time.perf_counter_ns() - started
     found.graph_breaks = _graph_breaks() - breaks
     found.device_is_assumed = workload.device.type == "cpu"

@@ -115,9 +115,11 @@ def load_workload(target: str, device: torch.device, *, seed: int = 0) -> Worklo
         Exception
     ) as error:  # the user's code may raise anything; it is reported, never swallowed
         raise WorkloadError(
-            "the factory failed", where=target, why=f"{type(error).__name__}: {error}",
+            "the factory failed",
+            where=target,
+            why=f"{type(error).__name__}: {error}",
             remedy=f"it must run on {device.type} and {EXPECTED}",
-        ) from error  # fmt: skip
+        ) from error
     return _workload(target, made, device)
 
 
@@ -154,8 +156,10 @@ def _factory(target: str) -> Callable[[], Any]:
     place, separator, attribute = target.rpartition(":")
     if not separator or not place:
         raise UsageError(
-            "not a target", where=target, remedy="give pkg.mod:factory, file.py:factory or sample:NAME",
-        )  # fmt: skip
+            "not a target",
+            where=target,
+            remedy="give pkg.mod:factory, file.py:factory or sample:NAME",
+        )
     module = (
         _module_of_file(Path(place), target)
         if place.endswith(".py")

@@ -1,0 +1,326 @@
+"""ATen and prims in the words of the op table: one small handler for each way of spelling.
+
+A handler returns False where the op, its dtype or an argument is outside the table; the node is then opaque.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+from advisor.model.graph import AttributeValue, TensorMeta, literal, value_id
+from collectors.live.fx_builder import GraphBuilder, graph_node
+
+# FX targets that are one op of the table with the same operands in the same order.
+_DIRECT: dict[str, str] = {
+    **{
+        f"aten.{name}.default": name
+        for name in (
+            "neg",
+            "abs",
+            "exp",
+            "exp2",
+            "expm1",
+            "log",
+            "log2",
+            "log1p",
+            "sqrt",
+            "rsqrt",
+            "reciprocal",
+            "sin",
+            "cos",
+            "tanh",
+            "sigmoid",
+            "erf",
+            "relu",
+            "floor",
+            "ceil",
+            "sign",
+            "logical_not",
+            "isnan",
+            "isinf",
+            "maximum",
+            "minimum",
+            "logical_and",
+            "logical_or",
+        )
+    },
+    **{
+        f"aten.{name}.{overload}": name
+        for name in ("mul", "eq", "ne", "lt", "le", "gt", "ge")
+        for overload in ("Tensor", "Scalar")
+    },
+    "aten.div.Tensor": "div",
+    "aten.div.Scalar": "div",
+    "aten.pow.Tensor_Tensor": "pow",
+    "aten.pow.Scalar": "pow",
+    "aten.where.self": "where",
+    "aten.where.ScalarSelf": "where",
+    "aten.where.ScalarOther": "where",
+    "aten.where.Scalar": "where",
+    "aten.clamp_min.default": "maximum",
+    "aten.clamp_max.default": "minimum",
+}
+_RESHAPES = frozenset(
+    f"aten.{name}"
+    for name in (
+        "view.default",
+        "reshape.default",
+        "_unsafe_view.default",
+        "unsqueeze.default",
+        "squeeze.default",
+        "squeeze.dim",
+        "squeeze.dims",
+        "alias.default",
+        "flatten.using_ints",
+    )
+)
+_REDUCTIONS: dict[str, str] = {
+    "aten.sum.dim_IntList": "sum",
+    "aten.sum.default": "sum",
+    "aten.mean.dim": "mean",
+    "aten.mean.default": "mean",
+    "aten.amax.default": "amax",
+    "aten.amin.default": "amin",
+    "aten.var.correction": "var",
+}
+_BITWISE = {
+    "aten.bitwise_and.Tensor": "logical_and",
+    "aten.bitwise_or.Tensor": "logical_or",
+    "aten.bitwise_not.default": "logical_not",
+}
+
+
+def _bind_op(
+    builder: GraphBuilder, node: fx.Node, op: str, args: Iterable[Any], **attributes: AttributeValue
+) -> bool:
+    arguments = [builder.arg(item) for item in args]
+    if any(item is None for item in arguments):
+        return False
+    meta = builder.tensor_meta(node.meta["val"])
+    builder.bind(node, builder.emit(node, op, arguments, meta, **attributes))
+    return True
+
+
+def _direct(builder: GraphBuilder, node: fx.Node) -> bool:
+    if node.kwargs:
+        return False
+    return _bind_op(builder, node, _DIRECT[str(node.target)], node.args)
+
+
+def _bitwise(builder: GraphBuilder, node: fx.Node) -> bool:
+    if node.meta["val"].dtype != torch.bool:
+        return False
+    return _bind_op(builder, node, _BITWISE[str(node.target)], node.args)
+
+
+def _add_sub(builder: GraphBuilder, node: fx.Node) -> bool:
+    left, right = node.args[0], node.args[1]
+    alpha = node.args[2] if len(node.args) > 2 else node.kwargs.get("alpha", 1)
+    op = "add" if ".add." in str(node.target) else "sub"
+    if alpha == 1:
+        return _bind_op(builder, node, op, (left, right))
+    if not isinstance(right, fx.Node) or not isinstance(alpha, (int, float)):
+        return False
+    value = builder.arg(right)
+    if not isinstance(value, str) or value not in builder.meta:
+        return False
+    scaled = builder.emit(node, "mul", (value, literal(alpha)), builder.meta[value])
+    first = builder.arg(left)
+    if first is None:
+        return False
+    builder.bind(
+        node, builder.emit(node, op, (first, scaled), builder.tensor_meta(node.meta["val"]))
+    )
+    return True
+
+
+def _power(builder: GraphBuilder, node: fx.Node) -> bool:
+    base, exponent = node.args[0], node.args[1]
+    simple = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
+    if exponent == 1 and isinstance(builder.arg(base), str) and node.meta["val"].is_contiguous():
+        builder.bind(node, str(builder.arg(base)))
+        return True
+    if exponent == 2:
+        return _bind_op(builder, node, "mul", (base, base))
+    if exponent == 3:
+        meta, value = builder.tensor_meta(node.meta["val"]), builder.arg(base)
+        if value is None:
+            return False
+        squared = builder.emit(node, "mul", (value, value), meta)
+        builder.bind(node, builder.emit(node, "mul", (squared, value), meta))
+        return True
+    if isinstance(exponent, (int, float)) and exponent in simple:
+        return _bind_op(builder, node, simple[exponent], (base,))
+    return _bind_op(builder, node, "pow", (base, exponent))
+
+
+def _clamp(builder: GraphBuilder, node: fx.Node) -> bool:
+    bounds = [*node.args[1:], None, None][:2]
+    low = node.kwargs.get("min", bounds[0])
+    high = node.kwargs.get("max", bounds[1])
+    value = builder.arg(node.args[0])
+    meta = builder.tensor_meta(node.meta["val"])
+    for op, bound in (("maximum", low), ("minimum", high)):
+        if bound is None:
+            continue
+        limit = builder.arg(bound)
+        if value is None or limit is None:
+            return False
+        value = builder.emit(node, op, (value, limit), meta)
+    if not isinstance(value, str):
+        return False
+    builder.bind(node, value)
+    return True
+
+
+def _square(builder: GraphBuilder, node: fx.Node) -> bool:
+    return _bind_op(builder, node, "mul", (node.args[0], node.args[0]))
+
+
+def _cast(builder: GraphBuilder, node: fx.Node) -> bool:
+    dtype = str(node.meta["val"].dtype).removeprefix("torch.")
+    return _bind_op(builder, node, "cast", node.args[:1], dtype=dtype)
+
+
+def _reshape(builder: GraphBuilder, node: fx.Node) -> bool:
+    return _view(builder, node, "reshape")
+
+
+def _expand(builder: GraphBuilder, node: fx.Node) -> bool:
+    return _view(builder, node, "expand")
+
+
+def _view(builder: GraphBuilder, node: fx.Node, op: str) -> bool:
+    base = node.args[0]
+    if not isinstance(base, fx.Node) or not isinstance(value := builder.values.get(base), str):
+        return False
+    if base in builder.literals:
+        builder.literals[node] = builder.literals[base]
+    node_id = builder.fresh(node.name)
+    meta = builder.tensor_meta(node.meta["val"])
+    shares = str(node.target) != "aten.clone.default"
+    builder.nodes.append(
+        graph_node(node, node_id, op, (value,), (meta,), {}, alias_of=value if shares else None)
+    )
+    builder.meta[value_id(node_id)] = meta
+    builder.bind(node, value_id(node_id))
+    return True
+
+
+def _clone(builder: GraphBuilder, node: fx.Node) -> bool:
+    """A copy into row-major order keeps the linear order of elements: free once its source is fused."""
+    if not node.meta["val"].is_contiguous():
+        return False
+    return _view(builder, node, "reshape")
+
+
+def _constant(builder: GraphBuilder, node: fx.Node) -> bool:
+    """A tensor filled with one number is that number wherever the table's ops read it; else it is opaque."""
+    fill = node.args[-1] if str(node.target) != "aten.scalar_tensor.default" else node.args[0]
+    if not isinstance(fill, (int, float, bool)):
+        return False
+    builder.literals[node] = literal(_as_dtype(fill, node.meta["val"].dtype))
+    return False
+
+
+def _as_dtype(fill: float | int | bool, dtype: torch.dtype) -> float | int | bool:
+    if dtype == torch.bool:
+        return bool(fill)
+    if dtype.is_floating_point:
+        return float(torch.tensor(float(fill), dtype=dtype).item())
+    return int(fill)
+
+
+def _reduce(builder: GraphBuilder, node: fx.Node) -> bool:
+    op = _REDUCTIONS[str(node.target)]
+    value = builder.arg(node.args[0])
+    if not isinstance(value, str) or value not in builder.meta:
+        return False
+    source, meta = builder.meta[value], builder.tensor_meta(node.meta["val"])
+    if meta.dtype not in ("float16", "bfloat16", "float32", "float64"):
+        return False
+    if source.dtype != meta.dtype:
+        wide = TensorMeta(
+            dtype=meta.dtype, shape=source.shape, strides=source.strides, device=source.device
+        )
+        value = builder.emit(node, "cast", (value,), wide, dtype=meta.dtype)
+    attributes: dict[str, AttributeValue] = {"axes": _axes(node, len(source.shape))}
+    if op == "var":
+        correction = node.kwargs.get("correction", 1)
+        attributes["correction"] = 1.0 if correction is None else float(correction)  # type: ignore[arg-type]
+    builder.bind(node, builder.emit(node, op, (value,), meta, **attributes))
+    return True
+
+
+def _axes(node: fx.Node, rank: int) -> tuple[int, ...]:
+    dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    if dims is None or dims == []:
+        return tuple(range(rank))
+    listed = dims if isinstance(dims, (list, tuple)) else (dims,)
+    return tuple(sorted(int(d) % max(rank, 1) for d in listed))  # type: ignore[arg-type]
+
+
+def _var_mean(builder: GraphBuilder, node: fx.Node) -> bool:
+    value = builder.arg(node.args[0])
+    if not isinstance(value, str) or value not in builder.meta:
+        return False
+    axes = _axes(node, len(builder.meta[value].shape))
+    correction = node.kwargs.get("correction", 1)
+    metas = [builder.tensor_meta(tensor) for tensor in node.meta["val"]]
+    variance = builder.emit(
+        node,
+        "var",
+        (value,),
+        metas[0],
+        axes=axes,
+        correction=1.0 if correction is None else float(correction),  # type: ignore[arg-type]
+    )
+    mean = builder.emit(node, "mean", (value,), metas[1], axes=axes)
+    builder.values[node] = (variance, mean)
+    return True
+
+
+def _online_softmax(builder: GraphBuilder, node: fx.Node) -> bool:
+    """`prepare_softmax_online(x, dim)` returns the row maximum and sum(exp(x - maximum)), both kept as size 1."""
+    value = builder.arg(node.args[0])
+    if not isinstance(value, str) or value not in builder.meta:
+        return False
+    source = builder.meta[value]
+    axes = (int(node.args[1]) % len(source.shape),)  # type: ignore[arg-type]
+    metas = [builder.tensor_meta(tensor) for tensor in node.meta["val"]]
+    wide = TensorMeta(
+        dtype=metas[0].dtype, shape=source.shape, strides=source.strides, device=source.device
+    )
+    maximum = builder.emit(node, "amax", (value,), metas[0], axes=axes)
+    shifted = builder.emit(node, "sub", (value, maximum), wide)
+    exponent = builder.emit(node, "exp", (shifted,), wide)
+    total = builder.emit(node, "sum", (exponent,), metas[1], axes=axes)
+    builder.values[node] = (maximum, total)
+    return True
+
+
+Handler = Callable[[GraphBuilder, fx.Node], bool]
+HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(_DIRECT, _direct),
+    **dict.fromkeys(_BITWISE, _bitwise),
+    **dict.fromkeys(_RESHAPES, _reshape),
+    **dict.fromkeys(_REDUCTIONS, _reduce),
+    **{f"aten.{n}.{o}": _add_sub for n in ("add", "sub") for o in ("Tensor", "Scalar")},
+    "aten.pow.Tensor_Scalar": _power,
+    "aten.square.default": _square,
+    "aten.clamp.default": _clamp,
+    "prims.convert_element_type.default": _cast,
+    "aten._to_copy.default": _cast,
+    "aten.expand.default": _expand,
+    "aten.clone.default": _clone,
+    "aten.full.default": _constant,
+    "aten.scalar_tensor.default": _constant,
+}
+MULTI_OUTPUT: dict[str, Handler] = {
+    "aten.var_mean.correction": _var_mean,
+    "prims.prepare_softmax_online.default": _online_softmax,
+}

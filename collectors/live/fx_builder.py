@@ -1,0 +1,179 @@
+"""Builds a `Graph` from FX nodes: values, literals, equal nodes merged, and where each came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from advisor.model.base import Location
+from advisor.model.graph import Arg, AttributeValue, Node, TensorMeta, literal, value_id
+from advisor.model.sizes import Dim
+
+_MODULE_ROOT = re.compile(r"^L\['[^']*'\](\[\d+\])?\.?|^L__self___?|^_orig_mod\.?")
+_FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+), in ')
+# How far to look for the source op behind nodes that a compiler pass made.
+_MOST_HOPS = 32
+
+
+@dataclass
+class GraphBuilder:
+    nodes: list[Node] = field(default_factory=list)
+    meta: dict[str, TensorMeta] = field(default_factory=dict)
+    values: dict[fx.Node, str | tuple[str, ...]] = field(default_factory=dict)
+    literals: dict[fx.Node, Arg] = field(default_factory=dict)
+    merged: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    fx_node: dict[str, fx.Node] = field(default_factory=dict)
+    fx_aliases: dict[str, list[fx.Node]] = field(default_factory=dict)
+    hints: dict[str, int] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+
+    def emit(
+        self,
+        source: fx.Node,
+        op: str,
+        args: Iterable[Arg],
+        meta: TensorMeta,
+        **attributes: AttributeValue,
+    ) -> str:
+        """Append one table op (or find its equal) and return its value."""
+        arguments = tuple(args)
+        key = (op, arguments, tuple(sorted(attributes.items())), meta.dtype, meta.shape)
+        if key in self.merged:
+            return self.merged[key]
+        node_id = self.fresh(source.name)
+        self.nodes.append(graph_node(source, node_id, op, arguments, (meta,), attributes))
+        self.meta[value_id(node_id)] = meta
+        self.merged[key] = value_id(node_id)
+        return value_id(node_id)
+
+    def bind(self, source: fx.Node, value: str) -> None:
+        """Say that an FX node holds a value."""
+        self.values[source] = value
+        self.fx_node.setdefault(value, source)
+        self.fx_aliases.setdefault(value, []).append(source)
+
+    def arg(self, item: Any) -> Arg:
+        """An FX argument as a value, a literal, or None where it is neither."""
+        if isinstance(item, fx.Node):
+            if item in self.literals:
+                return self.literals[item]
+            value = self.values.get(item)
+            return value if isinstance(value, str) else None
+        return literal(item) if isinstance(item, (int, float, bool)) else None
+
+    def tensor_meta(self, tensor: torch.Tensor) -> TensorMeta:
+        """Shape, strides and dtype of a (fake) tensor, symbolic sizes as text with their hints kept."""
+        return TensorMeta(
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            shape=tuple(self._dim(size) for size in tensor.shape),
+            strides=tuple(self._dim(size) for size in tensor.stride())
+            if tensor.layout == torch.strided
+            else (),
+            device=tensor.device.type,
+        )
+
+    def _dim(self, size: Any) -> Dim:
+        if isinstance(size, int):
+            return size
+        if size.node.maybe_as_int() is not None:
+            return int(size)
+        for symbol in size.node.expr.free_symbols:
+            hint = size.node.shape_env.var_to_val.get(symbol)
+            if hint is not None:
+                self.hints[str(symbol)] = int(hint)
+        return str(size.node.expr)
+
+    def fresh(self, name: str) -> str:
+        candidate, number = name, 0
+        while candidate in self.used:
+            number += 1
+            candidate = f"{name}.{number}"
+        self.used.add(candidate)
+        return candidate
+
+
+def graph_node(
+    source: fx.Node,
+    node_id: str,
+    op: str,
+    args: tuple[Arg, ...],
+    outputs: tuple[TensorMeta, ...],
+    attributes: dict[str, AttributeValue],
+    *,
+    alias_of: str | None = None,
+    mutates: tuple[str, ...] = (),
+) -> Node:
+    target = source.op if source.op in ("placeholder", "get_attr") else str(source.target)
+    return Node(
+        id=node_id,
+        op=op,
+        args=args,
+        attributes=attributes,
+        outputs=outputs,
+        target=target,
+        label=str(_named(source).meta.get("original_aten") or target),
+        origin=_origin(_named(source)),
+        alias_of=alias_of,
+        mutates=mutates,
+        has_side_effect=bool(mutates) or (source.op == "call_function" and source.is_impure()),
+        location=location_of(source if source.meta.get("stack_trace") else _named(source)),
+    )
+
+
+def _named(source: fx.Node) -> fx.Node:
+    """The node whose source op this one belongs to: a node the compiler made serves the op of its consumer."""
+    pending, hops = [source], 0
+    while pending and hops < _MOST_HOPS:
+        node = pending.pop(0)
+        hops += 1
+        original = str(node.meta.get("original_aten") or "")
+        if original and not original.startswith("prims.prepare"):
+            return node
+        pending += list(node.users)
+    return source
+
+
+def _origin(source: fx.Node) -> str | None:
+    """The node of the graph Dynamo captured that this one was decomposed from."""
+    chain = source.meta.get("from_node") or []
+    if not chain:
+        return None
+    earliest = chain[0]
+    while getattr(earliest, "from_node", None):
+        earliest = earliest.from_node[0]
+    return str(earliest.name)
+
+
+def location_of(source: fx.Node) -> Location:
+    """Module path, file and line of an FX node, as far as the compiler recorded them."""
+    module = None
+    stack = source.meta.get("nn_module_stack")
+    if stack:
+        path = str(list(stack.values())[-1][0])
+        module = clean_module_path(path) or None
+    frames = list(_FRAME.finditer(source.meta.get("stack_trace") or ""))
+    if not frames:
+        return Location(module=module)
+    return Location(module=module, file=frames[-1]["file"], line=int(frames[-1]["line"]))
+
+
+def clean_module_path(path: str) -> str:
+    """`L['self'].model.layers.slice(None)[0].norm` and its spellings as `model.layers.0.norm`."""
+    text = _MODULE_ROOT.sub("", path)
+    text = re.sub(r"\['([^']*)'\]|\[(\d+)\]", lambda m: f".{m[1] or m[2]}", text)
+    text = text.replace("._modules", "").replace("_orig_mod.", "")
+    return text.strip(".")
+
+
+def flatten(item: Any) -> list[Any]:
+    """The leaves of nested lists, tuples and dicts."""
+    if isinstance(item, (list, tuple)):
+        return [leaf for part in item for leaf in flatten(part)]
+    if isinstance(item, dict):
+        return [leaf for part in item.values() for leaf in flatten(part)]
+    return [item]
