@@ -8,7 +8,9 @@ runs the passes and returns outputs of the right shapes.
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -109,7 +111,9 @@ def capture(workload: Workload, *, generate_code: bool) -> tuple[Capture, Callab
         found.graphs.append(CapturedGraph(lowered))
 
     hook = HookPass(record, "fusion-advisor-capture")
-    inner = _generating(found) if generate_code else _passes_only
+    # A step of unknown content may write what it computes; only a known one may see placeholders.
+    dry = _passes_then_run if workload.kind == "step" else _passes_only
+    inner = _generating(found) if generate_code else dry
     torch._dynamo.reset()  # type: ignore[no-untyped-call]
     started = time.perf_counter_ns()
     breaks = _graph_breaks()
@@ -118,15 +122,12 @@ def capture(workload: Workload, *, generate_code: bool) -> tuple[Capture, Callab
         lambda part: torch.compile(part, backend=backend_with(hook, inner, **patches))
     )
     try:
-        with no_compile_caches(), _no_optimizer(workload, generate_code):
+        with no_compile_caches(), _quiet(), _no_optimizer(workload, generate_code):
             step()
-    except Exception as error:  # Dynamo and the user's code may raise anything
-        raise WorkloadError(
-            "the step cannot be compiled",
-            where=workload.target,
-            why=_last_line(error),
-            remedy="run it under torch.compile alone to see the whole traceback",
-        ) from error
+    except WorkloadError as error:
+        raise _not_compiled(workload, error.__cause__ or error) from error
+    except Exception as error:  # Dynamo may raise anything
+        raise _not_compiled(workload, error) from error
     found.compile_ns = time.perf_counter_ns() - started
     found.graph_breaks = _graph_breaks() - breaks
     found.device_is_assumed = workload.device.type == "cpu"
@@ -135,9 +136,33 @@ def capture(workload: Workload, *, generate_code: bool) -> tuple[Capture, Callab
     return found, step if generate_code else None
 
 
+def _not_compiled(workload: Workload, error: BaseException) -> WorkloadError:
+    return WorkloadError(
+        "the step cannot be compiled",
+        where=workload.target,
+        why=_last_line(error),
+        remedy="run it under torch.compile alone to see the whole traceback",
+    )
+
+
 def _last_line(error: BaseException) -> str:
+    """The first line of the innermost cause: compilers wrap the user's error several times."""
+    while error.__cause__ is not None:
+        error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Tracing logs the user's error with a traceback before it raises it; once is enough."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _graph_breaks() -> int:
@@ -187,6 +212,18 @@ def _generating(found: Capture) -> Callable[..., Any]:
         return result
 
     return inner
+
+
+def _passes_then_run(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
+    """Run the post-grad passes for the record, then execute the graph as it came, op by op."""
+    original = copy.deepcopy(gm)
+    _passes_only(gm, example_inputs, **kwargs)
+
+    def run(args: list[Any]) -> Any:
+        return original.forward(*args)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
 
 
 def _passes_only(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -159,7 +160,18 @@ def location_of(source: fx.Node) -> Location:
     frames = list(_FRAME.finditer(source.meta.get("stack_trace") or ""))
     if not frames:
         return Location(module=module)
-    return Location(module=module, file=frames[-1]["file"], line=int(frames[-1]["line"]))
+    return Location(
+        module=module, file=short_path(frames[-1]["file"]), line=int(frames[-1]["line"])
+    )
+
+
+def short_path(file: str) -> str:
+    """A source file as people name it: from its package on, or from the working directory."""
+    _, installed, inside = file.rpartition("/site-packages/")
+    if installed:
+        return inside
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
 def clean_module_path(path: str) -> str:

@@ -28,6 +28,7 @@ from advisor.errors import AdvisorError, UsageError, WorkloadError
 from advisor.samples import PREFIX, sample_module
 
 Step = Callable[[], Any]
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 Kind = Literal["inference", "training", "step"]
 EXPECTED = "return (module, inputs), (model, optimizer, loss) or a callable step"
 
@@ -44,20 +45,17 @@ class Workload:
     optimizer: torch.optim.Optimizer | None = None
     loss: Callable[[Any], torch.Tensor] | None = None
 
-    def step_of(
-        self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
-    ) -> Step:
-        """The step as it is timed; `wrap` is `torch.compile(..., backend=…)` or None for eager."""
-        part = self.part if wrap is None else wrap(self.part)
-        if self.kind == "inference":
-            return lambda: self._infer(part)
-        if self.kind == "training":
-            return lambda: self._train(part)
-        return part
+    def step_of(self, wrap: Wrap | None = None) -> Step:
+        """The step as it is timed; `wrap` is `torch.compile(..., backend=…)` or None for eager.
 
-    def results_of(
-        self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
-    ) -> list[torch.Tensor]:
+        Whatever the user's code raises comes out as `WorkloadError`.
+        """
+        part = self.part if wrap is None else wrap(self.part)
+        bodies = {"inference": self._infer, "training": self._train, "step": _call}
+        body = bodies[self.kind]
+        return lambda: self._guarded(body, part)
+
+    def results_of(self, wrap: Wrap | None = None) -> list[torch.Tensor]:
         """What two variants must agree on: outputs, or the loss and every parameter's gradient."""
         part = self.part if wrap is None else wrap(self.part)
         if self.kind == "inference":
@@ -82,6 +80,19 @@ class Workload:
             f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors(self.inputs)
         )
 
+    def _guarded(self, body: Callable[[Callable[..., Any]], Any], part: Callable[..., Any]) -> Any:
+        try:
+            return body(part)
+        except AdvisorError:
+            raise
+        except Exception as error:  # the user's code may raise anything; it is reported as such
+            raise WorkloadError(
+                "the step failed",
+                where=self.target,
+                why=f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}",
+                remedy="run it once without the advisor to see the whole traceback",
+            ) from error
+
     def _infer(self, part: Callable[..., Any]) -> Any:
         with torch.no_grad():
             return part(**self.inputs) if isinstance(self.inputs, dict) else part(*self.inputs)
@@ -93,6 +104,10 @@ class Workload:
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return loss
+
+
+def _call(part: Callable[..., Any]) -> Any:
+    return part()
 
 
 def tensors(tree: Any) -> list[torch.Tensor]:
