@@ -11,6 +11,7 @@ import contextlib
 import copy
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ from advisor.model.base import Phase
 from collectors.live.fx_graph import Lowered, lower
 from collectors.live.workload import Workload
 
+_QUOTED = re.compile(r"Explanation: .*: got (?P<error>\w+\(.*\))")
 GraphHook = Callable[[fx.Graph, Phase, str], None]
 
 
@@ -146,10 +148,12 @@ def _not_compiled(workload: Workload, error: BaseException) -> WorkloadError:
 
 
 def _last_line(error: BaseException) -> str:
-    """The first line of the innermost cause: compilers wrap the user's error several times."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """What the user's code did wrong: Dynamo quotes it at the end of its explanation, else the first line."""
+    text = str(error)
+    quoted = _QUOTED.search(text)
+    if quoted is not None:
+        return quoted["error"]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
