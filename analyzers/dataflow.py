@@ -1,8 +1,9 @@
 """Who feeds whom: a graph's computing nodes with views collapsed, and reachability as bit sets.
 
-Views cost nothing on a GPU, so they are edges here, not nodes: a chain of `reshape` and `expand` between two
-computing nodes is remembered as the path by which one reads the other. A write to a storage is ordered after
-every earlier read of that storage and before every later one, so convexity alone keeps reads and writes in order.
+Views cost nothing on a GPU, so they are edges here, not nodes: a chain of `reshape` and `expand`
+between two computing nodes is remembered as the path by which one reads the other. A write to a
+storage is ordered after every earlier read of that storage and before every later one, so convexity
+alone keeps reads and writes in order.
 """
 
 from __future__ import annotations

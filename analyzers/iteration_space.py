@@ -1,10 +1,11 @@
 """Can these ops run over one iteration space [row axes..., columns]? Where does each value live in it?
 
-Shapes of a group need not be equal: `[4, 1024, 2048]` and `[4096, 2048]` hold the same elements in the same
-linear order. All full-size shapes are refined to common *axes* (the ratios of their sorted suffix products);
-every dimension of every value is then a run of axes, assigned from the seed reduction outwards and checked at
-every use. A group is legal if all assignments agree, every reduction runs over exactly the column axes, and
-every input can be addressed by one stride per axis.
+Shapes of a group need not be equal: `[4, 1024, 2048]` and `[4096, 2048]` hold the same elements in
+the same linear order. All full-size shapes are refined to common *axes* (the ratios of their sorted
+suffix products); every dimension of every value is then a run of axes, assigned from the seed
+reduction outwards and checked at every use. A group is legal if all assignments agree, every
+reduction runs over exactly the column axes, and every input can be addressed by one stride per
+axis.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ class BoundInput:
 class IterationSpace:
     """The axes (outermost first), how many of them are rows, and what every value spans.
 
-    `spans[v]` is the set of axes along which value v varies; `operands[(consumer, position)]` the bound input
-    read there, for operands from outside; `outputs` the values that leave the group, in graph order.
+    `spans[v]` is the set of axes along which value v varies; `operands[(consumer, position)]` the
+    bound input read there, for operands from outside; `outputs` the values that leave the group, in
+    graph order.
     """
 
     axes: tuple[Size, ...]
@@ -325,7 +327,8 @@ class _Solver:
     def _bind(self, value: str) -> BoundInput:
         """Strides of an outside operand along every axis, from its own strides and its placement.
 
-        An expanded tensor is read where it is stored: a compiler may lay the repetition out in memory.
+        An expanded tensor is read where it is stored: a compiler may lay the repetition out in
+        memory.
         """
         placement = self.placed[value]
         while (node := self.flow.nodes[node_of(value)[0]]).op == "expand":

@@ -1,8 +1,9 @@
 """Row-program opportunities: candidates become plans, plans get prices, overlapping plans one finding.
 
-A finding is a set of places in the model with one or more ways to fuse them (*variants*): the shorter
-program that serves every site with one kernel, or the longer ones that also absorb a prologue. Every variant
-is priced on the same kernels; the best one's saving is the finding's, the others are its alternatives.
+A finding is a set of places in the model with one or more ways to fuse them (*variants*): the
+shorter program that serves every site with one kernel, or the longer ones that also absorb a
+prologue. Every variant is priced on the same kernels; the best one's saving is the finding's, the
+others are its alternatives.
 """
 
 from __future__ import annotations
@@ -425,8 +426,8 @@ def _exposed(
 ) -> tuple[Range | None, Evidence]:
     """The saving on the critical path, bounded by the idle time of the clean step.
 
-    With idle time I in the step, removing S of GPU work shortens it by at least S - I (the host may be what
-    is waited for) and at most by S plus the host time of the launches that go away.
+    With idle time I in the step, removing S of GPU work shortens it by at least S - I (the host may
+    be what is waited for) and at most by S plus the host time of the launches that go away.
     """
     saved = prediction.saving_ns
     if situation.step_ns is None or situation.busy_ns is None:

@@ -1,8 +1,9 @@
 """What the nodes of an exact graph cost today: the user's own kernels, from the user's own trace.
 
-Eager: nodes decomposed from one source op are one eager op; it is found in the trace by its name and the shapes
-and dtypes of its tensor inputs, and costs the median of the kernels such an op launched. Compiled: the compiler's
-own provenance says which nodes each generated kernel computes. A node found in neither is unpriced, never free.
+Eager: nodes decomposed from one source op are one eager op; it is found in the trace by its name
+and the shapes and dtypes of its tensor inputs, and costs the median of the kernels such an op
+launched. Compiled: the compiler's own provenance says which nodes each generated kernel computes. A
+node found in neither is unpriced, never free.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class Unit:
 class Price:
     """The present cost of a group: kernels that compute any of its nodes, and the nodes nobody priced.
 
-    `shared` are the units that also compute nodes outside the group: replacing the group leaves part of
-    their work behind.
+    `shared` are the units that also compute nodes outside the group: replacing the group leaves
+    part of their work behind.
     """
 
     units: tuple[Unit, ...]
@@ -79,8 +80,8 @@ class Price:
 class PriceList:
     """Units of one graph; `by_node` indexes them.
 
-    `fused` units swallow nodes that the compiler's provenance does not name: a group that has a unit
-    then has no unpriced nodes.
+    `fused` units swallow nodes that the compiler's provenance does not name: a group that has a
+    unit then has no unpriced nodes.
     """
 
     units: tuple[Unit, ...]
@@ -132,8 +133,8 @@ def compiled_prices(
 ) -> PriceList:
     """Price the generated kernels of a graph; `calls` are (kernel name, nodes) in the order of a step.
 
-    The k-th call of a kernel is its k-th execution in every step; where the counts differ (the graph runs
-    several times) every call costs the median of all executions.
+    The k-th call of a kernel is its k-th execution in every step; where the counts differ (the
+    graph runs several times) every call costs the median of all executions.
     """
     executions = _kernel_executions(trace)
     seen: dict[str, int] = {}

@@ -1,14 +1,16 @@
 """Row programs: groups of ops that one pass over the rows of a tensor can compute.
 
-Physics: a chain of memory-bound ops costs its intermediate tensors' round trips to DRAM. Ops that share one
-iteration space [rows, columns], with reductions only along the columns, need none of them: a row stays in
-registers from its first read to its last write. A group grows from a reduction over its neighbours as long as
-it stays convex (no path leaves and re-enters it), its space stays consistent (`iteration_space`) and its outputs
-can be written in row-major order. Names of ops, kernels and modules play no part.
+Physics: a chain of memory-bound ops costs its intermediate tensors' round trips to DRAM. Ops that
+share one iteration space [rows, columns], with reductions only along the columns, need none of
+them: a row stays in registers from its first read to its last write. A group grows from a reduction
+over its neighbours as long as it stays convex (no path leaves and re-enters it), its space stays
+consistent (`iteration_space`) and its outputs can be written in row-major order. Names of ops,
+kernels and modules play no part.
 
-A group may also start after the value in which its prologue ends (a residual sum, a masked score): that costs one
-more round trip unless the value must be written anyway, but the shorter variant often occurs at more sites, so one
-kernel serves them all. Both variants are returned; what each is worth is decided by price and by measurement.
+A group may also start after the value in which its prologue ends (a residual sum, a masked score):
+that costs one more round trip unless the value must be written anyway, but the shorter variant
+often occurs at more sites, so one kernel serves them all. Both variants are returned; what each is
+worth is decided by price and by measurement.
 """
 
 from __future__ import annotations
@@ -159,8 +161,9 @@ def _spans_whole(space: IterationSpace, node: Node) -> bool:
 def _core(flow: Dataflow, group: Group) -> Group | None:
     """The group from its narrowest bottleneck before the first reduction on, or None if it has none.
 
-    A bottleneck is one full-size value through which everything computed before any reduction flows and
-    that combines several inputs: starting after it, the kernel reads that one value instead of them.
+    A bottleneck is one full-size value through which everything computed before any reduction flows
+    and that combines several inputs: starting after it, the kernel reads that one value instead of
+    them.
     """
     members = frozenset(group.members)
     reductions = [n for n in group.members if spec_of(flow.nodes[n].op).kind == "reduction"]

@@ -49,7 +49,7 @@ def judge_set(gpu: Comparison, step: Comparison) -> Judgement:
 def outputs_agree(error: float, baseline: float, resolution: float) -> bool:
     """Whether our outputs are as close to eager's as the compiler's own are.
 
-    `error` and `baseline` are norms of the difference over the norm of eager's outputs; `resolution` is the
-    machine epsilon of their dtype.
+    `error` and `baseline` are norms of the difference over the norm of eager's outputs;
+    `resolution` is the machine epsilon of their dtype.
     """
     return error <= max(2.0 * baseline, 2.0 * resolution)

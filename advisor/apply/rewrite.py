@@ -1,8 +1,8 @@
 """Swap plan sites for kernel calls in a post-grad FX graph.
 
-The call is inserted as the functional Triton wrapper that Dynamo itself emits for a user's kernel, so Inductor
-schedules, launches and (in CUDA-graph mode) captures it like its own kernels, without a dispatcher call.
-Whatever cannot be swapped stays as it is, with the reason.
+The call is inserted as the functional Triton wrapper that Dynamo itself emits for a user's kernel,
+so Inductor schedules, launches and (in CUDA-graph mode) captures it like its own kernels, without a
+dispatcher call. Whatever cannot be swapped stays as it is, with the reason.
 """
 
 from __future__ import annotations

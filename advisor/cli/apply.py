@@ -34,8 +34,8 @@ from advisor.store import ProgressWriter, RunDirectory
 def apply(run: Path, only: tuple[str, ...], progress: str) -> None:
     """Generate, check and time the kernels of RUN, put them into the model, keep those that pay.
 
-    RUN is a run directory that `profile` made on this machine: applying executes the workload's code.
-    Without a GPU everything but timing is done.
+    RUN is a run directory that `profile` made on this machine: applying executes the workload's
+    code. Without a GPU everything but timing is done.
     """
     need_torch("apply")
     directory = RunDirectory.at(run)

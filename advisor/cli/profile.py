@@ -53,8 +53,8 @@ def profile(
 ) -> None:
     """Record TARGET and say which operators to fuse and what that is worth.
 
-    TARGET is pkg.mod:factory, file.py:factory or sample:NAME. The factory takes no arguments and returns
-    (module, inputs), (model, optimizer, loss) or a callable that runs one step.
+    TARGET is pkg.mod:factory, file.py:factory or sample:NAME. The factory takes no arguments and
+    returns (module, inputs), (model, optimizer, loss) or a callable that runs one step.
 
     Without a GPU the graphs are captured on the CPU and priced for --gpu; nothing is timed.
     """

@@ -1,7 +1,8 @@
 """The calling convention of a row-program kernel, defined once for source, launch, rewrite and resources.
 
-Parameters, in order: inputs, outputs, `n_rows`, `n_columns`, the sizes of the inner row axes (only where an
-input needs them), the strides of inputs that are not dense, then the compile-time constants.
+Parameters, in order: inputs, outputs, `n_rows`, `n_columns`, the sizes of the inner row axes (only
+where an input needs them), the strides of inputs that are not dense, then the compile-time
+constants.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The op table of code generation: how each op is written in Triton and in PyTorch.
 
-`{0}`, `{1}`, `{2}` stand for the operands, which are register tiles of float32 (or an integer type) in Triton
-and tensors in PyTorch. Low-precision values are widened on load and rounded only where the program casts or
-stores, as Inductor and eager's own fused kernels do.
+`{0}`, `{1}`, `{2}` stand for the operands, which are register tiles of float32 (or an integer type)
+in Triton and tensors in PyTorch. Low-precision values are widened on load and rounded only where
+the program casts or stores, as Inductor and eager's own fused kernels do.
 """
 
 from __future__ import annotations

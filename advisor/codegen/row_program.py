@@ -1,7 +1,8 @@
 """Row programs as Triton source: the whole row of every tile value in registers, sizes at run time.
 
-The text is written from the plan alone: load what is read, compute the ops in order, store what is needed
-outside. No pattern has a name here; a norm, a softmax and a program nobody has seen take the same path.
+The text is written from the plan alone: load what is read, compute the ops in order, store what is
+needed outside. No pattern has a name here; a norm, a softmax and a program nobody has seen take the
+same path.
 """
 
 from __future__ import annotations

@@ -46,7 +46,8 @@ class Trial:
 def apply_run(run: RunDirectory, only: Sequence[str], emit: Emit) -> Applied:
     """Apply the recommended plans of a run made on this machine (or `only` these plans or findings).
 
-    Raises `RefusedError` for a run that was copied or edited, `WorkloadError` if the workload fails.
+    Raises `RefusedError` for a run that was copied or edited, `WorkloadError` if the workload
+    fails.
     """
     emit("load", "running", message="checking the run's signature")
     refusal = verify(run)

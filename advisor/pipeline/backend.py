@@ -1,8 +1,9 @@
 """The `fusion_advisor` backend of `torch.compile`: Inductor, with proved plans swapped in after its passes.
 
-On every post-grad graph the analyzers run again; a site is swapped where they find the very program of a plan.
-So nothing depends on node names, and a graph that changed since the run was profiled is matched by what it
-computes, or not at all. The plans and their generated sources are part of every compile-cache key.
+On every post-grad graph the analyzers run again; a site is swapped where they find the very program
+of a plan. So nothing depends on node names, and a graph that changed since the run was profiled is
+matched by what it computes, or not at all. The plans and their generated sources are part of every
+compile-cache key.
 """
 
 from __future__ import annotations
@@ -104,9 +105,9 @@ def fusion_advisor(
 ) -> Any:
     """`torch.compile(model, backend="fusion_advisor", options={"run": "runs/x"})`.
 
-    Compiles with the plans that `apply` kept in that run. Plans are data: they are checked again and their
-    kernels regenerated; nothing of the run directory is executed. Raises `UsageError` without a run, or if
-    nothing was applied to it.
+    Compiles with the plans that `apply` kept in that run. Plans are data: they are checked again
+    and their kernels regenerated; nothing of the run directory is executed. Raises `UsageError`
+    without a run, or if nothing was applied to it.
     """
     where = (options or {}).get("run")
     if where is None:

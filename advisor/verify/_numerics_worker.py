@@ -1,7 +1,7 @@
 """Child process: run one generated kernel on every case and print the verdicts as JSON.
 
-Arguments: plan file, kernel file, device (`cuda`, or `cpu` with TRITON_INTERPRET=1), rows per program, warps.
-A crash or a hang costs this process only.
+Arguments: plan file, kernel file, device (`cuda`, or `cpu` with TRITON_INTERPRET=1), rows per
+program, warps. A crash or a hang costs this process only.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def load_module(path: Path) -> ModuleType:
 def error_ulps(value: torch.Tensor, truth: torch.Tensor, by_row: bool) -> float:
     """The largest |value - truth| in units of the last place of `value`'s dtype at the largest |truth|.
 
-    The largest is taken per row for a tile, over all rows for a row value: where a result is a difference
-    of large terms, its own last place is below what any float32 computation can give. Finite elements only.
+    The largest is taken per row for a tile, over all rows for a row value: where a result is a
+    difference of large terms, its own last place is below what any float32 computation can give.
+    Finite elements only.
     """
     finite = torch.isfinite(truth) & torch.isfinite(value)
     if not bool(finite.any()):
@@ -60,9 +61,10 @@ def error_ulps(value: torch.Tensor, truth: torch.Tensor, by_row: bool) -> float:
 def tolerance(plan: FusionPlan, dtype: torch.dtype, columns: int, eager: float) -> float:
     """Allowed error in ulps: the floor and one for every rounding the plan asks for, or twice eager's own.
 
-    For float32, pairwise summation of n terms adds about log2(n) ulps (Higham, Accuracy and Stability of
-    Numerical Algorithms, 4.2) for every reduction. Eager rounds every narrow intermediate, the kernel only
-    where the plan casts, so eager's own error counts only up to what those casts can explain.
+    For float32, pairwise summation of n terms adds about log2(n) ulps (Higham, Accuracy and
+    Stability of Numerical Algorithms, 4.2) for every reduction. Eager rounds every narrow
+    intermediate, the kernel only where the plan casts, so eager's own error counts only up to what
+    those casts can explain.
     """
     casts = [op.dtype for op in plan.ops if op.op == "cast" and op.dtype in NARROW]
     reductions = sum(spec_of(op.op).kind == "reduction" for op in plan.ops)

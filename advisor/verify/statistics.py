@@ -17,8 +17,8 @@ def interval_of_median(
 ) -> tuple[float, float]:
     """Order statistics that hold the median with the given confidence, whatever the distribution.
 
-    Ranks (n ± z sqrt(n)) / 2, the normal approximation of the binomial (Conover, Practical Nonparametric
-    Statistics, 3.2); fewer than six values give their extremes.
+    Ranks (n ± z sqrt(n)) / 2, the normal approximation of the binomial (Conover, Practical
+    Nonparametric Statistics, 3.2); fewer than six values give their extremes.
     """
     ordered = sorted(values)
     count = len(ordered)

@@ -1,6 +1,7 @@
 """ATen and prims in the words of the op table: one small handler for each way of spelling.
 
-A handler returns False where the op, its dtype or an argument is outside the table; the node is then opaque.
+A handler returns False where the op, its dtype or an argument is outside the table; the node is
+then opaque.
 """
 
 from __future__ import annotations

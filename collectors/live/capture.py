@@ -1,8 +1,8 @@
 """The graphs the compiler sees: every post-grad graph of one step, lowered to `Graph`.
 
-Inductor runs a custom pass at the end of its post-grad passes; ours reads the graph there, which is where
-plans are swapped in later. Capture alone needs no code generation and no GPU: the inner compiler then only
-runs the passes and returns outputs of the right shapes.
+Inductor runs a custom pass at the end of its post-grad passes; ours reads the graph there, which is
+where plans are swapped in later. Capture alone needs no code generation and no GPU: the inner
+compiler then only runs the passes and returns outputs of the right shapes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A post-grad FX graph as a `Graph`: ATen spellings become ops of the table, constants become literals.
 
-PyTorch's decompositions leave a few spellings of one computation (`pow(x, 2)`, `prepare_softmax_online`,
-`var_mean`); they are brought to one form here and equal pure nodes are merged, so that one computation has
-one signature on every device and version. The maps back to FX nodes stay outside the `Graph`.
+PyTorch's decompositions leave a few spellings of one computation (`pow(x, 2)`,
+`prepare_softmax_online`, `var_mean`); they are brought to one form here and equal pure nodes are
+merged, so that one computation has one signature on every device and version. The maps back to FX
+nodes stay outside the `Graph`.
 """
 
 from __future__ import annotations

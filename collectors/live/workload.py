@@ -1,13 +1,14 @@
 """A target on the command line as something that can be stepped, captured and compared.
 
-`pkg.mod:factory`, `file.py:factory` and `sample:NAME[:factory]` name a factory without arguments that returns
-one of
+`pkg.mod:factory`, `file.py:factory` and `sample:NAME[:factory]` name a factory without arguments
+that returns one of
 
 * `(module, inputs)`: an inference step; inputs are a tuple of arguments or a dict of keyword arguments;
 * `(model, optimizer, loss)`: a training step, where `loss(model)` gives a scalar tensor;
 * a callable without arguments: one whole step, whatever it does.
 
-The factory runs with torch's default device set to the device, so tensors it creates are in the right place.
+The factory runs with torch's default device set to the device, so tensors it creates are in the
+right place.
 """
 
 from __future__ import annotations
