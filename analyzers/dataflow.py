@@ -8,10 +8,13 @@ alone keeps reads and writes in order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from advisor.errors import IllegalFusionError
 from advisor.model.graph import Graph, Node, TensorMeta, node_of
 from advisor.model.optable import spec_of
+from advisor.model.sizes import Size
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Dataflow:
-    """Reachability and uses over the non-view nodes of a graph; masks have one bit per node in graph order."""
+    """Reachability and uses over the non-view nodes; masks have a bit per node in graph order."""
 
     graph: Graph
     nodes: dict[str, Node]
@@ -47,6 +50,19 @@ class Dataflow:
             if spec_of(node.op).kind != "view":
                 return value
             value = str(node.args[0])
+
+    def hint(self, size: Size, *, unknown: int | None = None) -> int:
+        """What a size was when the graph was captured; `unknown` stands for a symbol without hint.
+
+        Raises `IllegalFusionError` for such a symbol if nothing stands for it.
+        """
+        total = size.coefficient
+        for symbol in size.symbols:
+            value = self.graph.size_hints.get(symbol, unknown)
+            if value is None:
+                raise IllegalFusionError(f"size {symbol} is unknown")
+            total *= value
+        return total
 
     def mask(self, members: frozenset[str]) -> int:
         """The bit set of some nodes."""
@@ -100,8 +116,11 @@ def dataflow(graph: Graph) -> Dataflow:
 
 
 def _order_writes(
-    graph: Graph, nodes: dict[str, Node], parents: dict[str, set[str]], resolve_base
-) -> None:  # type: ignore[no-untyped-def]
+    graph: Graph,
+    nodes: dict[str, Node],
+    parents: dict[str, set[str]],
+    resolve_base: Callable[[str], str],
+) -> None:
     """Add read-before-write and write-before-read edges between nodes that touch one storage."""
 
     def storage(value: str) -> str:

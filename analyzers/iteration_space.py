@@ -11,6 +11,7 @@ axis.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from advisor.errors import IllegalFusionError
 from advisor.model.graph import Node, TensorMeta, node_of
@@ -59,7 +60,7 @@ class IterationSpace:
 
 
 def iteration_space(flow: Dataflow, members: frozenset[str], seed: str) -> IterationSpace:
-    """Place a group in one iteration space; raises `IllegalFusionError` with the reason if it has none."""
+    """Place a group in one iteration space; `IllegalFusionError` says why it has none."""
     return _Solver(flow, members, seed).solve()
 
 
@@ -105,9 +106,9 @@ class _Solver:
             for dim in reversed(meta.shape):
                 suffix = suffix.times(parse(dim))
                 marks.add(suffix)
-        ordered = sorted(marks, key=self._hint)
+        ordered = sorted(marks, key=self.flow.hint)
         axes = []
-        for inner, outer in zip(ordered, ordered[1:], strict=False):
+        for inner, outer in pairwise(ordered):
             ratio = outer.over(inner)
             if ratio is None:
                 raise IllegalFusionError(
@@ -137,15 +138,6 @@ class _Solver:
             if node_of(value)[0] in self.members:
                 found += path
         return found
-
-    def _hint(self, size: Size) -> int:
-        total = size.coefficient
-        for symbol in size.symbols:
-            hint = self.flow.graph.size_hints.get(symbol)
-            if hint is None:
-                raise IllegalFusionError(f"size {symbol} is unknown")
-            total *= hint
-        return total
 
     def _split_rows(self) -> int:
         """The number of leading axes that are rows."""
@@ -248,9 +240,8 @@ class _Solver:
             for dim, run in enumerate(placement):
                 if not parse(operand[dim]).is_one:
                     result[offset + dim] = run
-        if any(run is None for run in result):
-            return None
-        return tuple(run for run in result if run is not None)
+        decided = tuple(run for run in result if run is not None)
+        return decided if len(decided) == len(result) else None
 
     def _aligned(
         self, operand: tuple[Dim, ...], shape: tuple[Dim, ...], placement: Placement

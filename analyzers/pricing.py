@@ -186,7 +186,7 @@ def _key(graph: Graph, nodes: Sequence[Node]) -> OpKey | None:
 
 
 def _occurrences(node: Node, size: int) -> list[tuple[int, str]]:
-    """Operands of a node; for a single-node op a repeated operand counts twice unless the op squares it."""
+    """Operands of a node; a single-node op counts a repeated one twice, unless the op squares it."""
     values = node.value_args
     if size == 1 and node.label.startswith("aten.pow"):
         values = tuple(dict.fromkeys(values))
@@ -228,7 +228,7 @@ def _op_costs(trace: Trace) -> dict[OpKey, tuple[int, int]]:
 
 
 def step_kernels(trace: Trace) -> pd.DataFrame:
-    """The kernels launched inside the trace's steps, with the row of their step; all of them if it has none."""
+    """The kernels launched inside the trace's steps, with the row of their step; without steps, all."""
     steps = trace.steps()
     kernels = trace.kernels
     if not len(steps):

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
 from advisor.model.base import Range
-from advisor.model.graph import node_of
+from advisor.model.graph import TensorMeta, node_of
 from advisor.model.launch import default_config, grid_size
 from advisor.model.optable import item_bytes, spec_of
 from advisor.model.plan import FusionPlan, Site, Space
-from advisor.model.sizes import Size, product
+from advisor.model.sizes import product
 from analyzers.cost_model import kernel_time
 from analyzers.dataflow import Dataflow
 from analyzers.pricing import Unit
@@ -69,7 +69,7 @@ def modelled_before(
     *,
     only: frozenset[str],
 ) -> tuple[Range, int]:
-    """(modelled time of the nodes in `only` as one kernel each, bytes that all members move as single ops)."""
+    """(modelled time of the nodes in `only`, one kernel each; bytes that all members move singly)."""
     total = Range(low=0, mid=0, high=0)
     moved = 0
     for name in members:
@@ -126,18 +126,16 @@ def nodes_bytes(flow: Dataflow, names: set[str]) -> int:
 
 def _bytes(flow: Dataflow, value: str) -> int:
     meta = flow.meta(value)
-    return 0 if meta is None else _hint(flow, product(meta.shape)) * item_bytes(meta.dtype)
+    return 0 if meta is None else _elements_of(flow, meta) * item_bytes(meta.dtype)
 
 
 def _result_elements(flow: Dataflow, name: str) -> int:
     """Elements of the widest operand or result."""
     node = flow.nodes[name]
     metas = [flow.meta(value) for value in (node.value(), *node.value_args)]
-    return max((_hint(flow, product(m.shape)) for m in metas if m is not None), default=0)
+    return max((_elements_of(flow, meta) for meta in metas if meta is not None), default=0)
 
 
-def _hint(flow: Dataflow, size: Size) -> int:
-    total = size.coefficient
-    for symbol in size.symbols:
-        total *= flow.graph.size_hints.get(symbol, 1)
-    return total
+def _elements_of(flow: Dataflow, meta: TensorMeta) -> int:
+    """Elements of a tensor; a size that nobody knows counts as 1, so that the rest can be priced."""
+    return flow.hint(product(meta.shape), unknown=1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from advisor.model.base import Location
+from advisor.model.base import Location, Phase
 from advisor.model.graph import Arg, AttributeValue, node_of
 from advisor.model.optable import spec_of
 from advisor.model.plan import (
@@ -28,7 +28,7 @@ from analyzers.iteration_space import BoundInput, IterationSpace, mergeable
 from analyzers.row_programs import Group
 
 RULE = "row_program"
-# A row must fit in registers: 32 Ki columns is where compile-only starts to show spills on every table GPU.
+# A row must fit in registers: from 32 Ki columns on, compile-only shows spills on every table GPU.
 MAX_REGISTER_COLUMNS = 32_768
 
 
@@ -44,16 +44,16 @@ class Program:
 
     def signature(self) -> str:
         """Equal for two groups exactly when one kernel serves both."""
-        return self.as_plan("0" * 16, "", "").signature()
+        return self.as_plan("0" * 16, "", "inference").signature()
 
-    def as_plan(self, identity: str, title: str, phase: str) -> FusionPlan:
+    def as_plan(self, identity: str, title: str, phase: Phase) -> FusionPlan:
         """This program as a plan with one site."""
         return FusionPlan(
             id=identity,
             rule=RULE,
             title=title,
             family="row_program",
-            phase=phase or "inference",  # type: ignore[arg-type]
+            phase=phase,
             row_axes=self.row_axes,
             inputs=self.inputs,
             ops=self.ops,
@@ -68,7 +68,7 @@ def canonical_program(flow: Dataflow, group: Group) -> Program:
     return _Canonical(flow, group).program()
 
 
-def cluster(programs: Iterable[tuple[str, Program]]) -> list[list[Program]]:
+def cluster(programs: Iterable[tuple[Phase, Program]]) -> list[list[Program]]:
     """Programs by (phase, signature), in order of first appearance."""
     found: dict[tuple[str, str], list[Program]] = {}
     for phase, program in programs:
@@ -76,8 +76,8 @@ def cluster(programs: Iterable[tuple[str, Program]]) -> list[list[Program]]:
     return list(found.values())
 
 
-def plan_of(programs: list[Program], phase: str, title: str) -> FusionPlan:
-    """One plan with the sites of equal programs; its id hashes rule, module pattern and signature."""
+def plan_of(programs: list[Program], phase: Phase, title: str) -> FusionPlan:
+    """One plan with the sites of equal programs; its id hashes rule, module patterns, signature."""
     first = programs[0]
     sites = tuple(program.site for program in programs)
     patterns = sorted({module_pattern(site.location.module) for site in sites})
@@ -195,7 +195,7 @@ class _Canonical:
         return [bound.strides[run[-1]] for run in self.axes]
 
     def _site(self, bounds: list[BoundInput], outputs: tuple[str, ...]) -> Site:
-        hint = self._hint
+        hint = self.flow.hint
         sizes = [hint(_size(self.space, run)) for run in self.axes]
         strides = tuple(
             tuple(0 if s is None else hint(s) for s in self._merged_strides(bound))
@@ -211,12 +211,6 @@ class _Canonical:
             input_strides=strides,
             location=self._location(),
         )
-
-    def _hint(self, size: Size) -> int:
-        total = size.coefficient
-        for symbol in size.symbols:
-            total *= self.flow.graph.size_hints[symbol]
-        return total
 
     def _location(self) -> Location:
         """The place of the seed reduction: the heart of the group, whatever was absorbed around it."""
@@ -259,10 +253,3 @@ def _merged_axes(space: IterationSpace) -> tuple[tuple[int, ...], ...]:
         else:
             runs.append((axis,))
     return (*runs, tuple(range(space.row_axes, len(space.axes))))
-
-
-def _mergeable(space: IterationSpace, bound: BoundInput, outer: int, inner: int) -> bool:
-    first, second = bound.strides[outer], bound.strides[inner]
-    if first is None or second is None:
-        return first is second
-    return first == second.times(space.axes[inner])

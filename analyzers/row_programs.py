@@ -23,7 +23,7 @@ from advisor.model.optable import item_bytes, spec_of
 from analyzers.dataflow import Dataflow, dataflow
 from analyzers.iteration_space import IterationSpace, iteration_space
 
-# A kernel reads and writes at most this many tensors: each needs address registers (see the cliff analysis).
+# A kernel reads and writes at most this many tensors: each needs address registers.
 MAX_GROUP_TENSORS = 16
 MAX_GROUP_OPS = 96
 
@@ -48,7 +48,7 @@ class NearMiss:
 
 @dataclass(frozen=True)
 class RowPrograms:
-    """Every group found: `whole` do not overlap; `cores[i]` is the shorter variant of `whole[i]`, if it has one."""
+    """Every group found: `whole` do not overlap; `cores[i]` is `whole[i]`'s shorter variant, if any."""
 
     whole: tuple[Group, ...]
     cores: tuple[Group | None, ...]
@@ -135,7 +135,8 @@ def _extend(
     if between:
         for other in between:
             if _obstacle(flow, other, claimed) is not None:
-                return f"a path through {flow.nodes[other].target or other} leaves the group and comes back"
+                through = flow.nodes[other].target or other
+                return f"a path through {through} leaves the group and comes back"
         grown |= between
         if flow.between(grown):
             return "the group would not be convex"
@@ -153,7 +154,7 @@ def _extend(
 
 
 def _spans_whole(space: IterationSpace, node: Node) -> bool:
-    """Full-size, one per row, or one per column: anything between would be recomputed along missing axes."""
+    """Full-size, one per row or one per column: others are recomputed along the missing axes."""
     span = space.spans[node.value()]
     return span in (space.rows | space.columns, space.rows, space.columns)
 

@@ -1,4 +1,6 @@
-"""Hugging Face's Llama as it comes: RMSNorm in pieces, rotary by halves, SwiGLU, attention written out or SDPA.
+"""Hugging Face's Llama as it comes.
+
+RMSNorm in pieces, rotary by halves, SwiGLU, attention written out or SDPA.
 
 Factories for `fusion-advisor profile benchmarks/llama.py:prefill` (needs transformers).
 """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from advisor.model.applied import Comparison
 from advisor.units import format_ns
 
-# Below a thousandth of the region a gain is within what clocks and neighbours move between two runs.
+# A gain below a thousandth of the region is within what clocks and neighbours move between runs.
 LEAST_GAIN_FRACTION = 0.001
 
 

@@ -1,24 +1,22 @@
-"""Kernels ready to be launched: source regenerated from a checked plan, loaded, with one configuration each."""
+"""Kernels ready to be launched: source regenerated from a checked plan, loaded, configured."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from advisor.codegen import KernelSource, render
-from advisor.errors import InvalidRecordError
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.store.files import write_atomic
+from advisor.verify.kernel_module import load_module
 
 
 @dataclass(frozen=True)
 class ReadyKernel:
-    """A plan, its source and the configuration it is launched with; `function` is the Triton kernel."""
+    """A plan, its source and how it is launched; `function` is the autotuned Triton kernel."""
 
     plan: FusionPlan
     source: KernelSource
@@ -46,14 +44,7 @@ def load_kernel(plan: FusionPlan, folder: Path, config: LaunchConfig) -> ReadyKe
     import triton
 
     source, path = write_source(plan, folder)
-    name = f"fusion_advisor_kernel_{plan.id}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise InvalidRecordError("cannot load the generated kernel", where=str(path))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    bare = getattr(module, source.kernel)
+    bare = getattr(load_module(path), source.kernel)
     options = triton.Config({}, num_warps=config.num_warps, num_stages=config.num_stages)
     function = triton.autotune(configs=[options], key=[])(bare)
     return ReadyKernel(plan=plan, source=source, config=config, path=path, function=function)

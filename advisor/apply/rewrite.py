@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import fx
@@ -27,7 +28,7 @@ from advisor.model.plan import FusionPlan, Site
 
 @dataclass(frozen=True)
 class Swap:
-    """One site of a graph and the kernel that takes its place; `plan` is in the site's own numbering."""
+    """One site of a graph and the kernel that takes its place; `plan` numbers as the site does."""
 
     kernel: ReadyKernel
     plan: FusionPlan
@@ -48,7 +49,10 @@ def rewrite(
     fx_aliases: Mapping[str, Sequence[fx.Node]],
     swaps: Sequence[Swap],
 ) -> tuple[Outcome, ...]:
-    """Swap every legal site; `fx_node` and `fx_aliases` lead from values of the lowered graph to FX nodes."""
+    """Swap every legal site.
+
+    `fx_node` and `fx_aliases` lead from values of the lowered graph to its FX nodes.
+    """
     outcomes = []
     current = dict(fx_node)
     for swap in swaps:
@@ -91,7 +95,7 @@ def _check_static(nodes: Sequence[fx.Node]) -> None:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             raise IllegalFusionError(f"{node.name} is not a tensor")
-        if value.device.type != "cuda" and value.device.type != "cpu":
+        if value.device.type not in ("cuda", "cpu"):
             raise IllegalFusionError(f"{node.name} is on {value.device.type}")
         if any(not isinstance(size, int) for size in (*value.shape, *value.stride())):
             raise IllegalFusionError("its sizes are only known at run time")
@@ -103,7 +107,10 @@ def _check_no_write_between(
     inputs: Sequence[fx.Node],
     outputs: Sequence[fx.Node],
 ) -> None:
-    """The call runs where its last input appears: nothing may write to memory from there to the old outputs."""
+    """Refuse a site with a write inside: the call runs where its last input appears.
+
+    Nothing may write to memory from there to the old outputs.
+    """
     first = max(position[node] for node in inputs)
     last = max(position[node] for node in outputs)
     for node in graph.nodes:
@@ -119,7 +126,7 @@ def _writes(node: fx.Node) -> bool:
 def _insert_call(
     graph: fx.Graph, swap: Swap, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
 ) -> list[fx.Node]:
-    """Allocate the outputs, call the kernel functionally, and return the nodes that hold its results."""
+    """Allocate outputs, call the kernel functionally, return the nodes that hold its results."""
     plan, site, config = swap.plan, swap.site, swap.kernel.config
     tensors = abi.tensor_names(plan)
     arguments: dict[str, fx.Node] = dict(zip(tensors, inputs, strict=False))
@@ -163,7 +170,7 @@ def _insert_call(
 
 def _in_order(nodes: Sequence[fx.Node]) -> None:
     """Nodes inserted at one point stand in reverse; put them in the order of creation."""
-    for first, second in zip(nodes, nodes[1:], strict=False):
+    for first, second in pairwise(nodes):
         first.append(second)
 
 

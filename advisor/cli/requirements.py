@@ -13,5 +13,8 @@ def need_torch(command: str) -> None:
     if missing:
         raise MissingDependencyError(
             f"`{command}` needs {' and '.join(missing)}",
-            remedy='install "kernel-fusion-advisor[gpu]"; `fusion-advisor doctor` says what else is missing',
+            remedy=(
+                'install "kernel-fusion-advisor[gpu]"; '
+                "`fusion-advisor doctor` says what else is missing"
+            ),
         )

@@ -1,4 +1,4 @@
-"""From a checked plan to Triton source: deterministic text, with neither torch nor triton imported."""
+"""From a checked plan to Triton source: deterministic text; imports neither torch nor triton."""
 
 from advisor.codegen.row_program import KernelSource, render
 

@@ -1,4 +1,4 @@
-"""The calling convention of a row-program kernel, defined once for source, launch, rewrite and resources.
+"""The calling convention of a row-program kernel: one for source, launch, rewrite and resources.
 
 Parameters, in order: inputs, outputs, `n_rows`, `n_columns`, the sizes of the inner row axes (only
 where an input needs them), the strides of inputs that are not dense, then the compile-time
@@ -59,7 +59,7 @@ def scalar_names(plan: FusionPlan) -> tuple[str, ...]:
 def scalar_arguments(
     plan: FusionPlan, row_sizes: Sequence[int], columns: int, strides: Sequence[Sequence[int]]
 ) -> dict[str, int]:
-    """The integer arguments for one shape; `strides[i]` are input i's strides per axis, in elements."""
+    """The integer arguments for one shape; `strides[i]` are input i's per axis, in elements."""
     rows = 1
     for size in row_sizes:
         rows *= size

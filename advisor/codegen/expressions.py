@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Spelling:
-    """One op in both languages; `helper` names a device function of `HELPERS` that the text calls."""
+    """One op in both languages; `helper` names the function of `HELPERS` that the text calls."""
 
     triton: str
     torch: str
@@ -123,7 +123,7 @@ def min_nan(a, b):
     "tanh": '''
 @triton.jit
 def tanh(x):
-    """tanh x: Taylor series to x^13 below 0.4 (next term < 4e-9), else (1 - e^-2|x|) / (1 + e^-2|x|)."""
+    """tanh x: Taylor series to x^13 below 0.4 (next term < 4e-9), else from e^-2|x|."""
     s = x * x
     p = 0.0035921280365 * s - 0.0088632355299
     p = p * s + 0.0218694885362
@@ -141,7 +141,8 @@ def expm1(x):
     """e^x - 1 without cancellation: (u - 1) x / ln u with u = e^x (W. Kahan)."""
     u = tl.exp(x)
     inner = (u - 1.0) * x / tl.log(u)
-    return tl.where(u == 1.0, x, tl.where(u - 1.0 == -1.0, -1.0, tl.where(u == float("inf"), u, inner)))
+    large = tl.where(u - 1.0 == -1.0, -1.0, tl.where(u == float("inf"), u, inner))
+    return tl.where(u == 1.0, x, large)
 ''',
     "log1p": '''
 @triton.jit
@@ -154,7 +155,7 @@ def log1p(x):
     "power": '''
 @triton.jit
 def power(a, b):
-    """a^b as 2^(b log2 |a|), with the sign of an odd integer power; a^0 = 1 and 1^b = 1 as in IEEE 754."""
+    """a^b as 2^(b log2 |a|), odd integer powers with their sign; a^0 = 1^b = 1 (IEEE 754)."""
     size = tl.exp2(b * tl.log2(tl.abs(a)))
     whole = tl.floor(b + 0.0 * a)
     odd = (whole - 2.0 * tl.floor(whole * 0.5)) == 1.0

@@ -54,6 +54,14 @@ class PlanOp(Record, frozen=True, kw_only=True):
     space: Space
     attributes: dict[str, AttributeValue] = {}
 
+    @property
+    def correction(self) -> float:
+        """What a `var` takes off the number of columns in its divisor."""
+        value = self.attributes["correction"]
+        if not isinstance(value, (int, float)):
+            raise InvalidRecordError(f"{self.name}: correction is not a number")
+        return float(value)
+
 
 class PlanOutput(Record, frozen=True, kw_only=True):
     """A value written contiguously: [rows, columns] for a tile, [rows] for a row value."""

@@ -1,4 +1,4 @@
-"""The `fusion_advisor` backend of `torch.compile`: Inductor, with proved plans swapped in after its passes.
+"""The `fusion_advisor` backend of `torch.compile`: Inductor, proved plans swapped in after its passes.
 
 On every post-grad graph the analyzers run again; a site is swapped where they find the very program
 of a plan. So nothing depends on node names, and a graph that changed since the run was profiled is
@@ -32,7 +32,7 @@ from analyzers.row_programs import find_row_programs
 from collectors.live.capture import HookPass, backend_with
 from collectors.live.fx_graph import lower
 
-# Inductor may pad the rows of its own buffers; plan sites promise the strides of the captured graph.
+# Inductor may pad rows of its own buffers; plan sites promise the strides of the captured graph.
 EXACT_LAYOUT = {"comprehensive_padding": False}
 
 
@@ -68,7 +68,7 @@ def plan_backend(
 
 
 def choose_swaps(graph: Graph, kernels: Sequence[ReadyKernel]) -> list[Swap]:
-    """The sites of a graph whose program is that of a kernel; a node is used once, earlier kernels first."""
+    """The sites whose program is that of a kernel; a node is used once, earlier kernels first."""
     flow, found = dataflow(graph), find_row_programs(graph)
     groups = [
         g for whole, core in zip(found.whole, found.cores, strict=True) for g in (whole, core) if g

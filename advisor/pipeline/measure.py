@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +58,7 @@ class Bench:
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
-        torch._dynamo.reset()  # type: ignore[no-untyped-call]
+        torch.compiler.reset()
         torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
         self.eager = Variant("eager", workload.step_of(), workload.results_of)
         self.compiled = self._compile("compiled", (), "inductor")
@@ -98,7 +99,7 @@ class Bench:
         return time_steps({v.name: v.step for v in variants}, STEP_ROUNDS)
 
     def errors(self, variant: Variant) -> tuple[float, float, float]:
-        """(our difference from eager, the compiler's, machine epsilon): norms over the norm of eager's results."""
+        """(our difference from eager, the compiler's, machine epsilon), relative to eager's norm."""
         eager, plain, ours = self.eager.results(), self.compiled.results(), variant.results()
         epsilon = max(
             (torch.finfo(t.dtype).eps for t in eager if t.is_floating_point()), default=0.0
@@ -120,7 +121,7 @@ class Bench:
 
 
 def _difference(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> float:
-    """Norm of the difference over the norm, largest over the results; different structure is infinitely far."""
+    """Norm of the difference over the norm, the largest of all results; other structure is infinite."""
     if len(ours) != len(theirs):
         return float("inf")
     worst = 0.0
@@ -133,5 +134,5 @@ def _difference(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) ->
         size = b.double().norm()
         difference = (a.double() - b.double()).norm()
         value = float(difference / size) if float(size) else float(difference)
-        worst = max(worst, value if value == value else float("inf"))
+        worst = max(worst, float("inf") if math.isnan(value) else value)
     return worst

@@ -1,4 +1,4 @@
-"""`profile`: run a workload once, clean and traced, and say what to fuse. The spine of the tool, top to bottom."""
+"""`profile`: run a workload once, clean and traced, and say what to fuse. Read it top to bottom."""
 
 from __future__ import annotations
 
@@ -126,7 +126,10 @@ def _capture_warnings(captured: Capture) -> list[Warning_]:
     found = []
     if captured.device_is_assumed:
         found.append(Warning_(code="no-gpu", message=NO_GPU))
-        note = "graphs were captured on the CPU and read as if on the GPU; library calls (attention, convolution) may differ"
+        note = (
+            "graphs were captured on the CPU and read as if on the GPU; "
+            "library calls (attention, convolution) may differ"
+        )
         found.append(Warning_(code="captured-on-cpu", message=note))
     if captured.graph_breaks:
         found.append(

@@ -6,7 +6,6 @@ program, warps. A crash or a hang costs this process only.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import sys
 from pathlib import Path
@@ -21,23 +20,14 @@ from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan
 from advisor.verify.cases import Case, cases, make_inputs, poisoned_outputs
 from advisor.verify.interpret import evaluate
+from advisor.verify.kernel_module import load_module
 
-# Rounding the result costs half an ulp; a different order of float32 operations may move it one further.
+# Rounding the result costs half an ulp; another order of float32 operations may cost one more.
 FLOOR_ULPS = 2.0
 EAGER_FACTOR = 2.0
 # Cancellation inside a program amplifies float32 roundings; beyond this it is another computation.
 MOST_FLOAT32_ULPS = 64.0
 NARROW = ("float16", "bfloat16")
-
-
-def load_module(path: Path) -> ModuleType:
-    """Import a kernel file that this program generated."""
-    spec = importlib.util.spec_from_file_location(path.stem.replace("-", "_"), path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def error_ulps(value: torch.Tensor, truth: torch.Tensor, by_row: bool) -> float:
@@ -92,8 +82,8 @@ def run_case(
     eager = evaluate(plan, inputs, "native")
     exact = evaluate(plan, inputs, "exact")
     worst = worst_eager = 0.0
-    for output, got, own, truth in zip(plan.outputs, out, eager, exact, strict=True):
-        own, truth = own.expand(got.shape), truth.expand(got.shape)  # noqa: PLW2901
+    for output, got, narrow, wide in zip(plan.outputs, out, eager, exact, strict=True):
+        own, truth = narrow.expand(got.shape), wide.expand(got.shape)
         detail = _plainly_wrong(got, own, truth)
         if not detail and got.is_floating_point():
             tile = output.space == "tile"
@@ -114,7 +104,7 @@ def run_case(
 
 
 def _plainly_wrong(got: torch.Tensor, own: torch.Tensor, truth: torch.Tensor) -> str:
-    """Other dtype, other integers, or elements that are non-finite unlike both eager's and the exact ones."""
+    """Other dtype, other integers, or elements non-finite unlike both eager's and the exact ones."""
     if got.dtype != own.dtype:
         return f"dtype {got.dtype}, eager gives {own.dtype}"
     if not got.is_floating_point():

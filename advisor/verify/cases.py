@@ -16,7 +16,7 @@ POISON_FLOAT, POISON_INT = 7.03125e4, 77
 
 @dataclass(frozen=True)
 class Case:
-    """One shape with one kind of values; `block_rows` is the tile height the kernel is launched with."""
+    """One shape with one kind of values; `block_rows` is the tile height of the launch."""
 
     name: str
     row_sizes: tuple[int, ...]
@@ -26,7 +26,7 @@ class Case:
 
 
 def cases(plan: FusionPlan, *, small: bool, block_rows: int) -> Iterator[Case]:
-    """The neighbourhood of the plan's shapes: its own columns and odd ones, few and many rows, none at all.
+    """The neighbourhood of the plan's shapes: its own columns and odd ones; few, many and no rows.
 
     `small` keeps the number of rows and columns within what an interpreter can run in seconds.
     """
@@ -41,7 +41,7 @@ def cases(plan: FusionPlan, *, small: bool, block_rows: int) -> Iterator[Case]:
     )
     yield Case("no rows", _row_sizes(plan, 1, first=0), near, "normal", block_rows)
     for values in ("small", "zeros", "large", "special"):
-        yield Case(f"{values} values", rows, min(near, 513), values, block_rows)  # type: ignore[arg-type]
+        yield Case(f"{values} values", rows, min(near, 513), values, block_rows)
 
 
 def _row_sizes(plan: FusionPlan, size: int, first: int = 3) -> tuple[int, ...]:
@@ -85,7 +85,7 @@ def _fill(shape: list[int], dtype: str, values: Values, generator: torch.Generat
     noise = torch.randn(shape, generator=generator)
     if values == "zeros":
         return torch.zeros(shape, dtype=kind)
-    # Large: squares and their sums still fit in float32, so a kernel that overflows did something wrong.
+    # Large: squares and their sums still fit in float32: a kernel that overflows did wrong.
     scale = {"small": 1e-3, "large": min(0.2 * torch.finfo(kind).max, 1e12)}.get(values, 1.0)
     tensor = (noise * scale).to(kind)
     if values == "special" and tensor.numel() > 8:

@@ -1,4 +1,4 @@
-"""A plan run by PyTorch, op by op: in eager's own dtypes, or exactly (float64, casts to floats do not round)."""
+"""A plan run by PyTorch, op by op: in eager's own dtypes, or exactly (float64, no rounding casts)."""
 
 from __future__ import annotations
 
@@ -85,10 +85,11 @@ def _apply(op: PlanOp, values: dict[str, torch.Tensor], precision: Precision) ->
         reduce = torch.sum if op.op == "sum" else torch.mean
         return reduce(_tensor(op.args[0], values), -1, keepdim=True, dtype=dtype)
     if op.op in ("amax", "amin"):
-        return getattr(torch, op.op)(_tensor(op.args[0], values), -1, keepdim=True)
+        extreme = torch.amax if op.op == "amax" else torch.amin
+        return extreme(_tensor(op.args[0], values), -1, keepdim=True)
     if op.op == "var":
-        correction = op.attributes["correction"]
-        return torch.var(_tensor(op.args[0], values), -1, correction=correction, keepdim=True)  # type: ignore[call-overload,no-any-return]
+        operand = _tensor(op.args[0], values)
+        return torch.var(operand, -1, correction=op.correction, keepdim=True)
     args = [
         values[arg] if isinstance(arg, str) and arg in values else literal_value(arg)
         for arg in op.args

@@ -1,4 +1,4 @@
-"""Does the kernel compute what the plan says? Every case in a child process, on the GPU or in Triton's interpreter."""
+"""Does the kernel compute what the plan says? All cases in a child process, GPU or interpreter."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 from advisor.errors import InvalidRecordError
 from advisor.model import base
@@ -13,6 +14,7 @@ from advisor.model.applied import NumericCase, Numerics
 from advisor.model.launch import LaunchConfig
 
 WORKER = "advisor.verify._numerics_worker"
+Place = Literal["gpu", "interpreter"]
 
 
 def verify_numerics(
@@ -23,9 +25,9 @@ def verify_numerics(
     config: LaunchConfig,
     timeout_s: float = 300.0,
 ) -> Numerics:
-    """Run the verification worker; a crash, a hang or garbage output is a failed verdict with its reason."""
+    """Run the worker; a crash, a hang or garbage output is a failed verdict with its reason."""
     environment = dict(os.environ)
-    executed_on = "gpu" if device == "cuda" else "interpreter"
+    executed_on: Place = "gpu" if device == "cuda" else "interpreter"
     environment.pop("TRITON_INTERPRET", None)
     if device == "cpu":
         environment["TRITON_INTERPRET"] = "1"
@@ -56,9 +58,9 @@ def verify_numerics(
         return _failed(executed_on, "the kernel process printed no verdict")
 
 
-def _failed(executed_on: str, why: str) -> Numerics:
+def _failed(executed_on: Place, why: str) -> Numerics:
     return Numerics(
         executed_on=executed_on,
         passed=False,
         cases=(NumericCase(name="run", passed=False, detail=why),),
-    )  # type: ignore[arg-type]
+    )

@@ -36,11 +36,8 @@ def region_disagreement(
     outputs = [fx_node[value] for value in site.outputs]
     env: dict[fx.Node, Any] = {}
     for node, tensor in zip(inputs, given, strict=True):
-        env[node] = (
-            _as_node_value(node, tensor, site).double()
-            if tensor.is_floating_point()
-            else _as_node_value(node, tensor, site)
-        )
+        value = _as_node_value(node, tensor, site)
+        env[node] = value.double() if value.is_floating_point() else value
     try:
         truth = [_run(node, env) for node in outputs]
     except _OutsideError as error:
@@ -102,8 +99,9 @@ def _run(node: fx.Node, env: dict[fx.Node, Any]) -> Any:
 def _call(node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
     """One FX call with its dtypes widened: casts to a float and float results become float64."""
     args, kwargs = pytree.tree_map_only(fx.Node, lambda n: env[n], (node.args, dict(node.kwargs)))
-    widen = lambda item: torch.float64 if isinstance(item, torch.dtype) and item in FLOATS else item  # noqa: E731
-    args, kwargs = pytree.tree_map(widen, (args, kwargs))
+    args, kwargs = pytree.tree_map_only(
+        torch.dtype, lambda dtype: torch.float64 if dtype in FLOATS else dtype, (args, kwargs)
+    )
     if "device" in kwargs:
         tensors: Sequence[torch.Tensor] = [
             t for t in pytree.tree_leaves(list(env.values())) if isinstance(t, torch.Tensor)

@@ -1,9 +1,10 @@
-"""Times on the GPU: whole steps by the host's clock, kernels by the profiler, all interleaved in one process."""
+"""Times on the GPU, interleaved in one process: steps by the host's clock, kernels by the profiler."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -11,8 +12,8 @@ import torch
 from advisor.model.applied import KernelTiming, Timing
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan, Site
-from advisor.verify._numerics_worker import load_module
 from advisor.verify.interpret import evaluate
+from advisor.verify.kernel_module import load_module
 from advisor.verify.statistics import timing
 
 # More than any L2 in the GPU table; writing it between calls leaves nothing of the inputs behind.
@@ -50,7 +51,7 @@ def time_steps(
 
 
 def site_inputs(plan: FusionPlan, site: Site, device: torch.device) -> list[torch.Tensor]:
-    """Random inputs of a site's own sizes, strided as the site has them (broadcast axes of size 1)."""
+    """Random inputs of a site's own sizes and strides (broadcast axes have size 1)."""
     sizes = (*site.row_sizes, site.columns)
     found = []
     for item, strides in zip(plan.inputs, site.input_strides, strict=True):
@@ -93,7 +94,7 @@ def time_kernel(
     device: torch.device,
     bytes_moved: int,
 ) -> KernelTiming:
-    """The kernel against the same ops in eager and under torch.compile, and a copy of the same bytes, one recording."""
+    """The kernel, the same ops eager and compiled, and a copy of the same bytes, in one recording."""
     site = plan.sites[0]
     inputs = site_inputs(plan, site, device)
     compiled = torch.compile(lambda *given: evaluate(plan, given, "native"), dynamic=False)
@@ -155,8 +156,6 @@ def _calls(
     inputs: list[torch.Tensor] | None = None,
 ) -> dict[str, Callable[[], object]]:
     """Launches by configuration label, on one set of inputs and outputs."""
-    from pathlib import Path
-
     module = load_module(Path(kernel_path))
     given = inputs or site_inputs(plan, plan.sites[0], device)
     out = module.fused(*given)

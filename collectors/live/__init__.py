@@ -1,1 +1,1 @@
-"""Runs and records a workload: loading it, capturing its graphs, timing it clean, tracing it, reading counters."""
+"""Runs and records a workload: loading, capturing graphs, tracing, reading counters."""

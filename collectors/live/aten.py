@@ -220,7 +220,7 @@ def _clone(builder: GraphBuilder, node: fx.Node) -> bool:
 
 
 def _constant(builder: GraphBuilder, node: fx.Node) -> bool:
-    """A tensor filled with one number is that number wherever the table's ops read it; else it is opaque."""
+    """A tensor filled with one number is that number where ops of the table read it."""
     fill = node.args[-1] if str(node.target) != "aten.scalar_tensor.default" else node.args[0]
     if not isinstance(fill, (int, float, bool)):
         return False
@@ -251,8 +251,7 @@ def _reduce(builder: GraphBuilder, node: fx.Node) -> bool:
         value = builder.emit(node, "cast", (value,), wide, dtype=meta.dtype)
     attributes: dict[str, AttributeValue] = {"axes": _axes(node, len(source.shape))}
     if op == "var":
-        correction = node.kwargs.get("correction", 1)
-        attributes["correction"] = 1.0 if correction is None else float(correction)  # type: ignore[arg-type]
+        attributes["correction"] = _correction(node)
     builder.bind(node, builder.emit(node, op, (value,), meta, **attributes))
     return True
 
@@ -262,7 +261,13 @@ def _axes(node: fx.Node, rank: int) -> tuple[int, ...]:
     if dims is None or dims == []:
         return tuple(range(rank))
     listed = dims if isinstance(dims, (list, tuple)) else (dims,)
-    return tuple(sorted(int(d) % max(rank, 1) for d in listed))  # type: ignore[arg-type]
+    return tuple(sorted(int(d) % max(rank, 1) for d in listed))
+
+
+def _correction(node: fx.Node) -> float:
+    """The correction of a variance: 1 where none is given."""
+    given = node.kwargs.get("correction")
+    return float(given) if isinstance(given, (int, float)) else 1.0
 
 
 def _var_mean(builder: GraphBuilder, node: fx.Node) -> bool:
@@ -270,15 +275,9 @@ def _var_mean(builder: GraphBuilder, node: fx.Node) -> bool:
     if not isinstance(value, str) or value not in builder.meta:
         return False
     axes = _axes(node, len(builder.meta[value].shape))
-    correction = node.kwargs.get("correction", 1)
     metas = [builder.tensor_meta(tensor) for tensor in node.meta["val"]]
     variance = builder.emit(
-        node,
-        "var",
-        (value,),
-        metas[0],
-        axes=axes,
-        correction=1.0 if correction is None else float(correction),  # type: ignore[arg-type]
+        node, "var", (value,), metas[0], axes=axes, correction=_correction(node)
     )
     mean = builder.emit(node, "mean", (value,), metas[1], axes=axes)
     builder.values[node] = (variance, mean)
@@ -286,12 +285,12 @@ def _var_mean(builder: GraphBuilder, node: fx.Node) -> bool:
 
 
 def _online_softmax(builder: GraphBuilder, node: fx.Node) -> bool:
-    """`prepare_softmax_online(x, dim)` returns the row maximum and sum(exp(x - maximum)), both kept as size 1."""
+    """`prepare_softmax_online(x, dim)`: the row maximum and sum(exp(x - maximum)), of size 1."""
     value = builder.arg(node.args[0])
     if not isinstance(value, str) or value not in builder.meta:
         return False
     source = builder.meta[value]
-    axes = (int(node.args[1]) % len(source.shape),)  # type: ignore[arg-type]
+    axes = _axes(node, len(source.shape))
     metas = [builder.tensor_meta(tensor) for tensor in node.meta["val"]]
     wide = TensorMeta(
         dtype=metas[0].dtype, shape=source.shape, strides=source.strides, device=source.device

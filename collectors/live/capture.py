@@ -19,16 +19,16 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.utils import detect_fake_mode
 from torch._functorch import config as functorch_config
+from torch._guards import detect_fake_mode
 from torch._inductor import config as inductor_config
 from torch._inductor.compile_fx import (
     _recursive_post_grad_passes,
     compile_fx,
     compile_fx_inner,
-    view_to_reshape,
 )
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.fx_passes.post_grad import view_to_reshape
 from torch._inductor.virtualized import V
 
 from advisor.errors import WorkloadError
@@ -186,7 +186,7 @@ def no_compile_caches() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_optimizer(workload: Workload, generate_code: bool) -> Iterator[None]:
-    """While outputs are placeholders the optimizer must not step: it would write them into the parameters."""
+    """Keep the optimizer from stepping on placeholders: it would write them into the parameters."""
     optimizer = workload.optimizer
     if optimizer is None or generate_code:
         yield
@@ -231,7 +231,7 @@ def _passes_then_run(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs
 
 
 def _passes_only(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
-    """Run the post-grad passes, then stand in for the compiled graph with outputs of the right shapes."""
+    """Run the post-grad passes, then stand in for the compiled graph: outputs of the right shapes."""
     view_to_reshape(gm)
     with V.set_fake_mode(detect_fake_mode(example_inputs)):
         _recursive_post_grad_passes(gm, is_inference=bool(kwargs.get("is_inference")))

@@ -127,7 +127,7 @@ def graph_node(
 
 
 def _named(source: fx.Node) -> fx.Node:
-    """The node whose source op this one belongs to: a node the compiler made serves the op of its consumer."""
+    """The node whose source op this one serves: for a node the compiler made, its consumer."""
     pending, hops = [source], 0
     while pending and hops < _MOST_HOPS:
         node = pending.pop(0)

@@ -18,7 +18,7 @@ def synchronize() -> None:
 
 
 def record_steps(step: Callable[[], object], path: Path, steps: int) -> None:
-    """Write a Kineto trace of `steps` steps, shapes, stacks and modules recorded, as `ProfilerStep#k` ranges."""
+    """Write a Kineto trace of `steps` `ProfilerStep#k` ranges, with shapes, stacks and modules."""
     with profile(
         activities=_activities(), record_shapes=True, with_stack=True, with_modules=True
     ) as profiler:
@@ -35,7 +35,7 @@ def record_variants(
     rounds: int,
     before: Callable[[], object] | None = None,
 ) -> None:
-    """Write a trace in which every round runs each variant once, in alternating order, in a range of its own.
+    """Write a trace: every round runs each variant once, in alternating order, in its own range.
 
     `before` runs before each variant, outside its range (to flush caches, say).
     """
