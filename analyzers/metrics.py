@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 STEP_PREFIX = "ProfilerStep#"
 _OPS_SHOWN = 5
+_CALLS_SHOWN = 32
+_STEPS_SHOWN = 256
 
 
 def trace_metrics(trace: Trace, step_prefix: str = STEP_PREFIX) -> dict[str, Metric]:
@@ -270,35 +272,59 @@ def gpu_busy_by_range(trace: Trace, prefix: str) -> dict[str, list[int]]:
 def kernel_rows(trace: Trace, steps: pd.DataFrame) -> tuple[KernelRow, ...]:
     """Kernels by name, most expensive first; per step, or of the whole trace if it has no steps."""
     kernels = trace.kernels
+    step: Ints = np.zeros(len(kernels), dtype=np.int64)
     if len(steps):
-        found = activities(trace)
-        kernels = kernels[step_of(found, steps)[: len(kernels)] != NONE]
-    divisor = max(len(steps), 1)
+        step = step_of(activities(trace), steps)[: len(kernels)]
+    inside = step != NONE
+    kernels, step = kernels[inside].reset_index(drop=True), step[inside]
     rows = [
-        _kernel_row(str(name), group, divisor, trace.ops["name"].cat)
+        _kernel_row(str(name), group, step[group.index.to_numpy()], len(steps), trace.ops)
         for name, group in kernels.groupby("name", observed=True, sort=False)
     ]
     return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.name)))
 
 
-def _kernel_row(name: str, group: pd.DataFrame, divisor: int, op_names: Any) -> KernelRow:
+def _kernel_row(
+    name: str, group: pd.DataFrame, step: Ints, steps: int, ops: pd.DataFrame
+) -> KernelRow:
     def largest(column: str) -> int | None:
         known = group[column].dropna()
         return int(known.max()) if len(known) else None
 
     occupancy = group["occupancy_estimated"].dropna()
     rows = group["op"].dropna().to_numpy(dtype=np.int64)
-    codes, counts = np.unique(op_names.codes.to_numpy()[rows], return_counts=True)
+    codes, counts = np.unique(ops["name"].cat.codes.to_numpy()[rows], return_counts=True)
     common = codes[np.argsort(-counts, kind="stable")][:_OPS_SHOWN]
+    per_step = np.zeros(max(steps, 1), dtype=np.int64)
+    np.add.at(per_step, step, group["duration_ns"].to_numpy())
     known = classify(name)
     return KernelRow(
         name=name,
         role=known.role,
         library=known.library,
-        count=len(group) / divisor,
-        time_ns=round(int(group["duration_ns"].sum()) / divisor),
+        count=len(group) / len(per_step),
+        time_ns=round(int(per_step.sum()) / len(per_step)),
         registers_per_thread=largest("registers_per_thread"),
         local_bytes_per_thread=largest("local_bytes_per_thread"),
         occupancy_estimated=float(occupancy.mean()) if len(occupancy) else None,
-        ops=tuple(str(op) for op in op_names.categories[common]),
+        ops=tuple(str(op) for op in ops["name"].cat.categories[common]),
+        calls=_calls(rows, len(per_step), ops),
+        first_execution=int(group.index[0]),
+        time_per_step_ns=tuple(per_step.tolist()) if 0 < steps <= _STEPS_SHOWN else (),
     )
+
+
+def _calls(rows: Ints, steps: int, ops: pd.DataFrame) -> dict[str, float]:
+    """Operators with their input shapes, by executions per step: what a kernel was asked to do."""
+    shapes = ops["input_shapes"].cat
+    width = len(shapes.categories) + 1
+    keys = ops["name"].cat.codes.to_numpy()[rows].astype(np.int64) * width
+    kinds, counts = np.unique(
+        keys + shapes.codes.to_numpy()[rows].astype(np.int64) + 1, return_counts=True
+    )
+    found = {}
+    for place in np.argsort(-counts, kind="stable")[:_CALLS_SHOWN]:
+        code, shape = divmod(int(kinds[place]), width)
+        text = f" {shapes.categories[shape - 1]}" if shape else ""
+        found[f"{ops['name'].cat.categories[code]}{text}"] = int(counts[place]) / steps
+    return found

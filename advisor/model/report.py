@@ -63,7 +63,11 @@ class Metric(Record, frozen=True, kw_only=True):
 
 
 class KernelRow(Record, frozen=True, kw_only=True):
-    """All executions of one kernel in the profiled steps; `count` and `time_ns` are per step."""
+    """All executions of one kernel in the profiled steps; `count` and `time_ns` are per step.
+
+    `calls` holds the operators behind it with their input shapes (`aten::mm [[8, 16], [16, 4]]`) and
+    their executions per step; `first_execution` its place among the kernels in order of start.
+    """
 
     name: str
     role: str
@@ -75,6 +79,9 @@ class KernelRow(Record, frozen=True, kw_only=True):
     occupancy_estimated: float | None = None
     ops: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
+    calls: dict[str, float] = {}
+    first_execution: int | None = None
+    time_per_step_ns: tuple[int, ...] = ()
 
 
 class PlanSummary(Record, frozen=True, kw_only=True):

@@ -197,6 +197,9 @@ def test_kernel_rows_are_per_step_and_name_their_ops() -> None:
     assert (row.name, row.role, row.count, row.time_ns) == ("sgemm", "gemm", 3, 12 * US)
     assert (row.registers_per_thread, row.local_bytes_per_thread) == (92, None)
     assert row.ops == ("aten::mm",)
+    assert row.calls == {"aten::mm": 3.0}
+    assert row.time_per_step_ns == (12 * US, 12 * US)
+    assert row.first_execution == 0
     assert {r.name for r in kernel_rows(trace, trace.steps("none"))} == {"sgemm", "outside"}
 
 
