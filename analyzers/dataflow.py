@@ -72,7 +72,7 @@ class Dataflow:
         return total
 
     def between(self, members: frozenset[str]) -> frozenset[str]:
-        """Nodes outside `members` on a path from one member to another: none if the group is convex."""
+        """Nodes outside `members` on a path between two of them: none if the group is convex."""
         below = above = 0
         for name in members:
             below |= self.descendants[name]

@@ -1,4 +1,4 @@
-"""Can these ops run over one iteration space [row axes..., columns]? Where does each value live in it?
+"""Can these ops run over one iteration space [row axes..., columns]? Where do values live in it?
 
 Shapes of a group need not be equal: `[4, 1024, 2048]` and `[4096, 2048]` hold the same elements in
 the same linear order. All full-size shapes are refined to common *axes* (the ratios of their sorted
@@ -77,6 +77,8 @@ class _Solver:
             raise IllegalFusionError("the reduction is not over the innermost axes")
         self.total = product(operand.shape)
         self.column_size = product(operand.shape[rank - len(reduced) :])
+        if self.column_size.is_one:
+            raise IllegalFusionError("the reduction is over a single element")
         self.device = operand.device
         self.axes = self._refine()
         self.row_axes = self._split_rows()
@@ -150,7 +152,7 @@ class _Solver:
         raise IllegalFusionError("the reduced size is not a run of axes")
 
     def _partition(self, shape: tuple[Dim, ...], run: AxisRun) -> Placement:
-        """Split an ordered run of axes over the dimensions of a shape with the same number of elements."""
+        """Split an ordered run of axes over the dimensions of a shape of as many elements."""
         left, placement = list(run), []
         for dim in shape:
             want, took, size = parse(dim), [], ONE
@@ -229,7 +231,7 @@ class _Solver:
             self._place(value, self._aligned(operand.shape, shape, placement))
 
     def _result_placement(self, node: Node, shape: tuple[Dim, ...]) -> Placement | None:
-        """A result's placement from operands already placed; None while a dimension is undecided."""
+        """A result's placement from operands already placed; None while one is undecided."""
         result: list[AxisRun | None] = [() if parse(dim).is_one else None for dim in shape]
         for value in node.value_args:
             placement = self.placed.get(value)
@@ -246,7 +248,7 @@ class _Solver:
     def _aligned(
         self, operand: tuple[Dim, ...], shape: tuple[Dim, ...], placement: Placement
     ) -> Placement:
-        """The placement of an operand broadcast to a placed result (right-aligned, size 1 repeats)."""
+        """The placement of an operand broadcast to a placed result (right-aligned)."""
         offset = len(shape) - len(operand)
         return tuple(
             () if parse(dim).is_one else placement[offset + position]
@@ -293,6 +295,8 @@ class _Solver:
         meta = self._need_meta(node.value())
         if meta.dtype not in KERNEL_DTYPES:
             raise IllegalFusionError(f"dtype {meta.dtype} is not supported in a row program")
+        if meta.device != self.device:
+            raise IllegalFusionError(f"a result is on {meta.device}, the group on {self.device}")
         if node.value() not in self.placed:
             raise IllegalFusionError("an op of the group does not share the iteration space")
         span: frozenset[int] = frozenset()
@@ -307,9 +311,11 @@ class _Solver:
             else:
                 operands[(node.id, position)] = bound = self._bind(arg)
                 span |= {axis for axis, stride in enumerate(bound.strides) if stride is not None}
-        spans[node.value()] = (
-            span - self.columns() if spec_of(node.op).kind == "reduction" else span
-        )
+        if spec_of(node.op).kind == "reduction":
+            if not self.columns() <= span:
+                raise IllegalFusionError("a reduction is over a value repeated along the columns")
+            span -= self.columns()
+        spans[node.value()] = span
 
     def columns(self) -> frozenset[int]:
         """The column axes."""
@@ -359,7 +365,9 @@ class _Solver:
             outside = any(use.consumer not in self.members for use in self.flow.uses.get(value, ()))
             if not outside and value not in self.flow.escapes_graph:
                 continue
-            if spans[value] not in (everything, everything - self.columns()):
+            placed = frozenset(axis for run in self.placed[value] for axis in run)
+            # A value may have axes along which it only repeats: the kernel computes it once.
+            if spans[value] != placed or placed not in (everything, everything - self.columns()):
                 raise IllegalFusionError("a broadcast value is needed outside the group")
             if not is_row_major(self._need_meta(value)):
                 raise IllegalFusionError("an output is not laid out in row-major order")

@@ -52,7 +52,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Price:
-    """The present cost of a group: kernels that compute any of its nodes, and the nodes nobody priced.
+    """The present cost of a group: kernels that compute any of its nodes, and nodes nobody priced.
 
     `shared` are the units that also compute nodes outside the group: replacing the group leaves
     part of their work behind.
@@ -131,7 +131,7 @@ def eager_prices(graph: Graph, trace: Trace) -> PriceList:
 def compiled_prices(
     graph: Graph, calls: Sequence[tuple[str, frozenset[str]]], trace: Trace
 ) -> PriceList:
-    """Price the generated kernels of a graph; `calls` are (kernel name, nodes) in the order of a step.
+    """Price the generated kernels of a graph; `calls` are (kernel name, nodes) in step order.
 
     The k-th call of a kernel is its k-th execution in every step; where the counts differ (the
     graph runs several times) every call costs the median of all executions.
@@ -172,8 +172,8 @@ def _key(graph: Graph, nodes: Sequence[Node]) -> OpKey | None:
     by_id = graph.by_id()
     name = _eager_name(nodes[0])
     inputs = []
-    for value in dict.fromkeys(v for node in nodes for v in _occurrences(node, len(nodes))):
-        producer, output = node_of(value[1])
+    for value in _operands(nodes):
+        producer, output = node_of(value)
         if producer in own or output >= len(by_id[producer].outputs):
             continue
         meta = by_id[producer].outputs[output]
@@ -185,12 +185,15 @@ def _key(graph: Graph, nodes: Sequence[Node]) -> OpKey | None:
     return (name, tuple(inputs)) if inputs else None
 
 
-def _occurrences(node: Node, size: int) -> list[tuple[int, str]]:
-    """Operands of a node; a single-node op counts a repeated one twice, unless the op squares it."""
-    values = node.value_args
-    if size == 1 and node.label.startswith("aten.pow"):
-        values = tuple(dict.fromkeys(values))
-    return [(position if size == 1 else 0, value) for position, value in enumerate(values)]
+def _operands(nodes: Sequence[Node]) -> list[str]:
+    """What an eager op reads, in order.
+
+    `x * x` is given x twice and decomposes into one node; `pow(x, 2)` becomes `x * x` but is given
+    x once, and so is an op whose several nodes share an operand.
+    """
+    values = [value for node in nodes for value in node.value_args]
+    given_twice = len(nodes) == 1 and not nodes[0].label.startswith("aten.pow")
+    return values if given_twice else list(dict.fromkeys(values))
 
 
 def _eager_name(node: Node) -> str:
@@ -228,13 +231,14 @@ def _op_costs(trace: Trace) -> dict[OpKey, tuple[int, int]]:
 
 
 def step_kernels(trace: Trace) -> pd.DataFrame:
-    """The kernels launched inside the trace's steps, with the row of their step; without steps, all."""
+    """The kernels launched inside the trace's steps, with their step's row; without steps, all."""
     steps = trace.steps()
     kernels = trace.kernels
     if not len(steps):
         return kernels.assign(step=0)
     owner = step_of(activities(trace), steps)[: len(kernels)]
-    return kernels.assign(step=owner)[owner != NONE]
+    stepped: pd.DataFrame = kernels.assign(step=owner)[owner != NONE]
+    return stepped
 
 
 def _trace_key(name: str, shapes: object, dtypes: object) -> OpKey | None:

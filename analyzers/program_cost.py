@@ -69,7 +69,7 @@ def modelled_before(
     *,
     only: frozenset[str],
 ) -> tuple[Range, int]:
-    """(modelled time of the nodes in `only`, one kernel each; bytes that all members move singly)."""
+    """(modelled time of nodes in `only`, one kernel each; bytes that all members move singly)."""
     total = Range(low=0, mid=0, high=0)
     moved = 0
     for name in members:
@@ -111,7 +111,7 @@ def residual_time(
 
 
 def nodes_bytes(flow: Dataflow, names: set[str]) -> int:
-    """Bytes a kernel of these nodes moves: what it reads from outside once, what others read once."""
+    """Bytes a kernel of these nodes moves: what it reads and what others read of it, once each."""
     inputs: set[str] = set()
     total = 0
     for name in names:
@@ -137,5 +137,5 @@ def _result_elements(flow: Dataflow, name: str) -> int:
 
 
 def _elements_of(flow: Dataflow, meta: TensorMeta) -> int:
-    """Elements of a tensor; a size that nobody knows counts as 1, so that the rest can be priced."""
+    """Elements of a tensor; a size nobody knows counts as 1, so that the rest can be priced."""
     return flow.hint(product(meta.shape), unknown=1)

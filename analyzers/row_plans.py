@@ -34,7 +34,7 @@ MAX_REGISTER_COLUMNS = 32_768
 
 @dataclass(frozen=True)
 class Program:
-    """A group in canonical form: the part of a plan that decides its code, and the site it came from."""
+    """A group in canonical form: the part of a plan that decides its code, and its own site."""
 
     row_axes: int
     inputs: tuple[PlanInput, ...]
@@ -213,7 +213,7 @@ class _Canonical:
         )
 
     def _location(self) -> Location:
-        """The place of the seed reduction: the heart of the group, whatever was absorbed around it."""
+        """The place of the seed reduction, whatever was absorbed around it."""
         return self.flow.nodes[self.group.seed].location
 
 
@@ -244,7 +244,7 @@ def _is_dense(strides: list[Size | None], sizes: list[Size]) -> bool:
 
 
 def _merged_axes(space: IterationSpace) -> tuple[tuple[int, ...], ...]:
-    """Adjacent row axes that every input walks alike become one; the column axes always do (checked)."""
+    """Adjacent row axes that every input walks alike become one, and all column axes."""
     bounds = list(dict.fromkeys(space.operands.values()))
     runs: list[tuple[int, ...]] = []
     for axis in range(space.row_axes):

@@ -48,7 +48,7 @@ class NearMiss:
 
 @dataclass(frozen=True)
 class RowPrograms:
-    """Every group found: `whole` do not overlap; `cores[i]` is `whole[i]`'s shorter variant, if any."""
+    """All groups found: `whole` do not overlap, `cores[i]` is a shorter `whole[i]`, if any."""
 
     whole: tuple[Group, ...]
     cores: tuple[Group | None, ...]
@@ -160,7 +160,7 @@ def _spans_whole(space: IterationSpace, node: Node) -> bool:
 
 
 def _core(flow: Dataflow, group: Group) -> Group | None:
-    """The group from its narrowest bottleneck before the first reduction on, or None if it has none.
+    """The group from its narrowest bottleneck before the first reduction on, None without one.
 
     A bottleneck is one full-size value through which everything computed before any reduction flows
     and that combines several inputs: starting after it, the kernel reads that one value instead of

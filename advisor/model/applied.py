@@ -105,8 +105,9 @@ class KernelTiming(Record, frozen=True, kw_only=True):
 class PlanVerdict(Record, frozen=True, kw_only=True):
     """The life of one plan in one application.
 
-    `measured` is like for like with `predicted_ns`; `region` is the compiled step with the plan against
-    the step without it, which decides. `block_rows` and `num_warps` are how its kernel is launched.
+    `measured` is like for like with `predicted_ns`; `region` is the compiled step with the plan
+    against the step without it, which decides. `block_rows` and `num_warps` are how its kernel is
+    launched.
     """
 
     plan_id: str

@@ -1,4 +1,4 @@
-"""The `fusion_advisor` backend of `torch.compile`: Inductor, proved plans swapped in after its passes.
+"""The `fusion_advisor` backend of `torch.compile`: Inductor, then proved plans swapped in.
 
 On every post-grad graph the analyzers run again; a site is swapped where they find the very program
 of a plan. So nothing depends on node names, and a graph that changed since the run was profiled is
@@ -57,7 +57,7 @@ class SwapLog:
 def plan_backend(
     kernels: Sequence[ReadyKernel], log: SwapLog, inner: Callable[..., Any] = compile_fx_inner
 ) -> Callable[..., Any]:
-    """A Dynamo backend that swaps the sites of `kernels`; earlier kernels claim their sites first."""
+    """A Dynamo backend that swaps the sites of `kernels`; earlier ones claim their sites first."""
 
     def hook(graph: fx.Graph, phase: Phase, identity: str) -> None:
         lowered = lower(graph, identity, phase)

@@ -99,7 +99,7 @@ class Bench:
         return time_steps({v.name: v.step for v in variants}, STEP_ROUNDS)
 
     def errors(self, variant: Variant) -> tuple[float, float, float]:
-        """(our difference from eager, the compiler's, machine epsilon), relative to eager's norm."""
+        """(our difference from eager, the compiler's, machine epsilon), by eager's norm."""
         eager, plain, ours = self.eager.results(), self.compiled.results(), variant.results()
         epsilon = max(
             (torch.finfo(t.dtype).eps for t in eager if t.is_floating_point()), default=0.0
@@ -121,7 +121,7 @@ class Bench:
 
 
 def _difference(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> float:
-    """Norm of the difference over the norm, the largest of all results; other structure is infinite."""
+    """Norm of the difference over the norm, largest of all results; inf if structures differ."""
     if len(ours) != len(theirs):
         return float("inf")
     worst = 0.0

@@ -31,7 +31,7 @@ NARROW = ("float16", "bfloat16")
 
 
 def error_ulps(value: torch.Tensor, truth: torch.Tensor, by_row: bool) -> float:
-    """The largest |value - truth| in units of the last place of `value`'s dtype at the largest |truth|.
+    """The largest |value - truth| in units of `value`'s last place at the largest |truth|.
 
     The largest is taken per row for a tile, over all rows for a row value: where a result is a
     difference of large terms, its own last place is below what any float32 computation can give.
@@ -49,7 +49,7 @@ def error_ulps(value: torch.Tensor, truth: torch.Tensor, by_row: bool) -> float:
 
 
 def tolerance(plan: FusionPlan, dtype: torch.dtype, columns: int, eager: float) -> float:
-    """Allowed error in ulps: the floor and one for every rounding the plan asks for, or twice eager's own.
+    """Allowed error in ulps: the floor and one a rounding of the plan, or twice eager's own.
 
     For float32, pairwise summation of n terms adds about log2(n) ulps (Higham, Accuracy and
     Stability of Numerical Algorithms, 4.2) for every reduction. Eager rounds every narrow
@@ -104,7 +104,7 @@ def run_case(
 
 
 def _plainly_wrong(got: torch.Tensor, own: torch.Tensor, truth: torch.Tensor) -> str:
-    """Other dtype, other integers, or elements non-finite unlike both eager's and the exact ones."""
+    """Other dtype or integers, or elements non-finite unlike both eager's and the exact ones."""
     if got.dtype != own.dtype:
         return f"dtype {got.dtype}, eager gives {own.dtype}"
     if not got.is_floating_point():

@@ -1,4 +1,4 @@
-"""A plan run by PyTorch, op by op: in eager's own dtypes, or exactly (float64, no rounding casts)."""
+"""A plan run by PyTorch, op by op: in eager's dtypes, or exactly (float64, no rounding casts)."""
 
 from __future__ import annotations
 

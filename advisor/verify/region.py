@@ -1,4 +1,4 @@
-"""Does a plan compute what its site in the captured graph computes? Both are run; the graph is the truth.
+"""Does a plan compute what its site in the captured graph does? Both are run, the graph is right.
 
 The site's FX nodes are executed on random inputs with their real ATen ops and dtypes, and again in
 float64; so is the plan. A plan with a wrong constant, a swapped operand or a missing cast differs

@@ -1,4 +1,4 @@
-"""Times on the GPU, interleaved in one process: steps by the host's clock, kernels by the profiler."""
+"""Times on the GPU, all interleaved: steps by the host's clock, kernels by the profiler."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def time_kernel(
     device: torch.device,
     bytes_moved: int,
 ) -> KernelTiming:
-    """The kernel, the same ops eager and compiled, and a copy of the same bytes, in one recording."""
+    """The kernel, the same ops eager and compiled, a copy of the same bytes: one recording."""
     site = plan.sites[0]
     inputs = site_inputs(plan, site, device)
     compiled = torch.compile(lambda *given: evaluate(plan, given, "native"), dynamic=False)

@@ -213,7 +213,7 @@ def _view(builder: GraphBuilder, node: fx.Node, op: str) -> bool:
 
 
 def _clone(builder: GraphBuilder, node: fx.Node) -> bool:
-    """A copy into row-major order keeps the linear order of elements: free once its source is fused."""
+    """A copy into row-major order keeps the elements' linear order: free once fused."""
     if not node.meta["val"].is_contiguous():
         return False
     return _view(builder, node, "reshape")

@@ -42,7 +42,7 @@ GraphHook = Callable[[fx.Graph, Phase, str], None]
 
 @dataclass(frozen=True)
 class CapturedGraph:
-    """One lowered graph and, if code was generated, which post-grad nodes each kernel call computes.
+    """One lowered graph and, if code was generated, which nodes each kernel call computes.
 
     `kernels` lists (kernel name, node names) in the order of the calls in the generated code.
     """
@@ -82,7 +82,7 @@ class HookPass(CustomGraphPass):
 def backend_with(
     hook_pass: HookPass, inner: Callable[..., Any] = compile_fx_inner, **patches: Any
 ) -> Callable[..., Any]:
-    """A Dynamo backend: Inductor's `compile_fx` with a post-grad hook (and another inner compiler)."""
+    """A Dynamo backend: Inductor's `compile_fx` with a post-grad hook and an inner compiler."""
 
     def inner_compile(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
         if kwargs.get("is_backward"):
@@ -101,7 +101,7 @@ def backend_with(
 
 
 def capture(workload: Workload, *, generate_code: bool) -> tuple[Capture, Callable[[], Any] | None]:
-    """Compile one step and record every graph; with `generate_code` the compiled step is returned too.
+    """Compile one step and record every graph; with `generate_code`, return the compiled step too.
 
     Raises `WorkloadError` if the step cannot be compiled.
     """
@@ -116,7 +116,7 @@ def capture(workload: Workload, *, generate_code: bool) -> tuple[Capture, Callab
     # A step of unknown content may write what it computes; only a known one may see placeholders.
     dry = _passes_then_run if workload.kind == "step" else _passes_only
     inner = _generating(found) if generate_code else dry
-    torch._dynamo.reset()  # type: ignore[no-untyped-call]
+    torch.compiler.reset()
     started = time.perf_counter_ns()
     breaks = _graph_breaks()
     patches: dict[str, Any] = {"trace.provenance_tracking_level": 1} if generate_code else {}
@@ -134,7 +134,7 @@ def capture(workload: Workload, *, generate_code: bool) -> tuple[Capture, Callab
     found.graph_breaks = _graph_breaks() - breaks
     found.device_is_assumed = workload.device.type == "cpu"
     if not generate_code:
-        torch._dynamo.reset()  # type: ignore[no-untyped-call]
+        torch.compiler.reset()
     return found, step if generate_code else None
 
 
@@ -148,7 +148,7 @@ def _not_compiled(workload: Workload, error: BaseException) -> WorkloadError:
 
 
 def _last_line(error: BaseException) -> str:
-    """What the user's code did wrong: Dynamo quotes it at the end of its explanation, else the first line."""
+    """What the user's code did wrong, as Dynamo quotes it at its end, else the first line."""
     text = str(error)
     quoted = _QUOTED.search(text)
     if quoted is not None:
@@ -192,6 +192,7 @@ def _no_optimizer(workload: Workload, generate_code: bool) -> Iterator[None]:
         yield
         return
     original = optimizer.step
+    # Assigned, not subclassed: the step closes over this very object.
     optimizer.step = lambda *a, **k: None  # type: ignore[method-assign,assignment]
     try:
         yield
@@ -222,27 +223,29 @@ def _passes_then_run(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs
     """Run the post-grad passes for the record, then execute the graph as it came, op by op."""
     original = copy.deepcopy(gm)
     _passes_only(gm, example_inputs, **kwargs)
-
-    def run(args: list[Any]) -> Any:
-        return original.forward(*args)
-
-    run._boxed_call = True  # type: ignore[attr-defined]
-    return run
+    return _Boxed(lambda args: original.forward(*args))
 
 
 def _passes_only(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
-    """Run the post-grad passes, then stand in for the compiled graph: outputs of the right shapes."""
+    """Run the post-grad passes, then stand in for the compiled graph with outputs of its shapes."""
     view_to_reshape(gm)
     with V.set_fake_mode(detect_fake_mode(example_inputs)):
         _recursive_post_grad_passes(gm, is_inference=bool(kwargs.get("is_inference")))
     returned = next(node for node in gm.graph.nodes if node.op == "output").args[0]
     values = [node.meta.get("val") if isinstance(node, fx.Node) else node for node in returned]
+    return _Boxed(lambda _: [_placeholder(value) for value in values])
 
-    def run(_: list[Any]) -> list[Any]:
-        return [_placeholder(value) for value in values]
 
-    run._boxed_call = True  # type: ignore[attr-defined]
-    return run
+class _Boxed:
+    """A function that takes its arguments as one list, which it may empty, and says so."""
+
+    _boxed_call = True
+
+    def __init__(self, function: Callable[[list[Any]], Any]) -> None:
+        self._function = function
+
+    def __call__(self, args: list[Any]) -> Any:
+        return self._function(args)
 
 
 def _placeholder(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Builds a `Graph` from FX nodes: values, literals, equal nodes merged, and where each came from."""
+"""Builds a `Graph` from FX nodes: values, literals, equal nodes merged, where each came from."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ _MOST_HOPS = 32
 
 @dataclass
 class GraphBuilder:
+    """The graph so far and the maps between its values and FX nodes, both ways."""
+
     nodes: list[Node] = field(default_factory=list)
     meta: dict[str, TensorMeta] = field(default_factory=dict)
     values: dict[fx.Node, str | tuple[str, ...]] = field(default_factory=dict)
@@ -68,7 +70,7 @@ class GraphBuilder:
         return literal(item) if isinstance(item, (int, float, bool)) else None
 
     def tensor_meta(self, tensor: torch.Tensor) -> TensorMeta:
-        """Shape, strides and dtype of a (fake) tensor, symbolic sizes as text with their hints kept."""
+        """Shape, strides, dtype of a (fake) tensor; symbolic sizes as text, their hints kept."""
         return TensorMeta(
             dtype=str(tensor.dtype).removeprefix("torch."),
             shape=tuple(self._dim(size) for size in tensor.shape),
@@ -90,6 +92,7 @@ class GraphBuilder:
         return str(size.node.expr)
 
     def fresh(self, name: str) -> str:
+        """A node id that is not used yet."""
         candidate, number = name, 0
         while candidate in self.used:
             number += 1
@@ -109,6 +112,7 @@ def graph_node(
     alias_of: str | None = None,
     mutates: tuple[str, ...] = (),
 ) -> Node:
+    """A node of the graph with the origin, label and location of the FX node it comes from."""
     target = source.op if source.op in ("placeholder", "get_attr") else str(source.target)
     return Node(
         id=node_id,

@@ -1,4 +1,4 @@
-"""A post-grad FX graph as a `Graph`: ATen spellings become ops of the table, constants become literals.
+"""A post-grad FX graph as a `Graph`: ATen becomes ops of the table, constants become literals.
 
 PyTorch's decompositions leave a few spellings of one computation (`pow(x, 2)`,
 `prepare_softmax_online`, `var_mean`); they are brought to one form here and equal pure nodes are
@@ -23,7 +23,7 @@ from collectors.live.fx_builder import GraphBuilder, flatten, graph_node
 
 @dataclass
 class Lowered:
-    """A graph and the way back: the FX node that holds a value, and every FX node that equals it."""
+    """A graph and the way back: the FX node that holds a value, and all that equal it."""
 
     graph: Graph
     fx_graph: fx.Graph
@@ -101,7 +101,7 @@ def _is_dense_tensor(value: Any) -> bool:
 
 
 def _opaque(builder: GraphBuilder, node: fx.Node) -> None:
-    """Anything else: its tensors, what it shares storage with and what it writes, from the op's schema."""
+    """Anything else: its tensors, what it aliases and what it writes, from the op's schema."""
     value = node.meta.get("val", node.meta.get("example_value"))
     tensors = [t for t in flatten(value) if _is_dense_tensor(t)] if value is not None else []
     node_id = builder.fresh(node.name)

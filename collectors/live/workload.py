@@ -3,7 +3,7 @@
 `pkg.mod:factory`, `file.py:factory` and `sample:NAME[:factory]` name a factory without arguments
 that returns one of
 
-* `(module, inputs)`: an inference step; inputs are a tuple of arguments or a dict of keyword arguments;
+* `(module, inputs)`: an inference step; inputs are a tuple or a dict of (keyword) arguments;
 * `(model, optimizer, loss)`: a training step, where `loss(model)` gives a scalar tensor;
 * a callable without arguments: one whole step, whatever it does.
 
@@ -18,6 +18,7 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,7 +37,7 @@ EXPECTED = "return (module, inputs), (model, optimizer, loss) or a callable step
 
 @dataclass(frozen=True)
 class Workload:
-    """A loaded target. `step_of(wrap)` is one step with the compiled part replaced by `wrap(part)`."""
+    """A loaded target; `step_of(wrap)` is a step whose compiled part is `wrap(part)`."""
 
     target: str
     kind: Kind
@@ -63,17 +64,11 @@ class Workload:
             return tensors(self._infer(part))
         if self.kind == "step":
             return tensors(part())
-        assert self.loss is not None and self.optimizer is not None
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = self.loss(part)
-        loss.backward()  # type: ignore[no-untyped-call]
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        found = [
-            loss.detach(),
-            *(p.grad.detach().clone() for p in parameters if p.grad is not None),
-        ]
-        self.optimizer.zero_grad(set_to_none=True)
-        return found
+        optimizer, loss = self._backward(part)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        gradients = [p.grad.detach().clone() for p in parameters if p.grad is not None]
+        optimizer.zero_grad(set_to_none=True)
+        return [loss.detach(), *gradients]
 
     def shapes(self) -> tuple[str, ...]:
         """The input tensors as text: `float32[2, 512, 1024]`."""
@@ -90,7 +85,7 @@ class Workload:
             raise WorkloadError(
                 "the step failed",
                 where=self.target,
-                why=f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}",
+                why=_first_line(error),
                 remedy="run it once without the advisor to see the whole traceback",
             ) from error
 
@@ -99,16 +94,27 @@ class Workload:
             return part(**self.inputs) if isinstance(self.inputs, dict) else part(*self.inputs)
 
     def _train(self, part: Callable[..., Any]) -> Any:
-        assert self.loss is not None and self.optimizer is not None
+        optimizer, loss = self._backward(part)
+        optimizer.step()
+        return loss
+
+    def _backward(self, part: Callable[..., Any]) -> tuple[torch.optim.Optimizer, torch.Tensor]:
+        """The loss, with fresh gradients in the optimizer's parameters."""
+        if self.optimizer is None or self.loss is None:
+            raise WorkloadError("no optimizer or no loss to train with", where=self.target)
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.loss(part)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        return loss
+        loss.backward()
+        return self.optimizer, loss
 
 
 def _call(part: Callable[..., Any]) -> Any:
     return part()
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
 def tensors(tree: Any) -> list[torch.Tensor]:
@@ -185,10 +191,10 @@ def _factory(target: str) -> Callable[[], Any]:
 
 
 def _attribute(module: Any, attribute: str, target: str) -> Callable[[], Any]:
-    found = getattr(module, attribute, None)
-    if not callable(found):
+    factory: Callable[[], Any] | None = getattr(module, attribute, None)
+    if not callable(factory):
         raise UsageError(f"{module.__name__} has no factory {attribute!r}", where=target)
-    return found  # type: ignore[no-any-return]
+    return factory
 
 
 def _module_of_file(path: Path, target: str) -> Any:
@@ -200,7 +206,8 @@ def _module_of_file(path: Path, target: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     sys.path.insert(0, str(path.resolve().parent))
-    return _imported(lambda: spec.loader.exec_module(module), target) or module  # type: ignore[union-attr]
+    _imported(partial(spec.loader.exec_module, module), target)
+    return module
 
 
 def _module_by_name(name: str, target: str) -> Any:
