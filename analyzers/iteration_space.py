@@ -262,10 +262,9 @@ class _Solver:
             return
         source = str(node.args[0])
         inner, outer = self._need_meta(source), self._need_meta(value)
-        if value in self.placed and source not in self.placed:
+        if value in self.placed:
+            # Also where the source is placed already: both sides must agree.
             self._place(source, self._across(node, self.placed[value], outer.shape, inner.shape))
-        elif source in self.placed and value not in self.placed and node.op == "reshape":
-            self._place(value, self._across(node, self.placed[source], inner.shape, outer.shape))
         self._through_views(source)
         if source in self.placed and value not in self.placed and node.op == "reshape":
             self._place(value, self._across(node, self.placed[source], inner.shape, outer.shape))
@@ -278,6 +277,9 @@ class _Solver:
         return self._partition(wanted, tuple(axis for run in placement for axis in run))
 
     def _place(self, value: str, placement: Placement) -> None:
+        axes = [axis for run in placement for axis in run]
+        if any(outer >= inner for outer, inner in pairwise(axes)):
+            raise IllegalFusionError("a value is combined with itself across rows")
         known = self.placed.setdefault(value, placement)
         if known != placement:
             raise IllegalFusionError(
