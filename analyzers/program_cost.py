@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
@@ -15,6 +16,12 @@ from advisor.model.sizes import product
 from analyzers.cost_model import kernel_time
 from analyzers.dataflow import Dataflow
 from analyzers.pricing import Unit
+
+
+def sum_of(times: Iterable[Range]) -> Range:
+    """The sum of times with correlated errors; nothing takes no time."""
+    found = list(times)
+    return reduce(Range.plus, found) if found else Range(low=0, mid=0, high=0)
 
 
 def site_bytes(plan: FusionPlan, site: Site) -> int:
@@ -75,18 +82,18 @@ def modelled_before(
     for name in members:
         size = nodes_bytes(flow, {name})
         moved += size
-        if name in only:
-            elements = _result_elements(flow, name)
-            spec = spec_of(flow.nodes[name].op)
-            total = total.plus(
-                kernel_time(
-                    gpu,
-                    calibration,
-                    bytes_moved=size,
-                    flops=spec.flops * elements,
-                    special=spec.special * elements,
-                )
-            )
+        if name not in only:
+            continue
+        elements = _result_elements(flow, name)
+        spec = spec_of(flow.nodes[name].op)
+        cost = kernel_time(
+            gpu,
+            calibration,
+            bytes_moved=size,
+            flops=spec.flops * elements,
+            special=spec.special * elements,
+        )
+        total = total.plus(cost)
     return total, moved
 
 
@@ -94,20 +101,19 @@ def residual_time(
     flow: Dataflow, shared: Sequence[Unit], gone: frozenset[str], gpu: Gpu, calibration: Calibration
 ) -> Range | None:
     """The time of what partly replaced kernels must still do, each left-over node counted once."""
-    total: Range | None = None
-    done: set[str] = set(gone)
+    costs = []
+    done = set(gone)
     for unit in shared:
         left = {
-            n
-            for n in unit.nodes - done
-            if n in flow.index and spec_of(flow.nodes[n].op).kind != "opaque"
+            name
+            for name in unit.nodes - done
+            if name in flow.index and spec_of(flow.nodes[name].op).kind != "opaque"
         }
         done |= left
         size = nodes_bytes(flow, left)
         if size:
-            cost = kernel_time(gpu, calibration, bytes_moved=size)
-            total = cost if total is None else total.plus(cost)
-    return total
+            costs.append(kernel_time(gpu, calibration, bytes_moved=size))
+    return sum_of(costs) if costs else None
 
 
 def nodes_bytes(flow: Dataflow, names: set[str]) -> int:

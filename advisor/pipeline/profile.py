@@ -29,8 +29,9 @@ from advisor.model.trace import Trace
 from advisor.store import RunDirectory, sign
 from advisor.verify.statistics import timing
 from advisor.verify.timing import time_steps
+from analyzers.exposure import Situation
 from analyzers.metrics import kernel_rows, trace_metrics
-from analyzers.opportunities import Advice, PricedGraph, Situation, advise
+from analyzers.opportunities import Advice, PricedGraph, advise
 from analyzers.pricing import compiled_prices, eager_prices
 from collectors import read_trace
 from collectors.live.capture import Capture, CapturedGraph, capture

@@ -1,0 +1,337 @@
+"""One finding: the places that share a program, the ways to fuse them, their prices, the words.
+
+Every way (*variant*) is priced on the same kernels; the best one's saving is the finding's, the
+others are its alternatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from advisor.model.base import Phase, Range
+from advisor.model.findings import Alternative, Evidence, Finding, Member
+from advisor.model.plan import FusionPlan, Prediction, Site
+from advisor.units import format_bytes, format_ns
+from analyzers.dataflow import Dataflow
+from analyzers.exposure import Situation, exposed
+from analyzers.naming import describe
+from analyzers.pricing import Price, PriceList
+from analyzers.program_cost import (
+    modelled_before,
+    program_time,
+    residual_time,
+    site_bytes,
+    sum_of,
+)
+from analyzers.row_plans import Program, cluster, plan_of
+
+MAX_REASONS = 4
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """A graph as its places see it; an empty price list prices nothing."""
+
+    flow: Dataflow
+    prices: PriceList
+    phase: Phase
+
+
+@dataclass(frozen=True)
+class Place:
+    """One group of one graph: its longest program and, if there is one, its core."""
+
+    facts: GraphFacts
+    whole: Program
+    core: Program | None
+
+    def programs(self) -> tuple[Program, ...]:
+        """The longest program, then the core."""
+        return (self.whole,) if self.core is None else (self.whole, self.core)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The site by which a plan serves a place."""
+
+    plan: FusionPlan
+    site: Site
+    place: Place
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """All claimed nodes of one graph, and what they cost today."""
+
+    facts: GraphFacts
+    nodes: frozenset[str]
+    price: Price
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to fuse the places: plans in the order in which they claim them, and the price."""
+
+    plans: tuple[FusionPlan, ...]
+    prediction: Prediction
+
+
+class Family:
+    """The places of one finding, its plans and variants; `misses` say by seed what stays out."""
+
+    def __init__(
+        self, places: Sequence[Place], situation: Situation, misses: Mapping[str, Sequence[str]]
+    ) -> None:
+        self.places, self.situation, self.misses = places, situation, misses
+        self.phase = places[0].facts.phase
+        wholes = self._plans(place.whole for place in places)
+        cores = self._plans(place.core or place.whole for place in places)
+        self.cores = [core for core in cores if len(core.sites) > _most_sites(wholes, core)]
+        kept = {core.signature() for core in self.cores}
+        self.wholes = [plan for plan in wholes if plan.signature() not in kept]
+
+    def _plans(self, programs: Iterable[Program]) -> list[FusionPlan]:
+        found = []
+        for group in cluster((self.phase, program) for program in programs):
+            plan = plan_of(group, self.phase, "")
+            found.append(msgspec.structs.replace(plan, title=describe(plan)))
+        return sorted(found, key=lambda plan: -len(plan.sites))
+
+    def result(self) -> tuple[list[FusionPlan], Finding]:
+        """The family's plans with predictions, and its finding."""
+        variants = [Variant(plans, self._predict(plans)) for plans in self._ways()]
+        variants.sort(key=lambda variant: -variant.prediction.saving_ns.mid)
+        by_id = {plan.id: plan for variant in variants for plan in variant.plans}
+        alone = [Variant((plan,), self._predict((plan,))) for plan in by_id.values()]
+        # The plan a finding shows is the one kernel that serves most of its places.
+        main = max(alone, key=lambda v: (len(v.plans[0].sites), v.prediction.saving_ns.mid))
+        priced = [msgspec.structs.replace(v.plans[0], prediction=v.prediction) for v in alone]
+        return priced, self._finding(main.plans[0], variants)
+
+    def _ways(self) -> list[tuple[FusionPlan, ...]]:
+        ways: list[tuple[FusionPlan, ...]] = [(core,) for core in self.cores]
+        if self.wholes:
+            ways.append((*self.wholes, *self.cores))
+        return ways
+
+    # --- prices -----------------------------------------------------------------------------------
+
+    def _claims(self, plans: Sequence[FusionPlan]) -> list[Claim]:
+        """A claim for every place that some plan serves, by the first plan with a site there."""
+        found = []
+        for place in self.places:
+            own = [(p.site.graph, p.site.nodes) for p in place.programs()]
+            claims = (
+                Claim(plan, site, place)
+                for plan in plans
+                for site in plan.sites
+                if (site.graph, site.nodes) in own
+            )
+            first = next(claims, None)
+            if first is not None:
+                found.append(first)
+        return found
+
+    def _claimed(self, claims: Sequence[Claim]) -> list[Claimed]:
+        """The claimed nodes by graph: a kernel that serves two sites of a graph counts once."""
+        facts = {claim.site.graph: claim.place.facts for claim in claims}
+        nodes: dict[str, set[str]] = {graph: set() for graph in facts}
+        for claim in claims:
+            nodes[claim.site.graph].update(claim.site.nodes)
+        return [
+            Claimed(held, frozenset(nodes[graph]), held.prices.price(held.flow, nodes[graph]))
+            for graph, held in facts.items()
+        ]
+
+    def _predict(self, plans: Sequence[FusionPlan]) -> Prediction:
+        gpu, calibration = self.situation.gpu, self.situation.calibration
+        claims = self._claims(plans)
+        claimed = self._claimed(claims)
+        before, moved, basis = self._before(claimed)
+        residuals = [
+            residual_time(item.facts.flow, item.price.shared, item.nodes, gpu, calibration)
+            for item in claimed
+        ]
+        after = sum_of(
+            [
+                *(program_time(claim.plan, claim.site, gpu, calibration) for claim in claims),
+                *(left for left in residuals if left is not None),
+            ]
+        )
+        return Prediction(
+            before_ns=before,
+            after_ns=after,
+            saving_ns=Range(
+                low=before.low - after.high,
+                mid=before.mid - after.mid,
+                high=before.high - after.low,
+                coverage=after.coverage,
+            ),
+            bytes_before=moved,
+            bytes_after=sum(site_bytes(claim.plan, claim.site) for claim in claims),
+            basis=basis,
+        )
+
+    def _before(self, claimed: Sequence[Claimed]) -> tuple[Range, int, str]:
+        """(present kernel time, bytes that the ops move one by one, what the time rests on)."""
+        times: list[Range] = []
+        bases: set[str] = set()
+        moved = 0
+        for item in claimed:
+            modelled, size = modelled_before(
+                item.facts.flow,
+                item.nodes,
+                self.situation.gpu,
+                self.situation.calibration,
+                only=item.price.unpriced,
+            )
+            measured = item.price.time_ns
+            times += [Range(low=measured, mid=measured, high=measured), modelled]
+            moved += size
+            if item.price.units:
+                bases.add("measured")
+            if item.price.unpriced:
+                bases.add("modelled")
+        return sum_of(times), moved, " and ".join(sorted(bases)) + " kernel times"
+
+    # --- the finding ------------------------------------------------------------------------------
+
+    def _finding(self, main: FusionPlan, variants: Sequence[Variant]) -> Finding:
+        best = variants[0]
+        claims = self._claims(best.plans)
+        claimed = self._claimed(claims)
+        launches = sum(unit.launches for item in claimed for unit in item.price.units)
+        saving, exposure = exposed(best.prediction, max(launches - len(claims), 0), self.situation)
+        ops = max(len(site.nodes) for plan in best.plans for site in plan.sites)
+        return Finding(
+            id=f"row-program-{main.id[:10]}",
+            rule=main.rule,
+            kind="opportunity",
+            title=f"{main.title} in {ops} separate ops, {_counted(len(self.places), 'site')}",
+            exposed_saving_ns=saving,
+            evidence=(*self._evidence(best), exposure, *self._reasons()),
+            members=_members(claims, claimed),
+            provenance="exact",
+            action=_action(best, len(self.places)),
+            alternatives=_alternatives(variants, self.situation),
+            plan_id=main.id,
+            locations=tuple(dict.fromkeys(place.whole.site.location for place in self.places)),
+        )
+
+    def _evidence(self, best: Variant) -> list[Evidence]:
+        plan, prediction = best.plans[0], best.prediction
+        site = plan.sites[0]
+        space = (
+            f"the ops share one iteration space of {site.rows:,} rows × {site.columns:,} columns; "
+            f"one pass reads {_counted(len(plan.inputs), 'tensor')} "
+            f"and writes {len(plan.outputs)}"
+        )
+        traffic = (
+            f"{format_bytes(prediction.bytes_after)} moved per step after fusing, "
+            f"{format_bytes(prediction.bytes_before)} before"
+        )
+        model = (
+            f"modelled on {self.situation.gpu.name}, "
+            f"{self.situation.calibration.provenance} calibration"
+        )
+        time = (
+            f"kernel time per step {format_ns(prediction.before_ns.mid)} now "
+            f"({prediction.basis}), {format_ns(prediction.after_ns.mid)} fused ({model})"
+        )
+        return [
+            Evidence(
+                kind="dataflow", text=space, values={"rows": site.rows, "columns": site.columns}
+            ),
+            Evidence(
+                kind="traffic",
+                text=traffic,
+                values={
+                    "bytes_before": prediction.bytes_before,
+                    "bytes_after": prediction.bytes_after,
+                },
+            ),
+            Evidence(
+                kind="time",
+                text=time,
+                values={
+                    "before_ns": prediction.before_ns.mid,
+                    "after_ns": prediction.after_ns.mid,
+                    "kernel_saving_ns": prediction.saving_ns.mid,
+                },
+            ),
+        ]
+
+    def _reasons(self) -> list[Evidence]:
+        """Why the neighbours stay out, the commonest reasons first."""
+        counted: dict[str, int] = {}
+        for place in self.places:
+            for name in place.whole.site.nodes:
+                for reason in dict.fromkeys(self.misses.get(name, ())):
+                    counted[reason] = counted.get(reason, 0) + 1
+        ranked = sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:MAX_REASONS]
+        return [
+            Evidence(kind="legality", text=f"stays out: {text}", values={"sites": n})
+            for text, n in ranked
+        ]
+
+
+def _most_sites(wholes: Sequence[FusionPlan], core: FusionPlan) -> int:
+    """The most sites that one of the longer programs has among this core's places."""
+    nodes = {name for site in core.sites for name in site.nodes}
+    counts = [
+        len(whole.sites)
+        for whole in wholes
+        if any(nodes.intersection(site.nodes) for site in whole.sites)
+    ]
+    return max(counts, default=0)
+
+
+def _members(claims: Sequence[Claim], claimed: Sequence[Claimed]) -> tuple[Member, ...]:
+    """The kernels that run today, most expensive first; the plans' ops where none is known."""
+    times: dict[str, Member] = {}
+    for item in claimed:
+        for member in item.price.members():
+            known = times.get(member.name, Member(name=member.name, count=0, time_ns=0))
+            times[member.name] = Member(
+                name=member.name,
+                count=known.count + member.count,
+                time_ns=(known.time_ns or 0) + (member.time_ns or 0),
+            )
+    if times:
+        return tuple(sorted(times.values(), key=lambda row: -(row.time_ns or 0)))
+    counts: dict[str, int] = {}
+    for claim in claims:
+        for op in claim.plan.ops:
+            counts[op.op] = counts.get(op.op, 0) + 1
+    return tuple(Member(name=name, count=count) for name, count in counts.items())
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count > 1 else ''}"
+
+
+def _action(best: Variant, places: int) -> str:
+    several = len(best.plans) > 1
+    kernels = f"{len(best.plans)} generated kernels" if several else "one generated kernel"
+    return f"replace the {_counted(places, 'site')} by {kernels}: fusion-advisor apply RUN"
+
+
+def _alternatives(variants: Sequence[Variant], situation: Situation) -> tuple[Alternative, ...]:
+    found = [
+        Alternative(
+            route="generated_kernel",
+            text="; ".join(
+                f"{plan.title} at {_counted(len(plan.sites), 'site')}" for plan in variant.plans
+            ),
+            saving_ns=variant.prediction.saving_ns,
+            plan_ids=tuple(plan.id for plan in variant.plans),
+        )
+        for variant in variants
+    ]
+    if situation.eager:
+        text = "torch.compile fuses the same ops; apply measures both against each other"
+        found.append(Alternative(route="compile_region", text=text))
+    return tuple(found)
