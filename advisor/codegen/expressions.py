@@ -39,7 +39,7 @@ POINTWISE: dict[str, Spelling] = {
     "relu": Spelling("tl.maximum({0}, 0.0, propagate_nan=tl.PropagateNan.ALL)", "torch.relu({0})"),
     "floor": Spelling("tl.floor({0})", "torch.floor({0})"),
     "ceil": Spelling("tl.ceil({0})", "torch.ceil({0})"),
-    "sign": Spelling("tl.where({0} > 0, 1.0, tl.where({0} < 0, -1.0, {0}))", "torch.sign({0})"),
+    "sign": Spelling("tl.where({0} > 0, 1.0, tl.where({0} < 0, -1.0, 0.0))", "torch.sign({0})"),
     "logical_not": Spelling("{0} == 0", "torch.logical_not({0})"),
     "isnan": Spelling("{0} != {0}", "torch.isnan({0})"),
     "isinf": Spelling('tl.abs({0}) == float("inf")', "torch.isinf({0})"),
@@ -138,30 +138,66 @@ def tanh(x):
     "expm1": '''
 @triton.jit
 def expm1(x):
-    """e^x - 1 without cancellation: (u - 1) x / ln u with u = e^x (W. Kahan)."""
+    """e^x - 1 without cancellation: (u - 1) (x / ln u) with u = e^x (W. Kahan)."""
     u = tl.exp(x)
-    inner = (u - 1.0) * x / tl.log(u)
+    inner = (u - 1.0) * (x / tl.log(u))
     large = tl.where(u - 1.0 == -1.0, -1.0, tl.where(u == float("inf"), u, inner))
     return tl.where(u == 1.0, x, large)
 ''',
     "log1p": '''
 @triton.jit
 def log1p(x):
-    """ln(1 + x) without cancellation: x ln u / (u - 1) with u = 1 + x (W. Kahan)."""
+    """ln(1 + x) without cancellation: ln u (x / (u - 1)) with u = 1 + x (W. Kahan)."""
     u = 1.0 + x
-    inner = tl.log(u) * x / (u - 1.0)
+    inner = tl.log(u) * (x / (u - 1.0))
     return tl.where(u == 1.0, x, tl.where(u == float("inf"), u, inner))
 ''',
     "power": '''
 @triton.jit
+def upper_bits(x):
+    """The leading 12 bits of the significand: products of two such values are exact in float32."""
+    return (x.to(tl.int32, bitcast=True) & -4096).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def power(a, b):
-    """a^b as 2^(b log2 |a|), odd integer powers with their sign; a^0 = 1^b = 1 (IEEE 754)."""
-    size = tl.exp2(b * tl.log2(tl.abs(a)))
-    whole = tl.floor(b + 0.0 * a)
-    odd = (whole - 2.0 * tl.floor(whole * 0.5)) == 1.0
-    integer = whole == b
-    negative = tl.where(integer, tl.where(odd, -size, size), float("nan"))
-    signed = tl.where(a < 0, negative, size)
-    return tl.where((b + 0.0 * size == 0.0) | (a == 1.0), 1.0, signed)
+    """a^b = 2^(b log2 |a|), the logarithm and its product with b carried in two float32 parts.
+
+    With |a| = m 2^e, 0.7 <= m < 1.42 and s = (m - 1) / (m + 1): ln m = 2 (s + s^3/3 + s^5/5 + ...).
+    Zeros, infinities, NaN and negative bases as in IEEE 754.
+    """
+    a, b = tl.broadcast(a.to(tl.float32), b.to(tl.float32))
+    size = tl.abs(a)
+    tiny = size < 1.1754944e-38
+    bits = tl.where(tiny, size * 16777216.0, size).to(tl.int32, bitcast=True)
+    e = (bits - 0x3F3504F3) >> 23
+    m = (bits - (e << 23)).to(tl.float32, bitcast=True)
+    e = e.to(tl.float32) - tl.where(tiny, 24.0, 0.0)
+    f, d = m - 1.0, m + 1.0
+    s = f / d
+    s1, d1 = upper_bits(s), upper_bits(d)
+    s2 = ((f - s1 * d1) - s1 * ((d - d1) + (m - (d - 1.0)))) / d
+    q = s * s
+    tail = s * q * (0.3333333333 + q * (0.2 + q * (0.1428571429 + q * (0.1111111111 + q * 0.0909))))
+    near = 2.885009765625 * s1
+    high = e + near
+    low = (near - (high - e)) + 3.8031628e-4 * s1 + 2.8853901 * (s2 + tail)
+    b1, high1 = upper_bits(b), upper_bits(high)
+    large = b1 * high1
+    small = b1 * (high - high1) + (b - b1) * high + b * low
+    n = tl.floor(large + small + 0.5)
+    half = tl.floor(n * 0.5)
+    finite = tl.exp2((large - n) + small) * tl.exp2(half) * tl.exp2(n - half)
+    infinite = float("inf")
+    beyond = tl.where(large > 1000.0, infinite, tl.where(large < -1000.0, 0.0, finite))
+    at_end = (size == 0.0) | (size == infinite)
+    end = tl.where((size == infinite) == (b > 0), infinite, 0.0)
+    result = tl.where(at_end, end, tl.where(size == 1.0, 1.0, beyond))
+    whole = tl.floor(b)
+    odd = (whole == b) & (whole - 2.0 * tl.floor(whole * 0.5) == 1.0)
+    result = tl.where(odd & (a.to(tl.int32, bitcast=True) < 0), -result, result)
+    undefined = (a < 0) & (size < infinite) & (whole != b)
+    result = tl.where(undefined | (a != a) | (b != b), float("nan"), result)
+    return tl.where((b == 0.0) | (a == 1.0), 1.0, result)
 ''',
 }

@@ -216,6 +216,11 @@ class _Body:
         if op.op == "where":
             wanted[0] = "bool"
         operands = [self._operand(a, w) for a, w in zip(op.args, wanted, strict=True)]
+        if op.op == "pow":  # the device function looks at bits, so it needs tensors
+            operands = [
+                o if arg in self.dtypes else f"tl.full((1, 1), {o}, tl.float32)"
+                for o, arg in zip(operands, op.args, strict=True)
+            ]
         return POINTWISE[op.op].triton.format(*operands)
 
     def _variance(self, op: PlanOp) -> str:

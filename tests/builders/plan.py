@@ -1,0 +1,169 @@
+"""Fusion plans built a line at a time; spaces and result dtypes follow from the operands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import torch
+
+from advisor.model.graph import Arg, AttributeValue
+from advisor.model.optable import spec_of
+from advisor.model.plan import (
+    FusionPlan,
+    PlanInput,
+    PlanOp,
+    PlanOutput,
+    Site,
+    Space,
+    join_space,
+    plan_id,
+    space_of,
+)
+
+
+@dataclass
+class PlanBuilder:
+    """Inputs and ops in order; `plan()` checks and freezes them."""
+
+    row_axes: int = 1
+    inputs: list[PlanInput] = field(default_factory=list)
+    ops: list[PlanOp] = field(default_factory=list)
+
+    def input(
+        self,
+        dtype: str = "float32",
+        spans: tuple[bool, ...] | None = None,
+        *,
+        dense: bool = True,
+        unit_stride: bool = True,
+    ) -> str:
+        """An input that spans everything unless told otherwise."""
+        name = f"in{len(self.inputs)}"
+        full = (True,) * (self.row_axes + 1)
+        self.inputs.append(
+            PlanInput(
+                name=name, dtype=dtype, spans=spans or full, dense=dense, unit_stride=unit_stride
+            )
+        )
+        return name
+
+    def op(
+        self, name: str, *args: Arg, dtype: str | None = None, **attributes: AttributeValue
+    ) -> str:
+        """`name(args)`; the dtype is that of the op's rule unless given."""
+        space: Space = "scalar"
+        for arg in args:
+            if self._is_value(arg):
+                space = join_space(space, self.space(str(arg)))
+        if spec_of(name).kind == "reduction":
+            space = "row" if space == "tile" else "scalar"
+        result = dtype or str(attributes.get("dtype") or self._promoted(name, args))
+        value = f"v{len(self.ops)}"
+        self.ops.append(
+            PlanOp(name=value, op=name, args=args, dtype=result, space=space, attributes=attributes)
+        )
+        return value
+
+    def cast(self, value: str, dtype: str) -> str:
+        """`value` rounded to `dtype`."""
+        name = f"v{len(self.ops)}"
+        self.ops.append(
+            PlanOp(
+                name=name,
+                op="cast",
+                args=(value,),
+                dtype=dtype,
+                space=self.space(value),
+                attributes={"dtype": dtype},
+            )
+        )
+        return name
+
+    def space(self, value: str) -> Space:
+        """Where an input or an op lives."""
+        for item in self.inputs:
+            if item.name == value:
+                return space_of(item.spans)
+        return next(op.space for op in self.ops if op.name == value)
+
+    def dtype(self, value: str) -> str:
+        """The dtype of an input or an op."""
+        named = {item.name: item.dtype for item in self.inputs} | {
+            op.name: op.dtype for op in self.ops
+        }
+        return named[value]
+
+    def _is_value(self, arg: Arg) -> bool:
+        return isinstance(arg, str) and arg[0] in "iv" and arg not in ("inf",)
+
+    def _promoted(self, name: str, args: Sequence[Arg]) -> str:
+        if spec_of(name).result == "bool":
+            return "bool"
+        tensors = [self.dtype(str(a)) for a in args if self._is_value(a)]
+        if name == "where" and self._is_value(args[0]):
+            tensors = tensors[1:]
+        result = getattr(torch, tensors[0]) if tensors else torch.float32
+        for other in tensors[1:]:
+            result = torch.promote_types(result, getattr(torch, other))
+        return str(result).removeprefix("torch.")
+
+    def plan(
+        self,
+        *outputs: str,
+        title: str = "",
+        sizes: tuple[int, ...] | None = None,
+        columns: int = 64,
+    ) -> FusionPlan:
+        """The checked plan with one contiguous site of `sizes` × `columns`."""
+        found = FusionPlan(
+            id="0" * 16,
+            rule="row_program",
+            title=title or "test",
+            family="row_program",
+            phase="inference",
+            row_axes=self.row_axes,
+            inputs=tuple(self.inputs),
+            ops=tuple(self.ops),
+            outputs=tuple(
+                PlanOutput(value=v, dtype=self.dtype(v), space=self.space(v)) for v in outputs
+            ),
+        )
+        found = msgspec.structs.replace(
+            found,
+            id=plan_id("test", title, found.signature()),
+            sites=(_site(found, sizes or (4,) * self.row_axes, columns),),
+        )
+        found.check()
+        return found
+
+
+def _site(plan: FusionPlan, sizes: tuple[int, ...], columns: int) -> Site:
+    strides = []
+    for item in plan.inputs:
+        step, found = 1, []
+        for size, spans in zip(reversed((*sizes, columns)), reversed(item.spans), strict=True):
+            found.append(step if spans else 0)
+            step *= size if spans else 1
+        strides.append(tuple(reversed(found)))
+    return Site(
+        graph="graph0",
+        nodes=("n",),
+        inputs=tuple(f"%{item.name}" for item in plan.inputs),
+        outputs=tuple(f"%{output.value}" for output in plan.outputs),
+        row_sizes=sizes,
+        columns=columns,
+        input_strides=tuple(strides),
+    )
+
+
+def rms_norm(*, columns: int = 64, dtype: str = "bfloat16", epsilon: float = 1e-6) -> FusionPlan:
+    """`cast(x · rsqrt(mean(x²) + ε)) · weight`, the mean taken in float32."""
+    make = PlanBuilder()
+    x, weight = make.input(dtype), make.input(dtype, (False, True))
+    wide = make.cast(x, "float32")
+    mean = make.op("mean", make.op("mul", wide, wide))
+    scaled = make.op("mul", wide, make.op("rsqrt", make.op("add", mean, epsilon)))
+    out = make.op("mul", make.cast(scaled, dtype), weight)
+    return make.plan(out, title="rms norm", columns=columns)
