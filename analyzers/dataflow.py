@@ -9,7 +9,7 @@ alone keeps reads and writes in order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from advisor.errors import IllegalFusionError
 from advisor.model.graph import Graph, Node, TensorMeta, node_of
@@ -73,12 +73,37 @@ class Dataflow:
 
     def between(self, members: frozenset[str]) -> frozenset[str]:
         """Nodes outside `members` on a path between two of them: none if the group is convex."""
-        below = above = 0
-        for name in members:
-            below |= self.descendants[name]
-            above |= self.ancestors[name]
+        above, below = self._around(members)
         inside = below & above & ~self.mask(members)
         return frozenset(name for name, bit in self.index.items() if inside >> bit & 1)
+
+    def contracted(self, members: frozenset[str]) -> Dataflow:
+        """The same with a convex group as one step: it waits for, and is waited for, as a whole.
+
+        Groups that are convex alone may still wait for each other, each for a value of the other.
+        """
+        above, below = self._around(members)
+        own = self.mask(members)
+
+        def closed(masks: dict[str, int], reached: int) -> dict[str, int]:
+            return {
+                name: mask | own | reached if mask & own or name in members else mask
+                for name, mask in masks.items()
+            }
+
+        return replace(
+            self,
+            ancestors=closed(self.ancestors, above),
+            descendants=closed(self.descendants, below),
+        )
+
+    def _around(self, members: frozenset[str]) -> tuple[int, int]:
+        """What any member waits for, and what waits for any member."""
+        above = below = 0
+        for name in members:
+            above |= self.ancestors[name]
+            below |= self.descendants[name]
+        return above, below
 
 
 def dataflow(graph: Graph) -> Dataflow:

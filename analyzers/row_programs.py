@@ -57,17 +57,18 @@ class RowPrograms:
 
 def find_row_programs(graph: Graph) -> RowPrograms:
     """All maximal row programs of a graph with at least one row reduction and two ops."""
-    flow = dataflow(graph)
+    flow = joint = dataflow(graph)
     claimed: set[str] = set()
     whole: list[Group] = []
     misses: list[NearMiss] = []
     for node in graph.nodes:
         if node.id in claimed or spec_of(node.op).kind != "reduction":
             continue
-        group = _grow(flow, node, claimed, misses)
+        group = _grow(joint, node, claimed, misses)
         if group is not None and len(group.members) >= 2:
             whole.append(group)
             claimed.update(group.members)
+            joint = joint.contracted(frozenset(group.members))
     return RowPrograms(tuple(whole), tuple(_core(flow, group) for group in whole), tuple(misses))
 
 
