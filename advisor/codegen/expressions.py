@@ -60,8 +60,8 @@ POINTWISE: dict[str, Spelling] = {
     "le": Spelling("{0} <= {1}", "{0} <= {1}"),
     "gt": Spelling("{0} > {1}", "{0} > {1}"),
     "ge": Spelling("{0} >= {1}", "{0} >= {1}"),
-    "logical_and": Spelling("({0} != 0) & ({1} != 0)", "torch.logical_and({0}, {1})"),
-    "logical_or": Spelling("({0} != 0) | ({1} != 0)", "torch.logical_or({0}, {1})"),
+    "logical_and": Spelling("({0} != 0) & ({1} != 0)", "({0} != 0) & ({1} != 0)"),
+    "logical_or": Spelling("({0} != 0) | ({1} != 0)", "({0} != 0) | ({1} != 0)"),
     "where": Spelling("tl.where({0}, {1}, {2})", "torch.where({0}, {1}, {2})"),
 }
 

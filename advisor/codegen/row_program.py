@@ -349,11 +349,23 @@ def _reference(plan: FusionPlan) -> str:
     parameters = ", ".join(item.name for item in plan.inputs)
     lines = ["", *statement(f"def reference({parameters}):")]
     lines += docstring(REFERENCE_DOC, 1)
+    dtypes = {item.name: item.dtype for item in plan.inputs}
     for op in plan.ops:
-        lines += statement(f"{op.name} = {_torch_expression(op)}", 1)
+        lines += statement(f"{op.name} = {_typed(op, dtypes)}", 1)
+        dtypes[op.name] = op.dtype
     results = ", ".join(output.value for output in plan.outputs)
     lines.append(f"    return {results}" + ("," if len(plan.outputs) == 1 else ""))
     return "\n".join(lines) + "\n"
+
+
+def _typed(op: PlanOp, dtypes: dict[str, str]) -> str:
+    """The expression, converted where PyTorch's promotion of tensors gives another dtype."""
+    text = _torch_expression(op)
+    promoted = op.args[1:] if op.op == "where" else op.args
+    operands = {dtypes[str(arg)] for arg in promoted if arg in dtypes}
+    if spec_of(op.op).result != "promote" or operands == {op.dtype}:
+        return text
+    return f"({text}).to(torch.{op.dtype})"
 
 
 def _torch_expression(op: PlanOp) -> str:

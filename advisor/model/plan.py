@@ -237,6 +237,8 @@ def _check_ops(plan: FusionPlan, spaces: dict[str, tuple[Space, str]]) -> None:
                 space = join_space(space, spaces[arg][0])
             else:
                 literal_value(arg)
+        if not any(isinstance(arg, str) and arg in spaces for arg in op.args):
+            _fail(plan, f"{op.name}: {op.op} reads no value")
         if spec.kind == "reduction":
             if space not in ("tile", "column") or op.dtype not in FLOAT_DTYPES:
                 _fail(

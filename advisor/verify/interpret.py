@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 
 from advisor.model.graph import Arg, literal_value
-from advisor.model.optable import FLOAT_DTYPES
+from advisor.model.optable import FLOAT_DTYPES, spec_of
 from advisor.model.plan import FusionPlan, PlanOp
 
 Precision = Literal["native", "exact"]
@@ -54,6 +54,10 @@ _POINTWISE: dict[str, Callable[..., Any]] = {
     "logical_or": torch.logical_or,
     "where": torch.where,
 }
+# PyTorch takes no Python number as (first) operand of these.
+_TENSORS_ONLY = frozenset(
+    ("maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or")
+)
 
 
 def evaluate(
@@ -94,14 +98,24 @@ def _apply(op: PlanOp, values: dict[str, torch.Tensor], precision: Precision) ->
         values[arg] if isinstance(arg, str) and arg in values else literal_value(arg)
         for arg in op.args
     ]
-    like = next(a for a in args if isinstance(a, torch.Tensor))
-    if op.op in ("maximum", "minimum", "where"):
+    if op.op in _TENSORS_ONLY:
+        like = next(a for a in args if isinstance(a, torch.Tensor))
         args = [
-            a if isinstance(a, torch.Tensor) else torch.tensor(a, dtype=dtype, device=like.device)
-            for a in args
+            a if isinstance(a, torch.Tensor) else _filled(a, op, position, dtype).to(like.device)
+            for position, a in enumerate(args)
         ]
     result: torch.Tensor = _POINTWISE[op.op](*args)
     return result.to(dtype)
+
+
+def _filled(number: float, op: PlanOp, position: int, dtype: torch.dtype) -> torch.Tensor:
+    """A literal as a tensor without dimensions, which does not promote the other operands."""
+    if op.op == "where" and position == 0:
+        return torch.tensor(bool(number))
+    test = spec_of(op.op).result == "bool" and isinstance(number, float)
+    return torch.tensor(
+        number, dtype=torch.float64 if test else None if op.dtype == "bool" else dtype
+    )
 
 
 def _tensor(arg: Arg, values: dict[str, torch.Tensor]) -> torch.Tensor:

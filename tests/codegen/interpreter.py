@@ -56,7 +56,7 @@ class Interpreter:
         shapes: Sequence[tuple[tuple[int, ...], torch.dtype]],
         block_rows: int = 1,
     ) -> tuple[torch.Tensor, ...]:
-        """The outputs of `fused` written into poisoned tensors of `shapes`; raises what it raised."""
+        """What `fused` writes into poisoned tensors of `shapes`; its exception as an assertion."""
         self.count += 1
         job = self.folder / f"job{self.count}.pt"
         kernel = self.folder / f"kernel{self.count}.py"

@@ -225,7 +225,10 @@ def plan_ops(draw: st.DrawFn, position: int, known: dict[str, Space]) -> PlanOp:
         args: tuple[Any, ...] = (draw(st.sampled_from(wide)),)
     else:
         choice = st.sampled_from(sorted(known)) | literals
-        args = tuple(draw(choice) for _ in range(spec.arity))
+        args = (
+            draw(st.sampled_from(sorted(known))),
+            *(draw(choice) for _ in range(spec.arity - 1)),
+        )
     space: Space = "scalar"
     for arg in args:
         space = join_space(space, known[arg]) if arg in known else space

@@ -23,7 +23,8 @@ from tests.codegen.interpreter import Interpreter
 
 INF, NAN = math.inf, math.nan
 EDGES = (
-    NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0, 1e-3, -1e-3, 100.0, -100.0,
+    NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0, 1e-3, -1e-3, 100.0,
+    -100.0,
 )  # fmt: skip
 FLOATS = ("float32", "bfloat16", "float16")
 POINTWISE = tuple(op for op in OPS if op.kind == "pointwise")
@@ -140,7 +141,7 @@ def test_a_reduction_is_pytorchs(
     spec: OpSpec, dtype: str, columns: int, interpreter: Interpreter
 ) -> None:
     make = PlanBuilder()
-    attributes = {name: 1.0 for name in spec.attributes}
+    attributes = dict.fromkeys(spec.attributes, 1.0)
     plan = make.plan(make.op(spec.name, make.input(dtype), **attributes), title=spec.name)
     rows = torch.randn((7, columns), generator=torch.Generator().manual_seed(columns))
     rows[1, 0], rows[2, -1], rows[3, 0], rows[4] = NAN, INF, -INF, -3.0
@@ -218,7 +219,7 @@ def everything(dtype: str) -> FusionPlan:
             value = make.cast(value, "float32")
         total = make.op("add", total, value)
     for spec in REDUCTIONS:
-        total = make.op("add", total, make.op(spec.name, x, **{a: 1.0 for a in spec.attributes}))
+        total = make.op("add", total, make.op(spec.name, x, **dict.fromkeys(spec.attributes, 1.0)))
     return make.plan(total, title=f"everything {dtype}", columns=256)
 
 

@@ -1,0 +1,196 @@
+"""Generated source: deterministic, safe against hostile text, and what the plan says."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import pytest
+import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from advisor.codegen import abi, render
+from advisor.errors import IllegalFusionError, InvalidRecordError
+from advisor.model.optable import FLOAT_DTYPES, OPS
+from advisor.model.plan import FusionPlan
+from advisor.verify.interpret import evaluate
+from advisor.verify.kernel_module import load_module
+from tests.builders.plan import PlanBuilder, rms_norm
+from tests.codegen.interpreter import Interpreter
+from tests.codegen.programs import Program, magnitude, programs
+
+# `FUSION_ADVISOR_EXAMPLES=1000` searches for longer.
+EXAMPLES = int(os.environ.get("FUSION_ADVISOR_EXAMPLES", "40"))
+RELAXED = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=EXAMPLES == 40,
+)
+
+
+def loaded(plan: FusionPlan, folder: Path) -> ModuleType:
+    path = folder / f"{plan.id}.py"
+    path.write_text(render(plan).text)
+    return load_module(path)
+
+
+def test_the_same_plan_gives_the_same_bytes() -> None:
+    plan = rms_norm()
+    again = msgspec.json.decode(msgspec.json.encode(plan), type=FusionPlan)
+    assert render(plan).text == render(again).text
+    moved = msgspec.structs.replace(plan, sites=())
+    assert render(moved).text == render(plan).text, "sites do not enter the source"
+
+
+def test_the_text_is_something_a_person_reads() -> None:
+    text = render(rms_norm()).text
+    assert len(text.splitlines()) < 100
+    assert max(map(len, text.splitlines())) <= 120
+    module = ast.parse(text)
+    names = [node.name for node in module.body if isinstance(node, ast.FunctionDef)]
+    assert names[1:] == ["fused", "reference"]
+    assert ast.get_docstring(module)
+
+
+@given(st.text())
+@settings(max_examples=50, deadline=None)
+def test_a_title_cannot_leave_its_docstring(title: str) -> None:
+    plan = msgspec.structs.replace(rms_norm(), title=title)
+    assert _without_docstrings(render(plan).text) == _without_docstrings(render(rms_norm()).text)
+
+
+@pytest.mark.parametrize("title", ['"""\nimport os\n"""', "\\", 'x"""', "a\u2028import os", "\0"])
+def test_titles_that_attack_the_docstring(title: str) -> None:
+    test_a_title_cannot_leave_its_docstring.hypothesis.inner_test(title)  # type: ignore[attr-defined]
+
+
+def _without_docstrings(text: str) -> str:
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+            del body[0]
+    return ast.dump(tree)
+
+
+def test_a_dtype_without_a_spelling_is_refused() -> None:
+    make = PlanBuilder()
+    with pytest.raises(IllegalFusionError, match="float64"):
+        render(make.plan(make.op("exp", make.input("float64"))))
+
+
+def test_an_op_of_literals_alone_is_no_plan() -> None:
+    make = PlanBuilder()
+    x = make.input()
+    constant = make.op("add", 1.0, 2.0)
+    with pytest.raises(InvalidRecordError, match="reads no value"):
+        make.plan(make.op("mul", x, constant))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("spec", [op for op in OPS if op.kind in ("pointwise", "reduction")],
+                         ids=lambda spec: spec.name)  # fmt: skip
+def test_the_reference_is_the_plan(spec: object, dtype: str, tmp_path: Path) -> None:
+    assert spec.kind in ("pointwise", "reduction")  # type: ignore[attr-defined]
+    name, arity = spec.name, spec.arity  # type: ignore[attr-defined]
+    make = PlanBuilder()
+    args: list[str | float] = [make.input(dtype) for _ in range(arity)]
+    if name == "where":
+        args[0] = make.op("gt", args[0], 0.0)
+    attributes = {"correction": 1.0} if name == "var" else {}
+    cast = name == "cast"
+    outputs = [make.cast(args[0], "float16") if cast else make.op(name, *args, **attributes)]
+    if arity == 2:
+        outputs += [make.op(name, args[0], 0.5), make.op(name, 0.5, args[1])]
+    if name == "where":
+        outputs += [
+            make.op(name, args[0], args[1], 0.5),
+            make.op(name, args[0], 1.0, -0.5, dtype=dtype),
+        ]
+    _assert_reference(
+        make.plan(*outputs),
+        [torch.randn(6, 9).to(getattr(torch, dtype)) for _ in range(arity)],
+        tmp_path,
+    )
+
+
+def test_the_reference_keeps_the_dtype_of_narrow_ops_with_wide_scalars(tmp_path: Path) -> None:
+    """A 0-dimensional float32 tensor does not promote a bfloat16 one; here it has dimensions."""
+    make = PlanBuilder()
+    x, scale = make.input("bfloat16"), make.input("float32", (False, False))
+    plan = make.plan(make.op("mul", x, scale, dtype="bfloat16"))
+    _assert_reference(plan, [torch.randn(4, 5).bfloat16(), torch.randn(1, 1)], tmp_path)
+
+
+def _assert_reference(plan: FusionPlan, inputs: list[torch.Tensor], folder: Path) -> None:
+    pytest.importorskip("triton", reason="generated modules import triton")
+    theirs = loaded(plan, folder).reference(*inputs)
+    ours = evaluate(plan, inputs, "native")
+    assert len(theirs) == len(ours)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.dtype == other.dtype
+        assert torch.equal(mine, other) or torch.allclose(
+            mine, other, rtol=0, atol=0, equal_nan=True
+        )
+
+
+@given(program=programs())
+@RELAXED
+def test_random_programs_equal_their_plan_in_float64(
+    program: Program, interpreter: Interpreter
+) -> None:
+    inputs = program.inputs()
+    size = magnitude(program, inputs)
+    assume(size < 1e4)
+    shapes = [
+        ((*program.sizes, program.columns if o.space == "tile" else 1), getattr(torch, o.dtype))
+        for o in program.plan.outputs
+    ]
+    got = interpreter.run(render(program.plan).text, inputs, shapes, program.block_rows)
+    narrow = [op.dtype for op in program.plan.ops if op.op == "cast" and op.dtype in FLOAT_DTYPES]
+    truth = evaluate(program.plan, inputs, "exact")
+    for output, mine, exact in zip(program.plan.outputs, got, truth, strict=True):
+        coarsest = max(
+            torch.finfo(getattr(torch, d)).eps for d in (*narrow, output.dtype, "float32")
+        )
+        error = (mine.double() - exact.double().expand(mine.shape)).abs().max()
+        allowed = coarsest * size * size * (1 + len(program.plan.ops))
+        assert float(error) <= allowed, f"{output.value}: {float(error):.2e} > {allowed:.2e}"
+
+
+@given(program=programs())
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+def test_the_reference_of_random_programs(
+    program: Program, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    _assert_reference(program.plan, program.inputs(), tmp_path_factory.mktemp("reference"))
+
+
+@given(program=programs())
+@settings(max_examples=EXAMPLES, deadline=None)
+def test_the_calling_convention_names_every_parameter_once(program: Program) -> None:
+    plan = program.plan
+    kernel = next(
+        node
+        for node in ast.parse(render(plan).text).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("row_program_")
+    )
+    parameters = [argument.arg for argument in kernel.args.args]
+    assert parameters == [*abi.tensor_names(plan), *abi.scalar_names(plan), *abi.CONSTEXPRS]
+    assert set(abi.triton_signature(plan)) == set(parameters)
+    strides = [tensor.stride() for tensor in program.inputs()]
+    scalars = abi.scalar_arguments(plan, program.sizes, program.columns, strides)
+    assert set(scalars) == set(abi.scalar_names(plan))
+
+
+def test_codegen_imports_neither_torch_nor_triton() -> None:
+    import subprocess
+
+    code = "import sys, advisor.codegen; sys.exit(bool({'torch', 'triton'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
