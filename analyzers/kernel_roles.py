@@ -1,8 +1,7 @@
-"""What a kernel does and whose it is, told from its name alone.
+"""What a kernel does, whose it is and what it fuses, told from its name and its operator.
 
-The first row that matches wins. A name proves little (`gemm_relu` does not prove a ReLU), so rows
-say what kind of work the kernel is, never which ops it fused. Each row names where the spelling was
-seen or is defined.
+The tables are in `analyzers.kernel_knowledge`; the first row that matches wins. A name proves
+little (`gemm_relu` does not prove a ReLU), so `fuses` is None where the name leaves it open.
 """
 
 from __future__ import annotations
@@ -10,120 +9,44 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Literal, NamedTuple
 
-Role = Literal[
-    "communication",
-    "gemm",
-    "conv",
-    "attention",
-    "norm",
-    "softmax",
-    "optimizer",
-    "embedding",
-    "reduction",
-    "layout",
-    "copy",
-    "rng",
-    "pointwise",
-    "other",
-]
+from analyzers.kernel_knowledge import TABLE, Kernel, Row
+from analyzers.kernel_knowledge.operators import refined
 
+__all__ = ["TABLE", "UNKNOWN", "Kernel", "Row", "classify", "is_communication", "row_of"]
 
-class Row(NamedTuple):
-    """A pattern searched in the name, what it means, and where the spelling is from."""
-
-    pattern: str
-    role: Role
-    library: str
-    source: str
-
-
-TABLE: tuple[Row, ...] = (
-    Row(r"^nccl(Dev)?Kernel", "communication", "nccl", "NVIDIA/nccl src/device"),
-    Row(r"^ncclSymk?Dev|^ncclSymk", "communication", "nccl", "NVIDIA/nccl src/device/symmetric"),
-    Row(
-        r"multimem_(all_reduce|one_shot)|(one|two)_shot_all_reduce",
-        "communication",
-        "pytorch",
-        "pytorch torch/csrc/distributed/c10d/symm_mem",
-    ),
-    Row(r"cross_device_reduce", "communication", "vllm", "vllm csrc/custom_all_reduce.cuh"),
-    Row(r"userbuffers", "communication", "transformer_engine", "TransformerEngine userbuffers"),
-    Row(r"nvshmem", "communication", "nvshmem", "NVSHMEM device kernels"),
-    Row(r"multi_tensor_apply_kernel", "optimizer", "pytorch", "aten native/cuda/MultiTensorApply"),
-    Row(
-        r"flash_(fwd|bwd)|FlashAttn|flash::|fmha|fort_native_sdpa|attention_(fwd|bwd)|_attn_fwd",
-        "attention",
-        "flash_attention",
-        "Dao-AILab/flash-attention csrc; cuDNN fort_native_sdpa; CUTLASS fmha; CK fmha",
-    ),
-    Row(
-        r"^triton_tem_.*(flex|attention)", "attention", "inductor", "torch/_inductor flex_attention"
-    ),
-    Row(r"^triton_tem_", "gemm", "inductor", "torch/_inductor Triton templates (mm, conv)"),
-    Row(r"^triton_(red|per|mix)_", "reduction", "inductor", "torch/_inductor codegen/triton.py"),
-    Row(r"^triton_(poi|for)_", "pointwise", "inductor", "torch/_inductor codegen/triton.py"),
-    Row(r"nchwToNhwc|nhwcToNchw|nchw2nhwc", "layout", "cudnn", "cuDNN layout kernels (seen)"),
-    Row(r"[Bb]atch_?[Nn]orm|bn_(fw|bw)_|MIOpenBatchNorm", "norm", "cudnn", "cuDNN, MIOpen (seen)"),
-    Row(
-        r"implicit_convolve|[Cc]onv2d|convolve|fprop|dgrad|wgrad|[Ww]inograd|miopenSp3|igemm_",
-        "conv",
-        "cudnn",
-        "cuDNN, CUTLASS implicit GEMM, MIOpen (seen)",
-    ),
-    Row(r"^nvjet", "gemm", "cublas", "cuBLASLt 12.6+ on Hopper (seen)"),
-    Row(r"^Cijk_", "gemm", "hipblaslt", "Tensile kernel names"),
-    Row(r"cutlass", "gemm", "cutlass", "NVIDIA/cutlass"),
-    Row(r"gemm|gemv|Gemm|GEMM|splitKreduce", "gemm", "cublas", "cuBLAS (seen)"),
-    Row(
-        r"[Ll]ayer_?[Nn]orm|[Gg]roup_?[Nn]orm|rms_?norm|RMSNorm|RowwiseMoments|GammaBeta|"
-        r"ComputeInternalGradients|ComputeFusedParams",
-        "norm",
-        "pytorch",
-        "aten native/cuda norms",
-    ),
-    Row(r"[Ss]oft_?[Mm]ax", "softmax", "pytorch", "aten native/cuda/PersistentSoftmax.cuh"),
-    Row(r"FusedAdam|fused_adam|Adam|adagrad", "optimizer", "pytorch", "aten fused optimizers"),
-    Row(
-        r"[Ee]mbedding|indexSelect|vectorized_gather|index_put|IndexKernel|index_elementwise",
-        "embedding",
-        "pytorch",
-        "aten native/cuda/Indexing.cu, Embedding.cu",
-    ),
-    Row(
-        r"distribution_(elementwise|nullary)|dropout|philox",
-        "rng",
-        "pytorch",
-        "aten DistributionTemplates",
-    ),
-    Row(
-        r"CatArrayBatchedCopy|direct_copy_kernel|copy_device_to_device|bfloat16_copy|float16_copy",
-        "copy",
-        "pytorch",
-        "aten native/cuda/Copy.cu, Shape.cu",
-    ),
-    Row(
-        r"reduce_kernel|DeviceReduce|DeviceScan|cub::",
-        "reduction",
-        "pytorch",
-        "aten Reduce.cuh; CUB",
-    ),
-    Row(
-        r"elementwise_kernel|Elementwise|pointwise|FillFunctor",
-        "pointwise",
-        "pytorch",
-        "aten Loops.cuh",
-    ),
-)
+UNKNOWN = Kernel("other", "unknown", (), None, "no row matches")
 _ROWS = tuple((re.compile(row.pattern), row) for row in TABLE)
-UNKNOWN = Row("", "other", "unknown", "no row matches")
+# Template arguments of a kernel can run to kilobytes; what tells is at the front.
+_LONGEST = 2_048
+
+
+@lru_cache(maxsize=1 << 14)
+def row_of(name: str) -> Row | None:
+    """The first row of the tables that matches."""
+    head = name[:_LONGEST]
+    return next((row for pattern, row in _ROWS if pattern.search(head)), None)
 
 
 @lru_cache(maxsize=1 << 16)
-def classify(name: str) -> Row:
-    """The first row of the table that matches a kernel's name, or `UNKNOWN`."""
-    return next((row for pattern, row in _ROWS if pattern.search(name)), UNKNOWN)
+def classify(name: str, op: str | None = None) -> Kernel:
+    """Role, library and operations of a kernel; `op` is the innermost operator around its launch.
+
+    `ops` are those the name proves; `fuses` is True for two or more, False for one where the name
+    states all, else None.
+    """
+    if op == name:  # compiled kernels are also recorded as operators of their own name
+        op = None
+    row = row_of(name)
+    if row is None:
+        return UNKNOWN if op is None else UNKNOWN._replace(role=refined("other", op))
+    ops = row.ops(name[:_LONGEST]) if callable(row.ops) else row.ops
+    role = row.role if op is None else refined(row.role, op)
+    if ops is None:
+        return Kernel(role, row.library, (), None, row.source)
+    certain = [part for part in ops if not part.startswith("(")]
+    fuses = True if len(certain) > 1 else (False if row.exact else None)
+    return Kernel(role, row.library, ops, fuses, row.source)
 
 
 def is_communication(names: Iterable[object]) -> list[bool]:

@@ -1,0 +1,282 @@
+"""PyTorch's own CUDA and HIP kernels (ATen), CUB and rocPRIM."""
+
+from __future__ import annotations
+
+from analyzers.kernel_knowledge.rows import Row
+from analyzers.kernel_knowledge.schemes import aten_functor
+
+_ATEN = "pytorch aten/src/ATen/native/cuda"
+
+ROWS: tuple[Row, ...] = (
+    # Norms.
+    Row(
+        r"vectorized_layer_norm_kernel<[^<>]*, true>",
+        "norm",
+        "pytorch",
+        ("pow", "mean", "rsqrt", "mul"),
+        _ATEN + "/layer_norm_kernel.cu: the last template argument says RMSNorm (seen)",
+        "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float, true>(",
+    ),
+    Row(
+        r"(vectorized_layer_norm|LayerNormForward|RowwiseMoments.*layer)\w*(?!.*(?:grad|Backward))",
+        "norm",
+        "pytorch",
+        ("mean", "var", "sub", "rsqrt", "mul", "add"),
+        _ATEN + "/layer_norm_kernel.cu (seen)",
+        "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>(x)",
+    ),
+    Row(
+        r"vectorized_rms_norm|rms_norm_kernel",
+        "norm",
+        "pytorch",
+        ("pow", "mean", "rsqrt", "mul"),
+        _ATEN + "/layer_norm_kernel.cu",
+        "void at::native::(anonymous namespace)::vectorized_rms_norm_kernel<float, float>(int)",
+    ),
+    Row(
+        r"layer_norm_grad|GammaBetaBackward|cuCompute(Part)?Grad(GammaBeta|Input)|ComputeInternalGradients"
+        r"|ComputeBackwardFusedParams",
+        "norm",
+        "pytorch",
+        ("norm backward",),
+        _ATEN + "/layer_norm_kernel.cu, group_norm_kernel.cu (seen)",
+        "void at::native::(anonymous namespace)::layer_norm_grad_input_kernel<float, float, false>",
+    ),
+    Row(
+        r"batch_norm_backward|batch_norm_\w*_backward",
+        "norm",
+        "pytorch",
+        ("batch_norm backward",),
+        _ATEN + "/Normalization.cuh (seen)",
+        "void at::native::batch_norm_backward_kernel<c10::BFloat16, c10::BFloat16, float, int>(x)",
+    ),
+    Row(
+        r"batch_norm_(collect_statistics|calc_invstd|reduce_statistics|update_stats)",
+        "norm",
+        "pytorch",
+        ("batch_norm statistics",),
+        _ATEN + "/Normalization.cuh (seen)",
+        "void at::native::batch_norm_collect_statistics_kernel<at::native::Var, float, float>(x)",
+    ),
+    Row(
+        r"batch_norm_",
+        "norm",
+        "pytorch",
+        ("batch_norm",),
+        _ATEN + "/Normalization.cuh (seen): a ReLU behind it is a kernel of its own",
+        "void at::native::batch_norm_transform_input_channels_last_kernel<c10::Half, float, 4>(x)",
+    ),
+    Row(
+        r"RowwiseMoments|ComputeFusedParams|GroupNorm|group_norm",
+        "norm",
+        "pytorch",
+        ("group_norm",),
+        _ATEN + "/group_norm_kernel.cu (seen): several launches make one norm",
+        "void at::native::(anonymous namespace)::RowwiseMomentsCUDAKernel<c10::Half>(long)",
+    ),
+    Row(
+        r"[Ll]ayer_?[Nn]orm|rms_?norm|RMSNorm|[Bb]atch_?[Nn]orm",
+        "norm",
+        "unknown",
+        ("norm",),
+        "common spelling",
+        "my_fused_layernorm_fwd",
+        exact=False,
+    ),
+    # Softmax and losses.
+    Row(
+        r"(cunn_)?Soft_?[Mm]ax\w*Backward|softmax_warp_backward|softmax_\w*backward",
+        "softmax",
+        "pytorch",
+        ("softmax backward",),
+        _ATEN + "/SoftMax.cu (seen)",
+        "void (anonymous namespace)::softmax_warp_backward<float, float, float, 10, true, false>",
+    ),
+    Row(
+        r"softmax_warp_forward|cunn_(Spatial)?SoftMaxForward\w*",
+        "softmax",
+        "pytorch",
+        ("max", "sub", "exp", "sum", "div"),
+        _ATEN + "/PersistentSoftmax.cuh, SoftMax.cu (seen)",
+        "void (anonymous namespace)::softmax_warp_forward<float, float, float, 9, false, false>",
+    ),
+    Row(
+        r"[Ss]oft_?[Mm]ax",
+        "softmax",
+        "unknown",
+        ("softmax",),
+        "common spelling",
+        "softmax_kernel",
+        exact=False,
+    ),
+    Row(
+        r"nll_loss|cross_entropy|ctc_loss|mse_kernel|smooth_l1|kl_div",
+        "loss",
+        "pytorch",
+        ("loss",),
+        _ATEN + "/NLLLoss2d.cu, Loss.cu (seen)",
+        "void at::native::(anonymous namespace)::nll_loss_forward_reduce_cuda_kernel_2d<float>(x)",
+    ),
+    # Multi-tensor kernels: fused optimizers are one step, foreach kernels one op on many tensors.
+    Row(
+        r"multi_tensor_apply_kernel.*Fused\w*(Adam|Sgd|SGD|Adagrad)|FusedAdam|fused_adam",
+        "optimizer",
+        "pytorch",
+        ("lerp", "addcmul", "sqrt", "div", "addcdiv", "mul"),
+        _ATEN + "/fused_adam_utils.cuh (seen)",
+        "void at::native::multi_tensor_apply_kernel<at::native::FusedOptimizerTensorListMetadata"
+        "<4>, at::native::FusedAdamMathFunctor<c10::BFloat16, 4>>(x)",
+    ),
+    Row(
+        r"multi_tensor_apply_kernel.*(LpNorm|LpMax)|lpnorm_cleanup",
+        "reduction",
+        "pytorch",
+        ("foreach norm", "many tensors"),
+        _ATEN + "/ForeachReduceOp.cu",
+        "void at::native::lpnorm_cleanup<float, float, (at::native::NormType)1, float>(x)",
+    ),
+    Row(
+        r"multi_tensor_apply_kernel",
+        "optimizer",
+        "pytorch",
+        ("foreach op", "many tensors"),
+        _ATEN + "/MultiTensorApply.cuh (seen): horizontal fusion, one op on many tensors",
+        "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::"
+        "TensorListMetadata<2>, at::native::BinaryOpListAlphaFunctor<float>>(x)",
+    ),
+    # Random numbers, pooling, indexing.
+    Row(
+        r"fused_dropout",
+        "rng",
+        "pytorch",
+        ("rand", "compare", "mul"),
+        _ATEN + "/Dropout.cu",
+        "void at::native::(anonymous namespace)::fused_dropout_kernel_vec<float, float, 1, 4>(x)",
+    ),
+    Row(
+        r"distribution_(elementwise|nullary)|[Pp]hilox|randperm|curand",
+        "rng",
+        "pytorch",
+        ("random",),
+        _ATEN + "/DistributionTemplates.h (seen)",
+        "void at::native::(anonymous namespace)::distribution_elementwise_grid_stride_kernel<x>",
+    ),
+    Row(
+        r"max_pool|avg_pool|adaptive_\w*pool|_pool[23]d",
+        "pool",
+        "pytorch",
+        ("pool",),
+        _ATEN + "/DilatedMaxPool2d.cu, AdaptiveAveragePooling.cu (seen)",
+        "void at::native::(anonymous namespace)::max_pool_forward_nhwc<c10::Half, int>(x)",
+    ),
+    Row(
+        r"upsample_",
+        "other",
+        "pytorch",
+        ("upsample",),
+        _ATEN + "/UpSampleNearest2d.cu",
+        "void at::native::(anonymous namespace)::upsample_nearest2d_nhwc_out_frame<c10::Half>(x)",
+    ),
+    Row(
+        r"reflection_pad|replication_pad|constant_pad",
+        "copy",
+        "pytorch",
+        ("pad",),
+        _ATEN + "/ReflectionPad.cu",
+        "void at::native::(anonymous namespace)::reflection_pad2d_out_kernel<float>(x)",
+    ),
+    Row(
+        r"[Ee]mbedding|compute_grad_weight|sum_and_scatter|krn_partial|compute_num_of_partial",
+        "embedding",
+        "pytorch",
+        ("embedding",),
+        _ATEN + "/Embedding.cu, EmbeddingBackwardKernel.cu (seen)",
+        "void at::native::(anonymous namespace)::compute_grad_weight<float, long>(long const*)",
+        exact=False,
+    ),
+    Row(
+        r"indexSelect|index_select|vectorized_gather|index_put|IndexKernel|index_elementwise|indexing_backward"
+        r"|scatter_gather|indexFunc|masked_(select|scatter)|\bindex_\w*kernel|tril_indices|triu",
+        "embedding",
+        "pytorch",
+        ("index",),
+        _ATEN + "/Indexing.cu, ScatterGatherKernel.cu (seen)",
+        "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long)",
+    ),
+    # Sorting and scans.
+    Row(
+        r"[Rr]adix_?[Ss]ort|[Mm]erge_?[Ss]ort|bitonicSort|sort_by_key|gatherTopK|sbtopk|mbtopk|topk"
+        r"|unique_by_key|DeviceSelect|DeviceCompact|[Ss]ortKV|histogram",
+        "sort",
+        "cub",
+        ("sort",),
+        "NVIDIA/cccl cub; " + _ATEN + "/TensorTopK.cu, Sort.cu (seen)",
+        "void at_cuda_detail::cub::detail::radix_sort::DeviceRadixSortOnesweepKernel<long>(x)",
+    ),
+    Row(
+        r"DeviceScan|scan_(innermost|outer)|tensor_kernel_scan|cumsum|wrapped_scan_config",
+        "scan",
+        "cub",
+        ("scan",),
+        "NVIDIA/cccl cub; ROCm/rocPRIM; " + _ATEN + "/ScanKernels.cu (seen)",
+        "void at_cuda_detail::cub::detail::scan::DeviceScanKernel<policy_hub<long, long>>(x)",
+    ),
+    # Copies.
+    Row(
+        r"CatArrayBatchedCopy|split_with_sizes_copy|roll_cuda|flip_",
+        "copy",
+        "pytorch",
+        ("cat",),
+        _ATEN + "/Shape.cu (seen)",
+        "void at::native::(anonymous namespace)::CatArrayBatchedCopy<float, unsigned int, 2>(x)",
+    ),
+    Row(
+        r"(bfloat16|float16|float8\w*|bfloat16tofloat32|float16tofloat32)_copy_kernel",
+        "cast",
+        "pytorch",
+        ("cast",),
+        _ATEN + "/Copy.cu (seen)",
+        "void at::native::vectorized_elementwise_kernel<4, at::native::bfloat16_copy_kernel_cuda(",
+    ),
+    Row(
+        r"direct_copy_kernel|copy_device_to_device|Memcpy|copyKernel|CopyFunctor",
+        "copy",
+        "pytorch",
+        ("copy",),
+        _ATEN + "/Copy.cu (seen): strided copy, broadcast or cast; the op's dtypes tell",
+        "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda(x)>",
+    ),
+    Row(
+        r"[Tt]ranspose|[Pp]ermute(?!_2D)",
+        "layout",
+        "unknown",
+        ("transpose",),
+        "common spelling",
+        "void transpose_readWrite_alignment_kernel<float>(x)",
+    ),
+    # Loops and reductions.
+    Row(
+        r"reduce_kernel|DeviceReduce|cub::\w*Reduce|rocprim.*reduce",
+        "reduction",
+        "pytorch",
+        aten_functor,
+        _ATEN + "/Reduce.cuh (seen)",
+        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps>>",
+    ),
+    Row(
+        r"(vectorized|unrolled|legacy)?_?elementwise_kernel|[Ee]lementwise|[Pp]ointwise",
+        "pointwise",
+        "pytorch",
+        aten_functor,
+        _ATEN + "/CUDALoops.cuh (seen)",
+        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)",
+    ),
+    Row(
+        r"\bat::native::|^void \(anonymous namespace\)::",
+        "other",
+        "pytorch",
+        None,
+        "pytorch namespaces",
+        "void at::native::some_new_kernel<float>(float*)",
+    ),
+)
