@@ -12,7 +12,7 @@ from advisor.cli.output import echo
 from advisor.cli.requirements import need_torch
 from advisor.errors import AdvisorError
 from advisor.model.base import encode
-from advisor.model.run import Progress
+from advisor.model.run import JobState, Progress
 from advisor.report.applied import render_applied
 from advisor.report.progress import progress_line
 from advisor.report.text import render
@@ -44,8 +44,16 @@ def apply(run: Path, only: tuple[str, ...], progress: str) -> None:
         ProgressWriter(directory.progress_path, f"apply-{os.getpid()}") as writer,
     ):
 
-        def emit(*args: object, **fields: object) -> None:
-            _show(writer.emit(*args, **fields), progress)  # type: ignore[arg-type]
+        def emit(
+            stage: str,
+            state: JobState,
+            *,
+            plan: str | None = None,
+            value: float | int | str | None = None,
+            message: str = "",
+        ) -> None:
+            event = writer.emit(stage, state, plan=plan, value=value, message=message)
+            _show(event, progress)
 
         emit("load", "running", message="starting")
         from advisor.pipeline.apply import apply_run

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Protocol
 
 from advisor.errors import InvalidRecordError
 from advisor.model.base import Record
 
 RUN_SCHEMA_VERSION = 1
 JobState = Literal["queued", "running", "done", "failed", "cancelled"]
+
+
+class Emit(Protocol):
+    """Reports one event of a job: the fields of `Progress` but time and job."""
+
+    def __call__(
+        self,
+        stage: str,
+        state: JobState,
+        *,
+        plan: str | None = None,
+        value: float | int | str | None = None,
+        message: str = "",
+    ) -> object: ...
 
 
 class RunInfo(Record, frozen=True, kw_only=True):

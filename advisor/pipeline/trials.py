@@ -1,0 +1,133 @@
+"""What is tried in the compiled step, how it went, and the record that each plan keeps of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from advisor.apply.judge import Judgement
+from advisor.errors import UsageError
+from advisor.model.applied import Comparison, PlanVerdict, SetVerdict, Timing, Verdict
+from advisor.model.report import Report
+from advisor.pipeline.candidates import Candidate
+
+
+@dataclass
+class Trial:
+    """One variant of a finding: plans to put in together, and what came of it."""
+
+    finding: str
+    plan_ids: tuple[str, ...]
+    comparison: Comparison | None = None
+    judgement: Judgement | None = None
+    swapped: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def gain_ns(self) -> int:
+        """GPU time that the compiled step saved; 0 where nothing was compared."""
+        return self.comparison.gain_mid_ns if self.comparison is not None else 0
+
+    @property
+    def pays(self) -> bool:
+        """Judged worth keeping."""
+        return self.judgement is not None and self.judgement.keep
+
+
+def trials_of(report: Report, only: Sequence[str]) -> list[Trial]:
+    """Variants to try, best finding first, best variant first; `only` names findings or plans."""
+    by_id = {finding.id: finding for finding in report.findings}
+    known = {plan.id for plan in report.plans}
+    unknown = [name for name in only if name not in by_id and name not in known]
+    if unknown:
+        raise UsageError(
+            f"{unknown[0]!r} is no finding or plan of this run",
+            remedy="`fusion-advisor show RUN` lists them",
+        )
+    names = only or report.recommended.order
+    trials = [
+        Trial(name, alternative.plan_ids)
+        for name in names
+        if name in by_id
+        for alternative in by_id[name].alternatives
+        if alternative.plan_ids
+    ]
+    return trials + [Trial(name, (name,)) for name in only if name in known]
+
+
+def by_finding(trials: Sequence[Trial]) -> list[list[Trial]]:
+    """The variants of each finding, of which one can win."""
+    found: dict[str, list[Trial]] = {}
+    for trial in trials:
+        found.setdefault(trial.finding, []).append(trial)
+    return list(found.values())
+
+
+def verdict_of(
+    item: Candidate, trials: Sequence[Trial], result: SetVerdict, mode: str
+) -> PlanVerdict:
+    """A plan's record: refused, kept with the set, or taken out for the reason of its best trial.
+
+    Some trial has the plan. `mode` is what the workload ran as when its prices were taken.
+    """
+    plan, config = item.plan, item.config
+    best = max((t for t in trials if plan.id in t.plan_ids), key=lambda trial: trial.gain_ns)
+    verdict, reason = _judged(item, best, result)
+    others = len(best.plan_ids) - 1
+    return PlanVerdict(
+        plan_id=plan.id,
+        title=plan.title,
+        verdict=verdict,
+        reason=f"{reason} (together with {others} more)" if others else reason,
+        sites_expected=len(plan.sites),
+        sites_swapped=best.swapped.get(plan.id),
+        predicted_ns=plan.prediction.saving_ns if plan.prediction else None,
+        measured=_like_for_like(item, best, mode),
+        region=best.comparison,
+        block_rows=config.block_rows if config else None,
+        num_warps=config.num_warps if config else None,
+        numerics=item.numerics,
+        resources=item.resources,
+        timings=tuple(item.timings),
+    )
+
+
+def _judged(item: Candidate, best: Trial, result: SetVerdict) -> tuple[Verdict, str]:
+    reason = best.judgement.reason if best.judgement is not None else "it was not tried"
+    if item.refused is not None:
+        return "refused", item.refused
+    if item.plan.id in result.plans:
+        return "kept", reason
+    if best.pays:
+        outdone = "another variant of the same finding saved more"
+        return "reverted", outdone if result.plans else result.reason
+    return "reverted", reason
+
+
+def _like_for_like(item: Candidate, best: Trial, mode: str) -> Comparison | None:
+    """What was predicted, measured: eager's pieces or, compiled, the step, without and with it."""
+    if mode != "eager":
+        return best.comparison if len(best.plan_ids) == 1 else None
+    timing = item.timings[0] if item.timings else None
+    if timing is None or timing.eager is None:
+        return None
+    count = sum(site.executions for site in item.plan.sites)
+    before, after = _scaled(timing.eager, count), _scaled(timing.kernel, count)
+    return Comparison(
+        before=before,
+        after=after,
+        gain_low_ns=round((timing.eager.low_ns - timing.kernel.high_ns) * count),
+        gain_mid_ns=round((timing.eager.median_ns - timing.kernel.median_ns) * count),
+        gain_high_ns=round((timing.eager.high_ns - timing.kernel.low_ns) * count),
+        clock="kernel",
+    )
+
+
+def _scaled(timing: Timing, count: float) -> Timing:
+    return msgspec.structs.replace(
+        timing,
+        median_ns=round(timing.median_ns * count),
+        low_ns=round(timing.low_ns * count),
+        high_ns=round(timing.high_ns * count),
+    )
