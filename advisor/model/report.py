@@ -65,8 +65,8 @@ class Metric(Record, frozen=True, kw_only=True):
 class KernelRow(Record, frozen=True, kw_only=True):
     """All executions of one kernel in the profiled steps; `count` and `time_ns` are per step.
 
-    `calls` holds the operators behind it with their input shapes (`aten::mm [[8, 16], [16, 4]]`) and
-    their executions per step; `first_execution` its place among the kernels in order of start.
+    `calls` holds the operators behind it with their input shapes, `aten::mm [[8, 16], [16, 4]]`,
+    and their executions per step; `first_execution` its place among the kernels by start.
     """
 
     name: str

@@ -8,15 +8,21 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from advisor.model.base import Range
-from advisor.model.findings import Evidence, Finding, Member
+from advisor.model.findings import Finding
 from advisor.model.report import Metric, Report
 from advisor.report.text import counted, heading, interval, plain, range_text, table
-from advisor.units import UNKNOWN, format_fraction, format_ns, format_value
+from advisor.report.words import (
+    cannot_judge,
+    evidence_text,
+    first_to_fuse,
+    members_text,
+    place_text,
+    ranked,
+    share,
+    worth,
+)
+from advisor.units import UNKNOWN, format_ns, format_value
 
-# The metric that a saving is a share of: the step with no profiler attached.
-STEP_METRIC = "step_ns"
-MAX_MEMBERS = 8
 MAX_EVIDENCE = 4
 MAX_DETAILED = 10
 KIND_STYLE = {"opportunity": "green", "regression": "red", "note": "dim"}
@@ -55,33 +61,6 @@ def render_next(report: Report, run: str, *, applied: bool) -> RenderableType:
     return Group(heading("Next"), *lines)
 
 
-def ranked(report: Report) -> tuple[Finding, ...]:
-    """Findings by exposed saving, largest first; unpriced ones behind, notes last."""
-
-    def key(finding: Finding) -> tuple[bool, int, str]:
-        saving = finding.exposed_saving_ns
-        return (finding.kind == "note", 1 if saving is None else -saving.mid, finding.id)
-
-    return tuple(sorted(report.findings, key=key))
-
-
-def first_to_fuse(report: Report) -> Finding | None:
-    """The head of the recommended order, else the opportunity with the largest certain saving."""
-    by_id = {finding.id: finding for finding in report.findings}
-    if report.recommended.order:
-        return by_id[report.recommended.order[0]]
-    for finding in ranked(report):
-        saving = finding.exposed_saving_ns
-        if finding.kind == "opportunity" and saving is not None and saving.low > 0:
-            return finding
-    return None
-
-
-def cannot_judge(finding: Finding) -> str:
-    """Why a finding has no price; empty where none was given."""
-    return next((e.text for e in finding.evidence if e.kind == "cannot_judge"), "")
-
-
 def _subject(report: Report) -> Text:
     work, hardware = report.workload, report.hardware
     device = hardware.name if hardware.present else f"{hardware.name} (not present, modelled)"
@@ -96,13 +75,13 @@ def _verdict(report: Report) -> list[RenderableType]:
         return [Text(), _no_verdict(report)]
     head = Text("\nFuse first: ", style="bold green")
     head.append_text(plain(first.title, "bold"))
-    worth = Text("Worth: ", style="bold")
-    worth.append(_worth(report, first))
-    parts: list[RenderableType] = [head, worth]
+    price = Text("Worth: ", style="bold")
+    price.append_text(plain(worth(report, first)))
+    parts: list[RenderableType] = [head, price]
     whole = report.recommended.set_saving_ns
     if whole is not None and len(report.recommended.order) > 1:
         count = counted(len(report.recommended.order), "recommended finding")
-        parts.append(Text(f"All {count} together: {_share(report, whole)}"))
+        parts.append(Text(f"All {count} together: {share(report, whole)}"))
     return parts
 
 
@@ -113,27 +92,6 @@ def _no_verdict(report: Report) -> Text:
     line = Text("No fusion is certain to pay. ", style="bold yellow")
     reason = next((cannot_judge(f) for f in opportunities if f.exposed_saving_ns is None), "")
     return line.append_text(plain(reason)) if reason else line
-
-
-def _worth(report: Report, finding: Finding) -> str:
-    saving = finding.exposed_saving_ns
-    if saving is None:
-        reason = cannot_judge(finding)
-        return f"{UNKNOWN}; {plain(reason).plain}" if reason else UNKNOWN
-    return _share(report, saving)
-
-
-def _share(report: Report, saving: Range) -> str:
-    """`310 µs (250 µs … 380 µs) of a 10.4 ms step, 3.0 %`, as far as the step is known."""
-    metric = report.metrics.get(STEP_METRIC)
-    step = None if metric is None else metric.value
-    spread = f"({interval(saving.low, saving.high)})"
-    if not step:
-        return f"{format_ns(saving.mid)} {spread} per step"
-    return (
-        f"{format_ns(saving.mid)} {spread} of a {format_ns(step)} step, "
-        f"{format_fraction(saving.mid / step)}"
-    )
 
 
 def _findings_table(report: Report, findings: tuple[Finding, ...]) -> RenderableType:
@@ -167,30 +125,14 @@ def _detail(number: int, finding: Finding) -> list[RenderableType]:
     head.append_text(plain(finding.title, "bold"))
     lines = [plain(f"do: {finding.action}", "green")]
     if finding.members:
-        lines.append(plain(f"members: {_members(finding.members)}"))
-    lines += [plain(_evidence(evidence)) for evidence in finding.evidence[:MAX_EVIDENCE]]
-    for place in finding.locations[:1]:
-        where = f"{place.file}:{place.line}" if place.file and place.line else place.file
-        more = f" and {len(finding.locations) - 1} more" if len(finding.locations) > 1 else ""
-        lines.append(plain(f"at: {' · '.join(filter(None, (place.module, where)))}{more}", "dim"))
+        lines.append(plain(f"members: {members_text(finding.members)}"))
+    lines += [plain(evidence_text(evidence)) for evidence in finding.evidence[:MAX_EVIDENCE]]
+    if finding.locations:
+        lines.append(plain(f"at: {place_text(finding.locations)}", "dim"))
     for other in finding.alternatives:
         price = range_text(other.saving_ns)
         lines.append(plain(f"or: {other.route.replace('_', ' ')}, {price}: {other.text}", "dim"))
     return [head, *(Padding(line, (0, 0, 0, 3)) for line in lines)]
-
-
-def _members(members: tuple[Member, ...]) -> str:
-    shown = [
-        f"{member.name} ×{member.count}"
-        + ("" if member.time_ns is None else f" {format_ns(member.time_ns)}")
-        for member in members[:MAX_MEMBERS]
-    ]
-    left = len(members) - MAX_MEMBERS
-    return ", ".join(shown) + (f" and {left} more" if left > 0 else "")
-
-
-def _evidence(evidence: Evidence) -> str:
-    return f"{evidence.kind.replace('_', ' ')}: {evidence.text}"
 
 
 def _order(report: Report) -> list[RenderableType]:

@@ -54,6 +54,24 @@ def test_json_is_the_records(run_directory: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
+    ("form", "start", "words"),
+    [
+        ("markdown", "# sample:transformer_block", "| `step_ns` | 10.4 ms |"),
+        ("html", "<!doctype html>", "Content-Security-Policy"),
+        ("json", "{", '"report"'),
+        ("text", "sample:transformer_block", "Fuse first: "),
+    ],
+)
+def test_forms(
+    form: str, start: str, words: str, run_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["show", str(run_directory), "--format", form]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(start)
+    assert words in out
+
+
+@pytest.mark.parametrize(
     ("content", "status", "words"),
     [
         (None, 3, "No such file"),

@@ -13,8 +13,9 @@ from advisor.model.findings import Finding
 from advisor.model.report import Recommended, Report
 from advisor.report.applied import render_applied
 from advisor.report.progress import progress_line, render_progress
-from advisor.report.terminal import first_to_fuse, ranked, render_next, render_report
+from advisor.report.terminal import render_next, render_report
 from advisor.report.text import gain_text, range_text, render, speedup_text
+from advisor.report.words import first_to_fuse, ranked
 from tests.model import builders, strategies
 from tests.model.builders import comparison, finding, price, report
 

@@ -1,0 +1,94 @@
+"""What every form of a report says in the same words: ranking, verdict, price, members."""
+
+from __future__ import annotations
+
+from advisor.model.base import Location, Range
+from advisor.model.findings import Evidence, Finding, Member
+from advisor.model.report import Report
+from advisor.report.text import interval
+from advisor.units import UNKNOWN, format_fraction, format_ns
+
+# The metric that a saving is a share of: the step with no profiler attached.
+STEP_METRIC = "step_ns"
+MAX_MEMBERS = 8
+
+
+def ranked(report: Report) -> tuple[Finding, ...]:
+    """Findings by exposed saving, largest first; unpriced ones behind, notes last.
+
+    Findings of one price (the unpriced, above all) stand as the report recommends them.
+    """
+    places = {name: place for place, name in enumerate(report.recommended.order)}
+
+    def key(finding: Finding) -> tuple[bool, int, int, str]:
+        saving = finding.exposed_saving_ns
+        price = 1 if saving is None else -saving.mid
+        place = places.get(finding.id, len(places))
+        return (finding.kind == "note", price, place, finding.id)
+
+    return tuple(sorted(report.findings, key=key))
+
+
+def first_to_fuse(report: Report) -> Finding | None:
+    """The head of the recommended order, else the opportunity with the largest certain saving."""
+    by_id = {finding.id: finding for finding in report.findings}
+    if report.recommended.order:
+        return by_id[report.recommended.order[0]]
+    for finding in ranked(report):
+        saving = finding.exposed_saving_ns
+        if finding.kind == "opportunity" and saving is not None and saving.low > 0:
+            return finding
+    return None
+
+
+def cannot_judge(finding: Finding) -> str:
+    """Why a finding has no price; empty where none was given."""
+    return next((e.text for e in finding.evidence if e.kind == "cannot_judge"), "")
+
+
+def worth(report: Report, finding: Finding) -> str:
+    """What a finding saves, or why that is unknown."""
+    saving = finding.exposed_saving_ns
+    if saving is None:
+        reason = cannot_judge(finding)
+        return f"{UNKNOWN}; {reason}" if reason else UNKNOWN
+    return share(report, saving)
+
+
+def share(report: Report, saving: Range) -> str:
+    """`310 µs (250 µs … 380 µs) of a 10.4 ms step, 3.0 %`, as far as the step is known."""
+    metric = report.metrics.get(STEP_METRIC)
+    step = None if metric is None else metric.value
+    spread = f"({interval(saving.low, saving.high)})"
+    if not step:
+        return f"{format_ns(saving.mid)} {spread} per step"
+    return (
+        f"{format_ns(saving.mid)} {spread} of a {format_ns(step)} step, "
+        f"{format_fraction(saving.mid / step)}"
+    )
+
+
+def members_text(members: tuple[Member, ...]) -> str:
+    """`mul ×6 1.5 µs, mean ×2 and 3 more`."""
+    shown = [
+        f"{member.name} ×{member.count}"
+        + ("" if member.time_ns is None else f" {format_ns(member.time_ns)}")
+        for member in members[:MAX_MEMBERS]
+    ]
+    left = len(members) - MAX_MEMBERS
+    return ", ".join(shown) + (f" and {left} more" if left > 0 else "")
+
+
+def evidence_text(evidence: Evidence) -> str:
+    """The kind of evidence, then the evidence."""
+    return f"{evidence.kind.replace('_', ' ')}: {evidence.text}"
+
+
+def place_text(places: tuple[Location, ...]) -> str:
+    """The first place, module and line, and how many more there are; empty without any."""
+    if not places:
+        return ""
+    place = places[0]
+    where = f"{place.file}:{place.line}" if place.file and place.line else place.file
+    more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+    return f"{' · '.join(filter(None, (place.module, where)))}{more}"
