@@ -29,11 +29,13 @@ from advisor.units import UNKNOWN, format_bytes, format_fraction, format_value
 
 VERDICT_STYLE = {"kept": "green", "reverted": "yellow", "refused": "red", "not_measured": "cyan"}
 INDENT = (0, 0, 0, 3)
+STEP_METRICS = ("kernels_per_step", "gpu_busy_per_step_ns")
 
 
 def render_applied(applied: Applied) -> RenderableType:
     """The verdict on the set, what it was measured against, and one section a plan."""
     parts: list[RenderableType] = [_set_line(applied), _set_table(applied), *_set_facts(applied)]
+    parts += _set_metrics(applied)
     for plan in applied.plans:
         parts += [Text(), *_plan(plan)]
     if applied.warnings:
@@ -97,6 +99,18 @@ def _set_facts(applied: Applied) -> list[RenderableType]:
     ]
 
 
+def _set_metrics(applied: Applied) -> list[RenderableType]:
+    """The compiled step without and with the kept plans, where both were traced."""
+    before, after = applied.metrics_before, applied.metrics_after
+    shown = [name for name in STEP_METRICS if name in before and name in after]
+    if not shown:
+        return []
+    rows = table((("Metric of the compiled step", False), ("Before", True), ("After", True)))
+    for name in shown:
+        rows.add_row(name, *(format_value(m[name].value, m[name].unit) for m in (before, after)))
+    return [Text(), rows]
+
+
 def _pair(before: int | None, after: int | None, unit: str) -> str:
     if before is None and after is None:
         return UNKNOWN
@@ -107,12 +121,17 @@ def _plan(plan: PlanVerdict) -> list[RenderableType]:
     head = _verdict(plan.verdict)
     head.append_text(plain(f"  {plan.title}", "bold")).append(f"  {plan.plan_id}", "dim")
     swapped = UNKNOWN if plan.sites_swapped is None else str(plan.sites_swapped)
+    replaced = "sites replaced"
+    if plan.verdict == "not_measured":
+        replaced = "sites that can be replaced"
     lines: list[RenderableType] = [
         plain(plan.reason),
-        Text(f"sites replaced: {swapped} of {plan.sites_expected}"),
+        Text(f"{replaced}: {swapped} of {plan.sites_expected}"),
         Text(f"predicted {range_text(plan.predicted_ns)}"),
         Text(f"measured  {gain_text(plan.measured)}", style=comparison_style(plan.measured)),
     ]
+    if plan.region is not None and plan.region != plan.measured:
+        lines.append(_region(plan.region))
     if plan.numerics is not None:
         lines += _numerics(plan.numerics)
     if plan.timings:
@@ -120,6 +139,12 @@ def _plan(plan: PlanVerdict) -> list[RenderableType]:
     if plan.resources:
         lines.append(_resources(plan.resources))
     return [head, *(Padding(line, INDENT) for line in lines)]
+
+
+def _region(region: Comparison) -> Text:
+    """The compiled step without the plan and with it: what its verdict rests on."""
+    text = f"compiled step {timing_text(region.before)} → {timing_text(region.after)} with it"
+    return Text(f"region    {gain_text(region)}; {text}", style=comparison_style(region))
 
 
 def _numerics(numerics: Numerics) -> list[RenderableType]:

@@ -1,0 +1,81 @@
+"""What an application shows beside its verdicts: both clocks of a plan, sites, metrics."""
+
+from __future__ import annotations
+
+import re
+
+from msgspec.structs import replace
+
+from advisor.model.applied import Applied, PlanVerdict
+from advisor.model.report import Metric
+from advisor.report.applied import render_applied
+from advisor.report.text import render
+from tests.model import builders
+from tests.model.builders import comparison
+
+
+def with_plan(plan: PlanVerdict) -> Applied:
+    return replace(builders.applied(), plans=(plan,))
+
+
+def shown(value: Applied, width: int = 120) -> str:
+    return render(render_applied(value), width=width)
+
+
+def metrics(kernels: float | None, busy_ns: float) -> dict[str, Metric]:
+    return {
+        name: Metric(value=value, unit=unit, provenance="measured", definition=name)
+        for name, value, unit in (
+            ("kernels_per_step", kernels, "count"),
+            ("gpu_busy_per_step_ns", busy_ns, "ns"),
+            ("gpu_span_ns", busy_ns, "ns"),
+        )
+    }
+
+
+def test_sites_of_a_plan_that_was_not_measured_can_be_replaced() -> None:
+    plan = builders.applied().plans[0]
+    assert "sites replaced: 2 of 2" in shown(with_plan(plan))
+    planned = replace(plan, verdict="not_measured")
+    unmeasured = replace(
+        with_plan(planned), set=replace(builders.applied().set, verdict="not_measured", plans=())
+    )
+    text = shown(unmeasured)
+    assert "sites that can be replaced: 2 of 2" in text
+    assert "sites replaced" not in text
+
+
+def test_the_compiled_step_stands_beside_what_was_predicted() -> None:
+    plan = replace(builders.applied().plans[0], region=comparison(979_000, 690_000))
+    lines = shown(with_plan(plan)).splitlines()
+    measured = next(i for i, line in enumerate(lines) if "measured  270 µs" in line)
+    assert lines[measured + 1].strip() == (
+        "region    289 µs (289 µs … 289 µs); compiled step 979 µs → 690 µs with it"
+    )
+
+
+def test_one_measurement_is_shown_once() -> None:
+    plan = builders.applied().plans[0]
+    assert "region" not in shown(with_plan(plan))
+    assert "region" not in shown(with_plan(replace(plan, region=plan.measured)))
+    alone = shown(with_plan(replace(plan, measured=None, region=comparison(2_000_000, 1_000_000))))
+    assert "measured  unknown" in alone
+    assert "region    1 ms" in alone
+
+
+def test_kernels_and_busy_time_of_the_step_before_and_after() -> None:
+    record = replace(
+        builders.applied(),
+        metrics_before=metrics(40, 690_000),
+        metrics_after=metrics(None, 480_000),
+    )
+    text = shown(record)
+    assert re.search(r"kernels_per_step +40 +unknown\n", text)
+    assert re.search(r"gpu_busy_per_step_ns +690 µs +480 µs\n", text)
+    assert "gpu_span_ns" not in text
+    assert max(map(len, shown(record, 80).splitlines())) <= 80
+
+
+def test_metrics_of_one_side_alone_compare_nothing() -> None:
+    record = replace(builders.applied(), metrics_before=metrics(40, 690_000))
+    assert "kernels_per_step" not in shown(record)
