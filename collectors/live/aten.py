@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
 import torch
 from torch import fx
 
@@ -126,22 +127,22 @@ def _add_sub(builder: GraphBuilder, node: fx.Node) -> bool:
         return _bind_op(builder, node, op, (left, right))
     if not isinstance(right, fx.Node) or not isinstance(alpha, (int, float)):
         return False
-    value = builder.arg(right)
-    if not isinstance(value, str) or value not in builder.meta:
+    value, first = builder.arg(right), builder.arg(left)
+    if not isinstance(value, str) or value not in builder.meta or first is None:
         return False
-    scaled = builder.emit(node, "mul", (value, literal(alpha)), builder.meta[value])
-    first = builder.arg(left)
-    if first is None:
-        return False
-    builder.bind(
-        node, builder.emit(node, op, (first, scaled), builder.tensor_meta(node.meta["val"]))
-    )
+    meta = builder.tensor_meta(node.meta["val"])
+    # Both operands are promoted first: an integer times a fraction is a fraction.
+    product = msgspec.structs.replace(builder.meta[value], dtype=meta.dtype)
+    scaled = builder.emit(node, "mul", (value, literal(alpha)), product)
+    builder.bind(node, builder.emit(node, op, (first, scaled), meta))
     return True
 
 
 def _power(builder: GraphBuilder, node: fx.Node) -> bool:
     base, exponent = node.args[0], node.args[1]
     simple = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
+    if not isinstance(base, fx.Node) or base.meta["val"].dtype != node.meta["val"].dtype:
+        return _bind_op(builder, node, "pow", (base, exponent))
     if exponent == 1 and isinstance(builder.arg(base), str) and node.meta["val"].is_contiguous():
         builder.bind(node, str(builder.arg(base)))
         return True

@@ -60,6 +60,11 @@ class GraphBuilder:
         self.fx_node.setdefault(value, source)
         self.fx_aliases.setdefault(value, []).append(source)
 
+    def forget(self) -> None:
+        """After a write: equal ops are no longer equal values, and constants may have changed."""
+        self.merged.clear()
+        self.literals.clear()
+
     def arg(self, item: Any) -> Arg:
         """An FX argument as a value, a literal, or None where it is neither."""
         if isinstance(item, fx.Node):
@@ -85,11 +90,15 @@ class GraphBuilder:
             return size
         if size.node.maybe_as_int() is not None:
             return int(size)
+        text = str(size.node.expr)
         for symbol in size.node.expr.free_symbols:
             hint = size.node.shape_env.var_to_val.get(symbol)
             if hint is not None:
                 self.hints[str(symbol)] = int(hint)
-        return str(size.node.expr)
+        # A sum of symbols is a symbol of its own to whoever multiplies sizes.
+        if size.node.hint is not None:
+            self.hints[text] = int(size.node.hint)
+        return text
 
     def fresh(self, name: str) -> str:
         """A node id that is not used yet."""
@@ -182,7 +191,7 @@ def clean_module_path(path: str) -> str:
     """`L['self'].model.layers.slice(None)[0].norm` and its spellings as `model.layers.0.norm`."""
     text = _MODULE_ROOT.sub("", path)
     text = re.sub(r"\['([^']*)'\]|\[(\d+)\]", lambda m: f".{m[1] or m[2]}", text)
-    text = text.replace("._modules", "").replace("_orig_mod.", "")
+    text = text.replace("._modules", "").removeprefix("_modules").replace("_orig_mod.", "")
     return text.strip(".")
 
 

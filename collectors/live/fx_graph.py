@@ -9,6 +9,7 @@ nodes stay outside the `Graph`.
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,13 +115,23 @@ def _opaque(builder: GraphBuilder, node: fx.Node) -> None:
     builder.nodes.append(
         graph_node(node, node_id, "opaque", flat, metas, {}, alias_of=alias, mutates=mutated)
     )
-    held = tuple(value_id(node_id, k) for k in range(max(len(metas), 1)))
-    for name, meta in zip(held, metas, strict=False):
-        builder.meta[name] = meta
+    for output, meta in enumerate(metas):
+        builder.meta[value_id(node_id, output)] = meta
     if isinstance(value, (list, tuple)):
-        builder.values[node] = held
+        builder.values[node] = _elements(node_id, value)
     else:
-        builder.bind(node, held[0])
+        builder.bind(node, value_id(node_id))
+    if mutated:
+        builder.forget()
+
+
+def _elements(node_id: str, value: Sequence[Any]) -> tuple[str, ...]:
+    """The value behind every element of a result; what is no tensor stands for the first."""
+    held, output = [], 0
+    for item in value:
+        held.append(value_id(node_id, output if _is_dense_tensor(item) else 0))
+        output += sum(_is_dense_tensor(leaf) for leaf in flatten(item))
+    return tuple(held)
 
 
 def _aliasing(builder: GraphBuilder, node: fx.Node) -> tuple[str | None, tuple[str, ...]]:
@@ -136,7 +147,8 @@ def _aliasing(builder: GraphBuilder, node: fx.Node) -> tuple[str | None, tuple[s
             node.args[position] if position < len(node.args) else node.kwargs.get(parameter.name)
         )
         for leaf in flatten(given):
-            value = builder.arg(leaf) if isinstance(leaf, fx.Node) else None
+            # Its value even where it stands for a number: a constant may be written to.
+            value = builder.values.get(leaf) if isinstance(leaf, fx.Node) else None
             if not isinstance(value, str):
                 continue
             alias = alias or value
