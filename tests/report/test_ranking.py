@@ -1,0 +1,23 @@
+"""The order in which findings are shown."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from advisor.model.report import Recommended
+from advisor.report.words import first_to_fuse, ranked
+from tests.model.builders import finding, price, report
+
+
+def test_findings_without_a_price_stand_as_recommended() -> None:
+    """Without a GPU nothing has an exposed saving: "Fuse first" is still the first row."""
+    unpriced = report(finding("a"), finding("b"), finding("c"), finding("aside"))
+    advised = replace(unpriced, recommended=Recommended(order=("c", "a", "b")))
+    assert [f.id for f in ranked(advised)] == ["c", "a", "b", "aside"]
+    assert first_to_fuse(advised) == ranked(advised)[0]
+
+
+def test_a_price_outranks_the_recommendation() -> None:
+    priced = report(finding("a"), finding("b", saving=price(1, 2, 3)), finding("note", kind="note"))
+    advised = replace(priced, recommended=Recommended(order=("note", "a", "b")))
+    assert [f.id for f in ranked(advised)] == ["b", "a", "note"]
