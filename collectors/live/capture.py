@@ -239,10 +239,10 @@ def _passes_only(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: An
 class _Boxed:
     """A function that takes its arguments as one list, which it may empty, and says so."""
 
-    _boxed_call = True
-
     def __init__(self, function: Callable[[list[Any]], Any]) -> None:
         self._function = function
+        # On the instance: wrappers copy an object's own attributes, not its class's.
+        self._boxed_call = True
 
     def __call__(self, args: list[Any]) -> Any:
         return self._function(args)
