@@ -43,6 +43,13 @@ class Dataflow:
         outputs = self.nodes[name].outputs
         return outputs[output] if output < len(outputs) else None
 
+    def need_meta(self, value: str) -> TensorMeta:
+        """`meta` of a tensor; raises `IllegalFusionError` for any other value."""
+        meta = self.meta(value)
+        if meta is None:
+            raise IllegalFusionError("an operand is not a tensor")
+        return meta
+
     def base(self, value: str) -> str:
         """The value behind a chain of views."""
         while True:

@@ -69,9 +69,8 @@ class _Solver:
         self.flow, self.members = flow, members
         self.order = [n for n in flow.graph.nodes if n.id in members]
         seed_node = flow.nodes[seed]
-        operand = self._need_meta(str(seed_node.args[0]))
-        reduced = seed_node.attributes["axes"]
-        assert isinstance(reduced, tuple)
+        operand = self.flow.need_meta(str(seed_node.args[0]))
+        reduced = seed_node.axes
         rank = len(operand.shape)
         if reduced != tuple(range(rank - len(reduced), rank)):
             raise IllegalFusionError("the reduction is not over the innermost axes")
@@ -174,12 +173,12 @@ class _Solver:
     def _place_full_size(self) -> None:
         run = tuple(range(len(self.axes)))
         for node in self.order:
-            meta = self._need_meta(node.value())
+            meta = self.flow.need_meta(node.value())
             if product(meta.shape) == self.total:
                 self._place(node.value(), self._partition(meta.shape, run))
             if spec_of(node.op).kind == "reduction":
                 operand = str(node.args[0])
-                shape = self._need_meta(operand).shape
+                shape = self.flow.need_meta(operand).shape
                 if product(shape) != self.total:
                     raise IllegalFusionError("two reductions of the group run over different sizes")
                 self._place(operand, self._partition(shape, run))
@@ -205,12 +204,11 @@ class _Solver:
         placement = self.placed.get(str(node.args[0]))
         if placement is None:
             return
-        reduced = node.attributes["axes"]
-        assert isinstance(reduced, tuple)
+        reduced = node.axes
         run = tuple(axis for dim in reduced for axis in placement[dim])
         if run != tuple(range(self.row_axes, len(self.axes))):
             raise IllegalFusionError("a reduction of the group is over other axes")
-        kept = len(self._need_meta(node.value()).shape) == len(placement)
+        kept = len(self.flow.need_meta(node.value()).shape) == len(placement)
         result = tuple(
             () if dim in reduced else run
             for dim, run in enumerate(placement)
@@ -219,7 +217,7 @@ class _Solver:
         self._place(node.value(), result)
 
     def _through_pointwise(self, node: Node) -> None:
-        shape = self._need_meta(node.value()).shape
+        shape = self.flow.need_meta(node.value()).shape
         placement = self.placed.get(node.value())
         if placement is None:
             placement = self._result_placement(node, shape)
@@ -227,7 +225,7 @@ class _Solver:
                 return
             self._place(node.value(), placement)
         for value in dict.fromkeys(node.value_args):
-            operand = self._need_meta(value)
+            operand = self.flow.need_meta(value)
             self._place(value, self._aligned(operand.shape, shape, placement))
 
     def _result_placement(self, node: Node, shape: tuple[Dim, ...]) -> Placement | None:
@@ -237,7 +235,7 @@ class _Solver:
             placement = self.placed.get(value)
             if placement is None:
                 continue
-            operand = self._need_meta(value).shape
+            operand = self.flow.need_meta(value).shape
             offset = len(shape) - len(operand)
             for dim, run in enumerate(placement):
                 if not parse(operand[dim]).is_one:
@@ -261,7 +259,7 @@ class _Solver:
         if spec_of(node.op).kind != "view" or node_of(self.flow.base(value))[0] not in self.members:
             return
         source = str(node.args[0])
-        inner, outer = self._need_meta(source), self._need_meta(value)
+        inner, outer = self.flow.need_meta(source), self.flow.need_meta(value)
         if value in self.placed:
             # Also where the source is placed already: both sides must agree.
             self._place(source, self._across(node, self.placed[value], outer.shape, inner.shape))
@@ -294,7 +292,7 @@ class _Solver:
         spans: dict[str, frozenset[int]],
         operands: dict[tuple[str, int], BoundInput],
     ) -> None:
-        meta = self._need_meta(node.value())
+        meta = self.flow.need_meta(node.value())
         if meta.dtype not in KERNEL_DTYPES:
             raise IllegalFusionError(f"dtype {meta.dtype} is not supported in a row program")
         if meta.device != self.device:
@@ -333,10 +331,10 @@ class _Solver:
         while (node := self.flow.nodes[node_of(value)[0]]).op == "expand":
             source = str(node.args[0])
             placement = self._aligned(
-                self._need_meta(source).shape, self._need_meta(value).shape, placement
+                self.flow.need_meta(source).shape, self.flow.need_meta(value).shape, placement
             )
             value = source
-        meta = self._need_meta(value)
+        meta = self.flow.need_meta(value)
         if meta.dtype not in KERNEL_DTYPES:
             raise IllegalFusionError(f"input dtype {meta.dtype} is not supported in a row program")
         if meta.device != self.device:
@@ -371,18 +369,12 @@ class _Solver:
             # A value may have axes along which it only repeats: the kernel computes it once.
             if spans[value] != placed or placed not in (everything, everything - self.columns()):
                 raise IllegalFusionError("a broadcast value is needed outside the group")
-            if not is_row_major(self._need_meta(value)):
+            if not is_row_major(self.flow.need_meta(value)):
                 raise IllegalFusionError("an output is not laid out in row-major order")
             found.append(value)
         if not found:
             raise IllegalFusionError("nothing of the group is used")
         return tuple(found)
-
-    def _need_meta(self, value: str) -> TensorMeta:
-        meta = self.flow.meta(value)
-        if meta is None:
-            raise IllegalFusionError("an operand is not a tensor")
-        return meta
 
 
 def mergeable(axes: tuple[Size, ...], bound: BoundInput, inner: int) -> bool:

@@ -9,6 +9,7 @@ node found in neither is unpriced, never free.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -137,20 +138,20 @@ def compiled_prices(
     graph runs several times) every call costs the median of all executions.
     """
     executions = _kernel_executions(trace)
-    seen: dict[str, int] = {}
-    units = []
+    totals = Counter(name for name, _ in calls)
+    seen: Counter[str] = Counter()
     known = {node.id for node in graph.nodes}
+    units = []
     for name, nodes in calls:
-        position = seen.get(name, 0)
-        seen[name] = position + 1
+        position = seen[name]
+        seen[name] += 1
         steps = executions.get(name)
         if not steps:
             continue
-        total = sum(1 for call, _ in calls if call == name)
-        aligned = all(len(step) == total for step in steps)
-        times = (
-            [step[position] for step in steps] if aligned else [t for step in steps for t in step]
-        )
+        if all(len(step) == totals[name] for step in steps):
+            times = [step[position] for step in steps]
+        else:
+            times = [duration for step in steps for duration in step]
         units.append(Unit(name, nodes & known, round(median(times)), 1))
     return price_list(units, fused=True)
 

@@ -181,8 +181,7 @@ class _Canonical:
         return tuple(any(axis in span for axis in run) for run in self.axes)
 
     def _input(self, bound: BoundInput, name: str) -> PlanInput:
-        meta = self.flow.meta(bound.value)
-        assert meta is not None
+        meta = self.flow.need_meta(bound.value)
         strides = self._merged_strides(bound)
         spans = tuple(stride is not None for stride in strides)
         sizes = [_size(self.space, run) for run in self.axes]

@@ -108,6 +108,14 @@ class Node(Record, frozen=True, kw_only=True):
         """The arguments that are values, in order, repeats kept."""
         return tuple(arg for arg in self.args if isinstance(arg, str) and arg.startswith("%"))
 
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The dimensions that a reduction reduces, in order."""
+        value = self.attributes.get("axes")
+        if not isinstance(value, tuple):
+            raise InvalidRecordError(f"{self.id}: {self.op} has no axes")
+        return value
+
     def value(self, output: int = 0) -> str:
         """The name of an output of this node."""
         return value_id(self.id, output)
