@@ -43,6 +43,12 @@ Emit = Callable[[str, str], None]
 STEP_DEFINITION = (
     "wall-clock time of one step without a profiler, synchronised before and after; median"
 )
+COUNTER_DEFINITIONS = {
+    "dram_bandwidth_utilisation": "share of peak DRAM bandwidth",
+    "sm_active": "share of time in which a multiprocessor has a warp",
+    "occupancy_measured": "resident warps over the most possible",
+    "tensor_active": "share of time in which tensor pipes are busy",
+}
 NO_GPU = "no GPU on this machine: prices are modelled, exposure is unknown, nothing is timed"
 DEFAULT_GPU = "h200"
 
@@ -133,28 +139,21 @@ def _capture_warnings(captured: Capture) -> list[Warning_]:
         )
         found.append(Warning_(code="captured-on-cpu", message=note))
     if captured.graph_breaks:
-        found.append(
-            Warning_(
-                code="graph-break",
-                message="the compiler broke the graph",
-                count=captured.graph_breaks,
-            )
-        )
+        note = "the compiler broke the graph"
+        found.append(Warning_(code="graph-break", message=note, count=captured.graph_breaks))
     return found
 
 
 def _clean_metrics(step: Step, options: ProfileOptions) -> dict[str, Metric]:
     values = time_steps({"step": step}, options.steps, options.warmup)["step"]
     middle = timing(values).median_ns
-    return {
-        "step_ns": Metric(
-            value=middle,
-            unit="ns",
-            provenance="measured",
-            definition=STEP_DEFINITION,
-            per_step=tuple(values),
-        )
-    }
+    return {"step_ns": _measured(middle, "ns", STEP_DEFINITION, per_step=tuple(values))}
+
+
+def _measured(value: float, unit: str, definition: str, per_step: tuple[float, ...] = ()) -> Metric:
+    return Metric(
+        value=value, unit=unit, provenance="measured", definition=definition, per_step=per_step
+    )
 
 
 def _trace(step: Step, run: RunDirectory) -> Trace:
@@ -178,36 +177,16 @@ def _counters(step: Step, metrics: dict[str, Metric]) -> tuple[dict[str, Metric]
 
 
 def _counter_metrics(found: GpmCounters) -> dict[str, Metric]:
-    rows = (
-        (
-            "dram_bandwidth_utilisation",
-            found.dram_bandwidth_fraction,
-            "share of peak DRAM bandwidth",
-        ),
-        (
-            "sm_active",
-            found.sm_active_fraction,
-            "share of time in which a multiprocessor has a warp",
-        ),
-        (
-            "occupancy_measured",
-            found.sm_occupancy_fraction,
-            "resident warps over the most possible",
-        ),
-        (
-            "tensor_active",
-            found.tensor_active_fraction,
-            "share of time in which tensor pipes are busy",
-        ),
-    )
+    values = {
+        "dram_bandwidth_utilisation": found.dram_bandwidth_fraction,
+        "sm_active": found.sm_active_fraction,
+        "occupancy_measured": found.sm_occupancy_fraction,
+        "tensor_active": found.tensor_active_fraction,
+    }
+    how = "average over repeated clean steps (NVML GPM)"
     return {
-        name: Metric(
-            value=value,
-            unit="fraction",
-            provenance="measured",
-            definition=f"{text}, average over repeated clean steps (NVML GPM)",
-        )
-        for name, value, text in rows
+        name: _measured(value, "fraction", f"{COUNTER_DEFINITIONS[name]}, {how}")
+        for name, value in values.items()
         if value is not None
     }
 
@@ -227,26 +206,14 @@ def _priced(item: CapturedGraph, trace: Trace | None, eager: bool) -> PricedGrap
 
 
 def _compiler_metrics(captured: Capture) -> dict[str, Metric]:
+    graphs = "graphs the compiler made of one step (forward and backward each count)"
+    breaks = "places where the compiler had to leave the graph"
+    generated = any(graph.kernels for graph in captured.graphs)
+    taken = "time to capture the step" + ("" if generated else ", without code generation")
     return {
-        "graphs": Metric(
-            value=len(captured.graphs),
-            unit="count",
-            provenance="measured",
-            definition="graphs the compiler made of one step (forward and backward each count)",
-        ),
-        "graph_breaks": Metric(
-            value=captured.graph_breaks,
-            unit="count",
-            provenance="measured",
-            definition="places where the compiler had to leave the graph",
-        ),
-        "compile_ns": Metric(
-            value=captured.compile_ns,
-            unit="ns",
-            provenance="measured",
-            definition="time to capture the step"
-            + ("" if any(g.kernels for g in captured.graphs) else ", without code generation"),
-        ),
+        "graphs": _measured(len(captured.graphs), "count", graphs),
+        "graph_breaks": _measured(captured.graph_breaks, "count", breaks),
+        "compile_ns": _measured(captured.compile_ns, "ns", taken),
     }
 
 
