@@ -17,6 +17,7 @@ from advisor.model.sizes import Dim
 
 _MODULE_ROOT = re.compile(r"^L\['[^']*'\](\[\d+\])?\.?|^L__self___?|^_orig_mod\.?")
 _FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+), in ')
+_TORCH = Path(torch.__file__).parent
 # How far to look for the source op behind nodes that a compiler pass made.
 _MOST_HOPS = 32
 
@@ -173,9 +174,9 @@ def location_of(source: fx.Node) -> Location:
     frames = list(_FRAME.finditer(source.meta.get("stack_trace") or ""))
     if not frames:
         return Location(module=module)
-    return Location(
-        module=module, file=short_path(frames[-1]["file"]), line=int(frames[-1]["line"])
-    )
+    # Where the user called a module of torch, not where torch implements it.
+    own = [frame for frame in frames if not Path(frame["file"]).is_relative_to(_TORCH)] or frames
+    return Location(module=module, file=short_path(own[-1]["file"]), line=int(own[-1]["line"]))
 
 
 def short_path(file: str) -> str:
