@@ -8,7 +8,7 @@ dispatcher call. Whatever cannot be swapped stays as it is, with the reason.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,6 +18,7 @@ from torch._higher_order_ops.triton_kernel_wrap import (
     kernel_side_table,
     triton_kernel_wrapper_functional,
 )
+from torch._inductor.pattern_matcher import stable_topological_sort
 
 from advisor.apply.kernels import ReadyKernel
 from advisor.codegen import abi
@@ -78,16 +79,60 @@ def _swap(
     outputs = [fx_node[value] for value in site.outputs]
     _check_static(inputs + outputs)
     position = {node: index for index, node in enumerate(graph.nodes)}
-    replaced = [node for value in site.outputs for node in fx_aliases[value]]
-    _check_no_write_between(graph, position, inputs, replaced)
-    anchor = max(inputs, key=position.__getitem__)
+    replaced = _living(fx_aliases, site.outputs)
+    region = _region({*inputs, *_living(fx_aliases, site.inputs)}, replaced)
+    _check_no_wait(position, inputs, replaced)
+    _check_no_write_between(graph, position, region)
+    # Arguments of the graph stay in front of everything.
+    arguments = graph.find_nodes(op="placeholder")[-1:]
+    anchor = max((*inputs, *arguments), key=position.__getitem__)
+    early = any(
+        position[user] < position[anchor] for old in replaced for user in old.users - region.keys()
+    )
     with graph.inserting_after(anchor):
         results = _insert_call(graph, swap, inputs, outputs)
     for value, result in zip(site.outputs, results, strict=True):
-        for old in fx_aliases[value]:
+        for old in _living(fx_aliases, (value,)):
             old.replace_all_uses_with(result)
         fx_node[value] = result
     _erase_dead(graph, replaced)
+    if early:
+        stable_topological_sort(graph)
+
+
+def _living(fx_aliases: Mapping[str, Sequence[fx.Node]], values: Sequence[str]) -> list[fx.Node]:
+    """All nodes that hold one of the values and were not erased by an earlier swap."""
+    return [node for value in values for node in fx_aliases.get(value, ()) if not node._erased]
+
+
+def _region(inputs: Set[fx.Node], replaced: Sequence[fx.Node]) -> dict[fx.Node, None]:
+    """The nodes between the inputs and the replaced values, these included."""
+    found: dict[fx.Node, None] = {}
+    pending = list(replaced)
+    while pending:
+        node = pending.pop()
+        if node in found or node in inputs or node.op != "call_function":
+            continue
+        found[node] = None
+        pending += node.all_input_nodes
+    return found
+
+
+def _check_no_wait(
+    position: Mapping[fx.Node, int], inputs: Sequence[fx.Node], replaced: Sequence[fx.Node]
+) -> None:
+    """Refuse a site one of whose inputs is computed from one of its own results."""
+    first = min(position[node] for node in replaced)
+    seen: set[fx.Node] = set()
+    pending = list(inputs)
+    while pending:
+        node = pending.pop()
+        if node in seen or position[node] < first:
+            continue
+        if node in replaced:
+            raise IllegalFusionError("another kernel of the graph waits for one of its results")
+        seen.add(node)
+        pending += node.all_input_nodes
 
 
 def _check_static(nodes: Sequence[fx.Node]) -> None:
@@ -102,24 +147,18 @@ def _check_static(nodes: Sequence[fx.Node]) -> None:
 
 
 def _check_no_write_between(
-    graph: fx.Graph,
-    position: Mapping[fx.Node, int],
-    inputs: Sequence[fx.Node],
-    outputs: Sequence[fx.Node],
+    graph: fx.Graph, position: Mapping[fx.Node, int], region: Iterable[fx.Node]
 ) -> None:
-    """Refuse a site with a write inside: the call runs where its last input appears.
-
-    Nothing may write to memory from there to the old outputs.
-    """
-    first = max(position[node] for node in inputs)
-    last = max(position[node] for node in outputs)
+    """Refuse a site with a write among its nodes: one call reads all inputs at one time."""
+    places = [position[node] for node in region]
+    first, last = min(places), max(places)
     for node in graph.nodes:
-        if first < position[node] < last and node.op == "call_function" and _writes(node):
+        if first < position[node] < last and _writes(node):
             raise IllegalFusionError(f"{node.name} writes to memory in the middle of the site")
 
 
 def _writes(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
+    schema = getattr(node.target, "_schema", None) if node.op == "call_function" else None
     return bool(schema is not None and schema.is_mutable)
 
 

@@ -152,7 +152,7 @@ def check_regions(
         if lowered is None:
             item.refused = "its graph is not captured any more: profile again"
         else:
-            why = region_disagreement(item.plan, site, lowered.fx_node, device)
+            why = region_disagreement(item.plan, site, lowered.fx_aliases, device)
             item.refused = f"the plan is not what it would replace: {why}" if why else None
         message = f"{item.plan.title}: {item.refused or 'equals its region in float64'}"
         emit("verify", "running", plan=item.plan.id, message=message)

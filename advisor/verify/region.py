@@ -1,8 +1,9 @@
 """Does a plan compute what its site in the captured graph does? Both are run, the graph is right.
 
-The site's FX nodes are executed on random inputs with their real ATen ops and dtypes, and again in
-float64; so is the plan. A plan with a wrong constant, a swapped operand or a missing cast differs
-and is refused.
+The site's FX nodes are executed with their real ATen ops on random inputs, laid out as the graph
+has them, everything in float64; so is the plan. A plan with a wrong constant, a swapped operand, a
+missing op or another dtype differs and is refused. What float64 cannot show is a cast between
+floats in the middle: the kernel then rounds otherwise, which its own verification bounds.
 """
 
 from __future__ import annotations
@@ -19,62 +20,108 @@ from advisor.verify.interpret import evaluate
 from advisor.verify.timing import site_inputs
 
 # float64 against float64: only the order of operations may differ.
-EXACT_RELATIVE_ERROR = 1e-9
+EXACT_RELATIVE_ERROR = 1e-11
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+# Every other row is small, so that an epsilon beside a sum of squares counts.
+SMALL = 1e-3
 
 
 def region_disagreement(
-    plan: FusionPlan, site: Site, fx_node: Mapping[str, fx.Node], device: torch.device
+    plan: FusionPlan,
+    site: Site,
+    fx_aliases: Mapping[str, Sequence[fx.Node]],
+    device: torch.device,
 ) -> str | None:
-    """Why the plan is not the region at `site`, or None if both agree in float64."""
-    missing = [v for v in (*site.inputs, *site.outputs) if v not in fx_node]
+    """Why the plan is not the region at `site`, or None if both agree in float64.
+
+    `fx_aliases` leads from a value of the lowered graph to all FX nodes that hold it.
+    """
+    missing = [v for v in (*site.inputs, *site.outputs) if v not in fx_aliases]
     if missing:
         return f"the graph has no {missing[0]}"
-    torch.manual_seed(0)
+    inputs = [fx_aliases[value] for value in site.inputs]
+    outputs = [fx_aliases[value][0] for value in site.outputs]
+    held = [nodes[0] for nodes in inputs]
+    typed = [*zip(held, plan.inputs, strict=True), *zip(outputs, plan.outputs, strict=True)]
+    for node, record in typed:
+        if str(node.meta["val"].dtype) != f"torch.{record.dtype}":
+            return f"{node.name} is {node.meta['val'].dtype}, not {record.dtype}"
+    for positive in (False, True):
+        torch.manual_seed(0)
+        given = _drawn(plan, site, device, positive)
+        try:
+            truth = _truth(inputs, outputs, given)
+        except _OutsideError as error:
+            return str(error)
+        mine = evaluate(plan, given, "exact")
+        for position, (want, got) in enumerate(zip(truth, mine, strict=True)):
+            reason = _difference(want.reshape(-1), got.reshape(-1))
+            if reason:
+                return f"output {position}: {reason}"
+        if all(bool(torch.isfinite(want).any()) for want in truth if want.numel()):
+            return None
+    return "neither it nor the region gives a finite number, so they cannot be compared"
+
+
+def _drawn(
+    plan: FusionPlan, site: Site, device: torch.device, positive: bool
+) -> list[torch.Tensor]:
+    """Random inputs laid out as the site has them; positive ones for logarithms and roots."""
     given = site_inputs(plan, site, device)
-    inputs = [fx_node[value] for value in site.inputs]
-    outputs = [fx_node[value] for value in site.outputs]
+    axis = next((axis for axis, size in enumerate(site.row_sizes) if size > 1), 0)
+    for tensor in given:
+        if not tensor.is_floating_point():
+            continue
+        if positive:
+            tensor.abs_().add_(0.25)
+        if tensor.shape[axis] > 1:
+            tensor[(slice(None),) * axis + (slice(1, None, 2),)].mul_(SMALL)
+    return given
+
+
+def _truth(
+    inputs: Sequence[Sequence[fx.Node]], outputs: Sequence[fx.Node], given: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """The region's own results in float64."""
     env: dict[fx.Node, Any] = {}
-    for node, tensor in zip(inputs, given, strict=True):
-        value = _as_node_value(node, tensor, site)
-        env[node] = value.double() if value.is_floating_point() else value
-    try:
-        truth = [_run(node, env) for node in outputs]
-    except _OutsideError as error:
-        return str(error)
-    mine = evaluate(plan, given, "exact")
-    for position, (want, got) in enumerate(zip(truth, mine, strict=True)):
-        if want.numel() != got.numel():
-            return f"output {position}: {got.numel()} elements, the region gives {want.numel()}"
-        reason = _difference(want.reshape(-1), got.reshape(-1))
-        if reason:
-            return f"output {position}: {reason}"
-    return None
+    for nodes, tensor in zip(inputs, given, strict=True):
+        for node in nodes:
+            value = _as_node_value(node, tensor)
+            env[node] = value.double() if value.is_floating_point() else value
+    return [_run(node, env) for node in outputs]
 
 
 def _difference(want: torch.Tensor, got: torch.Tensor) -> str | None:
+    if want.numel() != got.numel():
+        return f"{got.numel()} elements, the region gives {want.numel()}"
     if not want.is_floating_point():
         return None if torch.equal(want, got.to(want.dtype)) else "other integers than the region's"
-    scale = want.abs().amax().clamp(min=1e-300)
-    worst = float(((want - got.double()).abs().amax() / scale).item())
+    if not want.numel():
+        return None
+    finite = torch.isfinite(want)
+    alike = torch.where(finite, torch.isfinite(got), (want == got) | (want.isnan() & got.isnan()))
+    if unlike := int((~alike).sum()):
+        return f"{unlike} elements are non-finite where the region's are not, or the reverse"
+    error = torch.where(finite, want - got, 0.0).abs().amax()
+    scale = torch.where(finite, want, 0.0).abs().amax().clamp(min=1e-300)
+    worst = float((error / scale).item())
     if worst <= EXACT_RELATIVE_ERROR:
         return None
     return f"differs from the region it replaces by {worst:.2e} of its largest value, in float64"
 
 
-def _as_node_value(node: fx.Node, tensor: torch.Tensor, site: Site) -> torch.Tensor:
-    """The plan's view of an input, put back into the shape that the FX node has."""
+def _as_node_value(node: fx.Node, tensor: torch.Tensor) -> torch.Tensor:
+    """The memory behind the plan's input, read with the shape and strides of the FX node."""
     value = node.meta["val"]
-    if tensor.numel() == value.numel():
-        return tensor.reshape(tuple(value.shape))
-    sizes = (*site.row_sizes, site.columns)
-    return tensor.expand(
-        [s if n > 1 else n for s, n in zip(sizes, tensor.shape, strict=True)]
-    ).reshape(tuple(value.shape))
+    shape, strides = [int(n) for n in value.shape], [int(n) for n in value.stride()]
+    last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    if 0 not in shape and last >= tensor.untyped_storage().nbytes() // tensor.element_size():
+        raise _OutsideError(f"{node.name} is larger than the input bound to it")
+    return tensor.as_strided(shape, strides, 0)
 
 
 class _OutsideError(Exception):
-    """The region reaches a value that is no input of the plan."""
+    """The region reaches a value that no input of the plan holds."""
 
 
 def _run(node: fx.Node, env: dict[fx.Node, Any]) -> Any:

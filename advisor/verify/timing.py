@@ -58,6 +58,7 @@ def site_inputs(plan: FusionPlan, site: Site, device: torch.device) -> list[torc
         shape = [size if span else 1 for size, span in zip(sizes, item.spans, strict=True)]
         kind: torch.dtype = getattr(torch, item.dtype)
         needed = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        needed = 0 if 0 in shape else needed
         if kind.is_floating_point:
             storage = torch.randn(needed, device=device, dtype=torch.float32).to(kind)
         else:

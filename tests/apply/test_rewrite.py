@@ -1,0 +1,275 @@
+"""Sites swapped in captured graphs: the rewritten graph gives what the original gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+import torch
+from torch import fx
+from torch._higher_order_ops.triton_kernel_wrap import (
+    kernel_side_table,
+    triton_kernel_wrapper_functional,
+)
+
+from advisor.apply.kernels import ReadyKernel
+from advisor.apply.rewrite import Outcome, Swap, rewrite
+from advisor.model.launch import LaunchConfig
+from advisor.pipeline.backend import cache_key, choose_swaps
+from advisor.samples import transformer_block
+from collectors.live.capture import Capture, capture
+from collectors.live.fx_graph import Lowered, lower
+from collectors.live.workload import Workload
+from tests.builders import captured as models
+from tests.builders.plan import PlanBuilder
+
+
+@pytest.fixture(autouse=True)
+def _fresh_kernels() -> Iterator[None]:
+    yield
+    kernel_side_table.reset_table()
+
+
+def swapped(lowered: Lowered, kernels: list[ReadyKernel]) -> tuple[Lowered, tuple[Outcome, ...]]:
+    """A rewritten copy, checked and in topological order."""
+    copy = lowered.copy()
+    swaps = choose_swaps(copy.graph, kernels)
+    outcomes = rewrite(copy.fx_graph, copy.fx_node, copy.fx_aliases, swaps)
+    assert_ordered(copy.fx_graph)
+    return copy, outcomes
+
+
+def assert_ordered(graph: fx.Graph) -> None:
+    graph.lint()
+    position = {node: index for index, node in enumerate(graph.nodes)}
+    arguments = [position[node] for node in graph.find_nodes(op="placeholder")]
+    assert arguments == list(range(len(arguments))), "arguments come first"
+    for node in graph.nodes:
+        assert all(position[source] < position[node] for source in node.all_input_nodes)
+
+
+def calls(graph: fx.Graph) -> int:
+    return sum(node.target is triton_kernel_wrapper_functional for node in graph.nodes)
+
+
+def assert_same(
+    lowered: Lowered, copy: Lowered, kernels: list[ReadyKernel], tolerance: float
+) -> None:
+    arguments = models.arguments_of(lowered.fx_graph)
+    cloned = [a.clone() if isinstance(a, torch.Tensor) else a for a in arguments]
+    want = models.execute(lowered, arguments)
+    got = models.execute(copy, cloned, kernels)
+    assert len(want) == len(got)
+    for mine, theirs in zip(got, want, strict=True):
+        if isinstance(theirs, torch.Tensor):
+            assert mine.shape == theirs.shape
+            assert mine.stride() == theirs.stride()
+            torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.fixture(scope="module")
+def sample() -> dict[str, Capture]:
+    module, inputs = transformer_block.inference()
+    infer = Workload("sample", "inference", models.CPU, module, inputs=inputs)
+    model, optimizer, loss = transformer_block.train()
+    train = Workload("sample", "training", models.CPU, model, optimizer=optimizer, loss=loss)
+    return {"infer": capture(infer, generate_code=False)[0],
+            "train": capture(train, generate_code=False)[0]}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["infer", "train"])
+def test_the_sample_with_every_site_swapped(kind: str, sample: dict[str, Capture]) -> None:
+    total = 0
+    for item in sample[kind].graphs:
+        kernels = [models.ready(plan) for plan in models.plans_of(item.lowered)]
+        copy, outcomes = swapped(item.lowered, kernels)
+        assert [o.refused for o in outcomes] == [None] * len(outcomes)
+        assert len(outcomes) == sum(len(k.plan.sites) for k in kernels) == calls(copy.fx_graph)
+        assert_same(item.lowered, copy, kernels, 2e-2)
+        total += len(outcomes)
+    assert total == {"infer": 3, "train": 5}[kind]
+
+
+def test_a_site_that_reads_what_another_wrote() -> None:
+    lowered = models.captured(models.Chain(), torch.randn(6, 48)).graphs[0].lowered
+    kernels = [models.ready(plan) for plan in models.plans_of(lowered)]
+    assert len(kernels) == 2
+    for order in (kernels, kernels[::-1]):
+        copy, outcomes = swapped(lowered, order)
+        assert [o.refused for o in outcomes] == [None, None]
+        assert_same(lowered, copy, kernels, 1e-6)
+
+
+def test_a_result_used_before_the_last_input_exists() -> None:
+    graph = fx.Graph()
+    x, z = argument(graph, "x"), argument(graph, "z")
+    doubled = described(graph, torch.ops.aten.mul.Tensor, x, 2.0)
+    early = described(graph, torch.ops.aten.cumsum.default, doubled, 0)
+    late = described(graph, torch.ops.aten.cumsum.default, z, 0)
+    shifted = described(graph, torch.ops.aten.add.Tensor, doubled, late)
+    graph.output((early, *softmaxes(graph, shifted, 1)))
+    on_cpu(graph)
+    lowered = lower(graph, "graph0", "inference")
+    kernels = [models.ready(plan) for plan in models.plans_of(lowered)]
+    assert [len(kernel.plan.outputs) for kernel in kernels] == [2]
+    copy, outcomes = swapped(lowered, kernels)
+    assert [o.refused for o in outcomes] == [None]
+    assert_same(lowered, copy, kernels, 1e-6)
+
+
+def softmaxes(graph: fx.Graph, x: fx.Node, count: int) -> list[fx.Node]:
+    """Row softmax by ATen ops, `count` times in a row, with metadata."""
+    aten = torch.ops.aten
+    for _ in range(count):
+        peak = described(graph, aten.amax.default, x, [-1], True)
+        powers = described(graph, aten.exp.default, described(graph, aten.sub.Tensor, x, peak))
+        total = described(graph, aten.sum.dim_IntList, powers, [-1], True)
+        x = described(graph, aten.div.Tensor, powers, total)
+    return [x]
+
+
+def described(graph: fx.Graph, target: object, *args: object) -> fx.Node:
+    node = graph.call_function(target, args)  # type: ignore[arg-type]
+    values = [a.meta["val"] if isinstance(a, fx.Node) else a for a in args]
+    node.meta["val"] = target(*values)  # type: ignore[operator]
+    return node
+
+
+def argument(graph: fx.Graph, name: str) -> fx.Node:
+    node = graph.placeholder(name)
+    node.meta["val"] = torch.empty(8, 32, device="meta")
+    return node
+
+
+def on_cpu(graph: fx.Graph) -> None:
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            node.meta["val"] = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+
+
+def test_a_write_in_the_middle_of_a_site_is_refused() -> None:
+    """The input is read, then overwritten; a call after the write would read the new values."""
+    graph = fx.Graph()
+    x, late = argument(graph, "x"), argument(graph, "late")
+    doubled = described(graph, torch.ops.aten.mul.Tensor, x, 2.0)
+    other = described(graph, torch.ops.aten.sin.default, late)
+    described(graph, torch.ops.aten.copy_.default, x, late)
+    cosine = described(
+        graph, torch.ops.aten.mm.default, other, described(graph, torch.ops.aten.t.default, other)
+    )
+    shifted = described(
+        graph,
+        torch.ops.aten.add.Tensor,
+        doubled,
+        described(graph, torch.ops.aten.mm.default, cosine, other),
+    )
+    (result,) = softmaxes(graph, shifted, 1)
+    graph.output((result,))
+    on_cpu(graph)
+    lowered = lower(graph, "graph0", "inference")
+    kernels = [models.ready(plan) for plan in models.plans_of(lowered)]
+    assert kernels
+    copy, outcomes = swapped(lowered, kernels)
+    assert_same(lowered, copy, kernels, 1e-6)
+    assert any("writes to memory" in (o.refused or "") for o in outcomes)
+
+
+def test_a_site_that_waits_for_itself_is_refused() -> None:
+    """Two groups, each convex, that need each other's results: only one can be one kernel."""
+    graph = fx.Graph()
+    v, w = argument(graph, "v"), argument(graph, "w")
+    a1 = described(graph, torch.ops.aten.mul.Tensor, v, 2.0)
+    b2 = described(graph, torch.ops.aten.mul.Tensor, w, 3.0)
+    (a2,) = softmaxes(graph, described(graph, torch.ops.aten.add.Tensor, v, b2), 1)
+    (b1,) = softmaxes(graph, described(graph, torch.ops.aten.add.Tensor, w, a1), 1)
+    graph.output((a1, a2, b1, b2))
+    on_cpu(graph)
+    lowered = lower(graph, "graph0", "inference")
+    names = {node: value for value, node in lowered.fx_node.items()}
+    groups = [(names[a1], names[a2]), (names[b2], names[b1])]
+    swaps = [by_hand(lowered, results) for results in groups]
+    copy = lowered.copy()
+    outcomes = rewrite(copy.fx_graph, copy.fx_node, copy.fx_aliases, swaps)
+    assert_ordered(copy.fx_graph)
+    assert [o.refused is None for o in outcomes] == [True, False]
+    assert "waits for one of its results" in (outcomes[1].refused or "")
+    assert_same(lowered, copy, [swap.kernel for swap in swaps], 1e-6)
+
+
+def by_hand(lowered: Lowered, results: tuple[str, str]) -> Swap:
+    """A swap of a scaling and a softmax that share their first operand."""
+    scaled, soft = results
+    nodes = lowered.graph.by_id()
+    make = PlanBuilder()
+    x, other = make.input(), make.input()
+    scale = nodes[scaled[1:]]
+    first = make.op("mul", x, scale.args[1])
+    shifted = make.op("add", x, other)
+    powers = make.op("exp", make.op("sub", shifted, make.op("amax", shifted)))
+    plan = make.plan(first, make.op("div", powers, make.op("sum", powers)), sizes=(8,), columns=32)
+    divide = nodes[soft[1:]]
+    exp = nodes[str(divide.args[0])[1:]]
+    add = nodes[str(nodes[str(exp.args[0])[1:]].args[0])[1:]]
+    site = msgspec.structs.replace(plan.sites[0], inputs=tuple(map(str, add.args)), outputs=results)
+    plan = msgspec.structs.replace(plan, sites=(site,))
+    return Swap(models.ready(plan), plan, site)
+
+
+def test_sizes_known_only_at_run_time_are_refused() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x * 2, dim=-1)
+
+    x = torch.randn(6, 40)
+    torch._dynamo.mark_dynamic(x, 0)
+    lowered = models.captured(step, x).graphs[0].lowered
+    kernels = [models.ready(plan) for plan in models.plans_of(lowered)]
+    assert kernels
+    copy, outcomes = swapped(lowered, kernels)
+    assert [o.refused for o in outcomes] == ["its sizes are only known at run time"]
+    assert calls(copy.fx_graph) == 0
+
+
+def test_a_value_that_is_gone_is_refused() -> None:
+    lowered = models.captured(models.Chain(), torch.randn(6, 48)).graphs[0].lowered
+    kernel = models.ready(models.plans_of(lowered)[0])
+    site = msgspec.structs.replace(kernel.plan.sites[0], inputs=("%gone", "%gone"))
+    copy = lowered.copy()
+    outcomes = rewrite(
+        copy.fx_graph, copy.fx_node, copy.fx_aliases, [Swap(kernel, kernel.plan, site)]
+    )
+    assert outcomes[0].refused == "%gone has no node in the graph being compiled"
+    assert calls(copy.fx_graph) == 0
+
+
+def test_the_first_kernel_claims_the_site() -> None:
+    lowered = models.captured(models.Chain(), torch.randn(6, 48)).graphs[0].lowered
+    plan = models.plans_of(lowered)[0]
+    twice = [models.ready(plan), models.ready(msgspec.structs.replace(plan, id="f" * 16))]
+    swaps = choose_swaps(lowered.graph, twice)
+    assert [swap.kernel.plan.id for swap in swaps] == [plan.id]
+
+
+def test_the_cache_key_changes_with_all_that_decides() -> None:
+    lowered = models.captured(models.Chain(), torch.randn(6, 48)).graphs[0].lowered
+    first, second = (models.ready(plan) for plan in models.plans_of(lowered))
+    literal = next(op for op in first.plan.ops if op.op == "add")
+    other = tuple(
+        msgspec.structs.replace(op, args=(op.args[0], 0.5)) if op is literal else op
+        for op in first.plan.ops
+    )
+    changed = models.ready(msgspec.structs.replace(first.plan, ops=other))
+    faster = LaunchConfig(block_rows=8, num_warps=1)
+    keys = [
+        cache_key([first, second]),
+        cache_key([second, first]),
+        cache_key([first]),
+        cache_key([changed, second]),
+        cache_key(
+            [ReadyKernel(first.plan, first.source, faster, first.path, first.function), second]
+        ),
+        cache_key([]),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert cache_key([first, second]) == keys[0]

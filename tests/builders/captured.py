@@ -1,0 +1,187 @@
+"""Small models, captured as the product captures them, and their graphs run on the CPU.
+
+A rewritten graph calls generated kernels; here each call runs the kernel's plan in PyTorch, on
+inputs addressed by the very arguments that the kernel would get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._higher_order_ops.triton_kernel_wrap import (
+    kernel_side_table,
+    triton_kernel_wrapper_functional,
+)
+
+from advisor.apply.kernels import ReadyKernel
+from advisor.codegen import abi, render
+from advisor.model.launch import default_config
+from advisor.model.plan import FusionPlan
+from advisor.verify.interpret import evaluate
+from analyzers.dataflow import dataflow
+from analyzers.row_plans import canonical_program, cluster, plan_of
+from analyzers.row_programs import find_row_programs
+from collectors.live.capture import Capture, capture
+from collectors.live.fx_graph import Lowered
+from collectors.live.workload import Workload
+
+CPU = torch.device("cpu")
+
+
+class RMSNorm(nn.Module):
+    """The norm in pieces, as model code writes it."""
+
+    def __init__(self, width: int, epsilon: float = 1e-6) -> None:
+        super().__init__()
+        self.weight, self.epsilon = nn.Parameter(torch.rand(width) + 0.5), epsilon
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        wide = hidden.float()
+        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.epsilon)
+        return self.weight * (wide * scale).to(hidden.dtype)
+
+
+class SoftCap(nn.Module):
+    """Soft-capped, masked attention weights: probabilities in bfloat16, log-sum-exp per row."""
+
+    def __init__(self, cap: float = 30.0) -> None:
+        super().__init__()
+        self.cap = cap
+
+    def forward(
+        self, scores: torch.Tensor, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        capped = self.cap * torch.tanh(scores / self.cap) + mask
+        wide = capped.float()
+        probabilities = torch.softmax(wide, dim=-1)
+        return probabilities.to(torch.bfloat16), torch.logsumexp(wide, dim=-1)
+
+
+class Chain(nn.Module):
+    """Two different programs, the second reading what the first wrote."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.middle = RMSNorm(48), nn.Linear(48, 48)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.middle(self.norm(x)) * 0.5, dim=-1)
+
+
+def captured(module: Callable[..., Any], *inputs: torch.Tensor) -> Capture:
+    """The graphs of one inference step."""
+    work = Workload("test", "inference", CPU, module, inputs=inputs)
+    found, _ = capture(work, generate_code=False)
+    return found
+
+
+def captured_training(module: nn.Module, *inputs: torch.Tensor) -> Capture:
+    """Forward and backward graphs of one training step."""
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+
+    def loss(model: Callable[..., Any]) -> torch.Tensor:
+        result: torch.Tensor = model(*inputs).float().square().mean()
+        return result
+
+    work = Workload("test", "training", CPU, module, optimizer=optimizer, loss=loss)
+    found, _ = capture(work, generate_code=False)
+    return found
+
+
+def plans_of(lowered: Lowered) -> list[FusionPlan]:
+    """Every plan of a graph, whole groups only."""
+    flow, found = dataflow(lowered.graph), find_row_programs(lowered.graph)
+    programs = [canonical_program(flow, group) for group in found.whole]
+    phase = lowered.graph.phase
+    return [plan_of(group, phase, "test") for group in cluster((phase, p) for p in programs)]
+
+
+def ready(plan: FusionPlan) -> ReadyKernel:
+    """A plan that can be swapped in and run by `execute`, not launched."""
+    config = default_config(plan.sites[0].columns)
+    return ReadyKernel(plan, render(plan), config, Path("none.py"), _Named(plan.id))
+
+
+class _Named:
+    """Stands for a Triton kernel in the side table."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def arguments_of(graph: fx.Graph, seed: int = 0) -> list[Any]:
+    """Random tensors for the placeholders, with their sizes and strides."""
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for node in graph.find_nodes(op="placeholder"):
+        value = node.meta["val"]
+        if not isinstance(value, torch.Tensor):
+            found.append(int(value))
+            continue
+        made = torch.empty_strided(
+            [int(n) for n in value.shape], [int(n) for n in value.stride()], dtype=value.dtype
+        )
+        if value.is_floating_point():
+            made.uniform_(0.1, 1.0, generator=generator)
+        else:
+            made.random_(0, 2, generator=generator)
+        found.append(made)
+    return found
+
+
+def execute(
+    lowered: Lowered, arguments: Sequence[Any], kernels: Sequence[ReadyKernel] = ()
+) -> list[Any]:
+    """The outputs of a graph, rewritten or not."""
+    plans = {id(kernel.function): kernel.plan for kernel in kernels}
+    root = lowered.fx_graph.owning_module or nn.Module()
+    result = _Runner(fx.GraphModule(root, lowered.fx_graph), plans).run(*arguments)
+    return list(result)
+
+
+class _Runner(fx.Interpreter):
+    def __init__(self, module: fx.GraphModule, plans: Mapping[int, FusionPlan]) -> None:
+        super().__init__(module)
+        self.plans = plans
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target is not triton_kernel_wrapper_functional:
+            return super().call_function(target, args, kwargs)
+        plan = self.plans[id(kernel_side_table.get_kernel(kwargs["kernel_idx"]))]
+        constants = kernel_side_table.get_constant_args(kwargs["constant_args_idx"])
+        tensors = kwargs["kwargs"]
+        assert set(tensors) | set(constants) == set(abi.triton_signature(plan))
+        grid = kwargs["grid"][0]
+        assert grid[0] * constants["BLOCK_ROWS"] >= constants["n_rows"]
+        inputs = addressed(plan, tensors, constants)
+        results = evaluate(plan, inputs, "native")
+        return {
+            name: result.broadcast_to(*result.shape).reshape(tensors[name].shape)
+            for name, result in zip(kwargs["tensors_to_clone"], results, strict=True)
+        }
+
+
+def addressed(
+    plan: FusionPlan, tensors: Mapping[str, torch.Tensor], constants: Mapping[str, Any]
+) -> list[torch.Tensor]:
+    """The inputs as the kernel's own arguments address them, [row axes..., columns]."""
+    inner = [constants[name] for _, name in abi.size_names(plan)]
+    rows = constants["n_rows"]
+    for size in inner:
+        rows //= size
+    sizes = (rows, *inner, constants["n_columns"])
+    found = []
+    for item in plan.inputs:
+        spans = item.spans if len(sizes) == len(item.spans) else (item.spans[0], item.spans[-1])
+        shape = [size if span else 1 for size, span in zip(sizes, spans, strict=True)]
+        strides = list(torch.empty(shape, device="meta").stride())
+        if not item.dense:
+            strides = [1] * len(shape)
+            for axis, name in abi.stride_names(item):
+                strides[axis] = constants[name]
+        found.append(tensors[item.name].as_strided(shape, strides))
+    return found
