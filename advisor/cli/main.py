@@ -23,9 +23,11 @@ EXIT_BROKEN_PIPE = 141
 # name, "module:attribute", one line of help. `--help` prints this and imports none of the modules.
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("profile", "advisor.cli.profile:profile", "Record a workload and say what to fuse."),
+    ("analyze", "advisor.cli.analyze:analyze", "Say what to fuse in recorded traces."),
     ("apply", "advisor.cli.apply:apply", "Prove the fusions of a run and keep those that pay."),
     ("revert", "advisor.cli.revert:revert", "Take applied fusions out again."),
     ("show", "advisor.cli.show:show", "Print a run or a report."),
+    ("compare", "advisor.cli.compare:compare", "Say what changed between two runs."),
     ("serve", "advisor.cli.serve:serve", "Open the dashboard over saved runs."),
     ("doctor", "advisor.cli.doctor:doctor", "Say what is installed and what is missing."),
     ("schema", "advisor.cli.schema:schema", "Print the JSON Schema of a record."),

@@ -1,0 +1,133 @@
+"""Which earlier value an operand of a bare trace reads: a guess, made by stated rules and counted.
+
+A trace without tensor ids says only shape, dtype and strides of what an op read. Dense operands of
+n elements can only hold a value of n elements and the same dtype; a strided part belongs to a value
+as large as its slowest axis. Among the values that fit, the choice is:
+
+1. not one that another operand of the same op reads already, and none that was overwritten;
+2. one laid out exactly as read before one that a view would have to reshape;
+3. one that nobody has read yet before one already read;
+4. the latest.
+
+A value that was read already is a candidate only until the next library call (GEMM, convolution,
+attention, collective): no fusion crosses one, and past it the origin is anybody's guess. A square
+that was reduced is finished (`x * rsqrt(mean(x²))` reads x again, not x²).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from advisor.model.graph import TensorMeta
+from advisor.model.sizes import Dim
+from analyzers.recorded_ops import Operand
+
+# Values nobody has read for so many ops are results of the step, not operands.
+FORGET_AFTER = 96
+_LOOKED_AT = 12
+
+
+@dataclass
+class Value:
+    """A value of the graph under construction and what has happened to it."""
+
+    name: str
+    meta: TensorMeta
+    made_at: int
+    era: int
+    reads: int = 0
+    finished: bool = False
+
+
+@dataclass
+class ValuePool:
+    """All values so far, by dtype and number of elements; `ambiguous` counts choices among several."""
+
+    time: int = 0
+    era: int = 0
+    ambiguous: int = 0
+    unknown: int = 0
+    _held: dict[tuple[str, int], list[Value]] = field(default_factory=dict)
+    _by_name: dict[str, Value] = field(default_factory=dict)
+
+    def tick(self, library_call: bool) -> None:
+        """One op has been read; a library call begins a new era."""
+        self.time += 1
+        self.era += library_call
+
+    def add(self, name: str, meta: TensorMeta) -> None:
+        """Remember a new value."""
+        value = Value(name, meta, self.time, self.era)
+        self._held.setdefault((meta.dtype, elements_of(meta)), []).append(value)
+        self._by_name[name] = value
+
+    def finish(self, name: str) -> None:
+        """Nobody will read this value again: it was overwritten, or it is a square that was reduced."""
+        if name in self._by_name:
+            self._by_name[name].finished = True
+
+    def read(self, name: str) -> None:
+        """Count a read."""
+        if name in self._by_name:
+            self._by_name[name].reads += 1
+
+    def unread(self) -> tuple[str, ...]:
+        """Values that nobody read: what leaves the step."""
+        return tuple(v.name for v in self._by_name.values() if not v.reads and not v.finished)
+
+    def find(self, operand: Operand, taken: set[str]) -> Value | None:
+        """The value an operand reads by the rules above, or None if nothing fits."""
+        size = max(operand.extent(), operand.elements)
+        kinds = (
+            (operand.dtype,) if operand.dtype else tuple({d for d, n in self._held if n == size})
+        )
+        fitting = [v for kind in kinds for v in self._held.get((kind, size), ())[-_LOOKED_AT:]]
+        open_ = [v for v in fitting if v.name not in taken and self._readable(v)]
+        if not open_:
+            self.unknown += 1
+            return None
+        chosen = max(open_, key=lambda v: (same_layout(v.meta, operand), v.reads == 0, v.made_at))
+        self.ambiguous += len(open_) > 1
+        return chosen
+
+    def _readable(self, value: Value) -> bool:
+        if value.finished:
+            return False
+        if value.reads:
+            return value.era == self.era
+        return self.time - value.made_at <= FORGET_AFTER
+
+
+def elements_of(meta: TensorMeta) -> int:
+    """The number of elements of a value whose sizes are known."""
+    total = 1
+    for size in meta.shape:
+        assert isinstance(size, int)
+        total *= size
+    return total
+
+
+def same_layout(meta: TensorMeta, operand: Operand) -> bool:
+    """Whether a value is read exactly as it lies; axes of size 1 may have any stride."""
+    if meta.shape != operand.shape:
+        return False
+    if operand.strides is None:
+        return True
+    rows = zip(meta.shape, meta.strides, operand.strides, strict=True)
+    return all(size == 1 or mine == theirs for size, mine, theirs in rows)
+
+
+def row_major(shape: tuple[Dim, ...]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(int(size), 1)
+    return tuple(reversed(strides))
+
+
+def is_dense_row_major(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> bool:
+    """Contiguous in the order of its axes; axes of size 1 may have any stride."""
+    rows = zip(shape, strides, row_major(shape), strict=True)
+    return all(size == 1 or mine == wanted for size, mine, wanted in rows)

@@ -1,0 +1,57 @@
+"""The rules, in the order in which they claim nodes: wide patterns before the chains inside them.
+
+Every rule looks at the same `Subject`, whether its graphs were captured exactly or inferred from a
+bare trace.
+"""
+
+from __future__ import annotations
+
+from analyzers.rules import (
+    already,
+    attention,
+    batch_norm,
+    communication,
+    copies,
+    gated_mlp,
+    launch_bound,
+    layout,
+    library_norm,
+    optimizer,
+    pointwise,
+    rotary,
+    row_program,
+    softmax_chain,
+    straggler,
+)
+from analyzers.rules.base import Match, Rule
+from analyzers.subject import Subject
+
+RULES: tuple[Rule, ...] = (
+    launch_bound.RULE,
+    straggler.RULE,
+    communication.RULE,
+    attention.RULE,
+    batch_norm.RULE,
+    rotary.RULE,
+    gated_mlp.RULE,
+    row_program.RULE,
+    softmax_chain.RULE,
+    library_norm.RULE,
+    optimizer.RULE,
+    layout.RULE,
+    pointwise.RULE,
+    copies.RULE,
+    already.RULE,
+)
+
+__all__ = ["RULES", "Match", "Rule", "find_all"]
+
+
+def find_all(subject: Subject) -> tuple[Match, ...]:
+    """The findings of all rules; a node belongs to the first rule that claims it."""
+    found: list[Match] = []
+    for rule in RULES:
+        for match in rule.find(subject):
+            found.append(match)
+            subject = subject.without(match.nodes)
+    return tuple(found)

@@ -1,0 +1,95 @@
+"""What is done already: graphs replayed, regions compiled, kernels fused by an engine."""
+
+from __future__ import annotations
+
+from advisor.model.findings import Evidence
+from advisor.units import format_fraction
+from analyzers.inferred import COMPILED
+from analyzers.kernel_roles import classify
+from analyzers.rules.base import Match, Rule, note
+from analyzers.subject import Subject
+
+_FEW = 0.5
+
+
+def find(subject: Subject) -> tuple[Match, ...]:
+    """Notes: kernels that run inside graphs, and regions that a compiler or an engine fused."""
+    if subject.trace is None or not len(subject.trace.kernels):
+        return ()
+    return (*_graphed(subject), *_fused(subject))
+
+
+def _graphed(subject: Subject) -> tuple[Match, ...]:
+    trace = subject.trace
+    assert trace is not None
+    launches = int((trace.launches["kind"] == "graph").sum())
+    if not launches:
+        return ()
+    calls = trace.kernels["launch"].dropna().astype(int)
+    inside = int((trace.launches["kind"].to_numpy()[calls] == "graph").sum())
+    attributed = subject.metrics.get("attributed_time_fraction")
+    share = attributed.value if attributed is not None else None
+    text = (
+        f"{inside} of {len(trace.kernels)} kernels come from {launches} graph launches; their ops are unknown"
+        f" ({format_fraction(share)} of kernel time leads to an operator), so they are told by name only"
+    )
+    return (
+        note(
+            "already-graphed",
+            subject,
+            title="Already replayed as a CUDA graph",
+            action="nothing: launches are no longer the bottleneck there",
+            evidence=(
+                Evidence(
+                    kind="host",
+                    text=text,
+                    values={"graph_launches": launches, "kernels_inside": inside},
+                ),
+            ),
+        ),
+    )
+
+
+def _fused(subject: Subject) -> tuple[Match, ...]:
+    trace = subject.trace
+    assert trace is not None
+    regions = any(str(n).startswith(COMPILED) for n in trace.ops["name"].cat.categories)
+    totals = trace.kernels.groupby("name", observed=True)["duration_ns"].sum()
+    fused = fusible = 0
+    for name, total in totals.items():
+        kernel = classify(str(name))
+        if kernel.role in ("gemm", "conv", "attention", "communication"):
+            continue
+        fusible += int(total)
+        fused += int(total) if kernel.library == "inductor" or kernel.fuses else 0
+    if not fusible or (fused < _FEW * fusible and not regions):
+        return ()
+    text = f"{format_fraction(fused / fusible)} of the time outside GEMM, convolution, attention and communication is in kernels that fuse several ops"
+    return (
+        note(
+            "already-fused",
+            subject,
+            title="Already fused by a compiler or an engine"
+            if fused >= _FEW * fusible
+            else "Partly compiled",
+            action="nothing to do in the compiled regions; they are taken as they are",
+            evidence=(
+                Evidence(
+                    kind="dataflow", text=text, values={"fused_ns": fused, "fusible_ns": fusible}
+                ),
+            ),
+        ),
+    )
+
+
+RULE = Rule(
+    id="already-done",
+    title="Already graphed, already fused",
+    explanation=(
+        "Kernels inside a graph replay or a compiled region were put together by somebody who knew the program."
+        " A trace no longer shows their ops, so nothing is guessed about them and nothing is proposed."
+    ),
+    bad="advising to fuse the two norms of a block that Inductor compiled",
+    good="saying that it is compiled",
+    find=find,
+)

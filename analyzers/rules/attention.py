@@ -1,0 +1,150 @@
+"""Attention written out: matrix product, scaling and mask, softmax, matrix product."""
+
+from __future__ import annotations
+
+from advisor.model.findings import Alternative
+from advisor.model.graph import Node
+from advisor.model.optable import spec_of
+from analyzers.library_ops import DROPOUTS
+from analyzers.rules.base import (
+    Match,
+    Place,
+    Rule,
+    cost_of,
+    is_pointwise,
+    is_worth,
+    opportunity,
+    plural,
+)
+from analyzers.rules.softmaxes import Softmax, softmaxes
+from analyzers.rules.walk import calls, elements, is_copy, is_gemm, operands, readers
+from analyzers.subject import GraphFacts, Subject
+
+_MOST_OPS = 16
+
+
+def find(subject: Subject) -> tuple[Match, ...]:
+    """One finding for all attention blocks of the step."""
+    found = [
+        (place, masked)
+        for facts in subject.graphs
+        for item in softmaxes(facts)
+        if (place := _block(facts, item)) is not None
+        for masked in [_has_mask(facts, place)]
+    ]
+    places = [place for place, _ in found]
+    if not places:
+        return ()
+    cost = cost_of(subject, places)
+    if not is_worth(subject, cost):
+        return ()
+    count, masked = len(places), sum(mask for _, mask in found)
+    title = f"Attention written out, {plural(count, 'site')}"
+    text = (
+        f"{plural(count, 'softmax')} between two matrix products: the score matrix is written and read"
+        " by every op in between; fused attention never stores it"
+    ).replace("softmaxs", "softmaxes")
+    return (
+        opportunity(
+            RULE.id,
+            subject,
+            places,
+            cost,
+            title=title,
+            action="call torch.nn.functional.scaled_dot_product_attention"
+            + (" with the mask (is_causal=True where it is the causal one)" if masked else ""),
+            dataflow=text,
+            values={"masked_sites": masked},
+            alternatives=(
+                Alternative(
+                    route="library",
+                    text="FlexAttention for masks and biases SDPA's fast kernels refuse",
+                ),
+                Alternative(
+                    route="generated_kernel",
+                    text="scaling, mask, softmax and casts as one kernel between the two products",
+                ),
+                Alternative(
+                    route="do_not_fuse",
+                    text="if the attention weights themselves are returned or dropped by module hooks",
+                ),
+            ),
+        ),
+    )
+
+
+def _block(facts: GraphFacts, item: Softmax) -> Place | None:
+    """The ops between the two products around a softmax, and the products; None if there are none."""
+    before = _upwards(facts, item)
+    after = _downwards(facts, item)
+    if before is None or after is None:
+        return None
+    inner, scores = before
+    outer, result = after
+    copies = frozenset(
+        node.id
+        for product in (scores, result)
+        for node in operands(facts, product)
+        if is_copy(node)
+    )
+    inner_copies = frozenset(name for name in copies if facts.flow.nodes[name].id not in inner)
+    fused = frozenset(item.nodes) | inner | outer | inner_copies
+    return Place(facts, fused, kept=frozenset((scores.id, result.id)))
+
+
+def _upwards(facts: GraphFacts, item: Softmax) -> tuple[frozenset[str], Node] | None:
+    """Pointwise ops of the score matrix back to the product that made it."""
+    size = elements(facts, facts.flow.nodes[item.last])
+    passed: set[str] = set()
+    node = item.source
+    while len(passed) < _MOST_OPS:
+        if is_gemm(node):
+            return frozenset(passed), node
+        if not is_pointwise(facts, node.id) or elements(facts, node) != size:
+            return None
+        passed.add(node.id)
+        wide = [o for o in operands(facts, node) if elements(facts, o) == size and o.value_args]
+        if not wide:
+            return None
+        node = next((o for o in wide if is_gemm(o)), wide[0])
+    return None
+
+
+def _downwards(facts: GraphFacts, item: Softmax) -> tuple[frozenset[str], Node] | None:
+    """Casts and dropout of the weights on to the product that reads them."""
+    passed: set[str] = set()
+    node = facts.flow.nodes[item.last]
+    while len(passed) < _MOST_OPS:
+        users = readers(facts, node)
+        product = next((user for user in users if is_gemm(user)), None)
+        if product is not None:
+            return frozenset(passed), product
+        nexts = [u for u in users if is_pointwise(facts, u.id) or calls(u, DROPOUTS)]
+        if not nexts:
+            return None
+        node = nexts[0]
+        passed.add(node.id)
+    return None
+
+
+def _has_mask(facts: GraphFacts, place: Place) -> bool:
+    nodes = (facts.flow.nodes[name] for name in place.fused)
+    return any(
+        node.op == "where" or (node.op == "add" and len(node.value_args) == 2)
+        for node in nodes
+        if spec_of(node.op).kind == "pointwise"
+    )
+
+
+RULE = Rule(
+    id="attention-written-out",
+    title="Attention in separate ops",
+    explanation=(
+        "softmax(Q Kᵀ) V written as ops stores the score matrix, which grows with the square of the"
+        " sequence, and reads it once per op. FlashAttention (T. Dao et al., 2022) computes it tile by tile"
+        " and stores only the result."
+    ),
+    bad="bmm, mul by the scale, add of the mask, cast, softmax, cast, bmm: seven kernels on a 134 MB matrix",
+    good="scaled_dot_product_attention or flex_attention: one kernel",
+    find=find,
+)

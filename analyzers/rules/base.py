@@ -1,0 +1,278 @@
+"""What a rule is, and the parts rules share: sites, their cost, and the finding made of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from advisor.hardware.roofline import bandwidth_of
+from advisor.model.base import Location, Range
+from advisor.model.findings import Alternative, Evidence, Finding, Member
+from advisor.model.optable import spec_of
+from advisor.units import NS_PER_S, format_bytes, format_fraction, format_ns
+from analyzers.program_cost import modelled_before, nodes_bytes
+from analyzers.subject import GraphFacts, NodeKey, Subject
+
+# A group whose saving is below this share of the step's kernel time is noise, not advice.
+WORTH_SHARE = 0.005
+_FLOOR_NS = 1_000
+
+
+@dataclass(frozen=True)
+class Match:
+    """A finding and the nodes it speaks for: no later rule proposes them again."""
+
+    finding: Finding
+    nodes: frozenset[NodeKey] = frozenset()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule with its documentation; `find` is pure. `bad` shows what fires, `good` what does not."""
+
+    id: str
+    title: str
+    explanation: str
+    bad: str
+    good: str
+    find: Callable[[Subject], tuple[Match, ...]]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One site of a pattern: `fused` nodes become one kernel, `kept` ones (GEMMs) stay beside it.
+
+    `gone` nodes vanish altogether, as a folded BatchNorm does.
+    """
+
+    facts: GraphFacts
+    fused: frozenset[str]
+    kept: frozenset[str] = frozenset()
+    gone: bool = False
+
+    @property
+    def nodes(self) -> frozenset[NodeKey]:
+        """The nodes that the site speaks for."""
+        return frozenset((self.facts.graph.id, name) for name in self.fused | self.kept)
+
+    def locations(self) -> Location:
+        """The place in the program of the first node that has one."""
+        ordered = sorted(self.fused, key=lambda n: self.facts.flow.index.get(n, 0))
+        found = (self.facts.flow.nodes[name].location for name in ordered)
+        return next((place for place in found if place.module or place.file), Location())
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What places cost now and what of it goes: kernel time, traffic, launches, host time."""
+
+    time_ns: int
+    bytes_before: int
+    bytes_after: int
+    saved_ns: Range
+    launches: int
+    host_saved_ns: int
+    basis: str
+
+
+def cost_of(subject: Subject, places: Sequence[Place]) -> Cost:
+    """The cost of all places.
+
+    The fused kernel is taken to reach the bandwidth that the kernels it replaces reach today, on
+    the traffic that is left: external inputs once + escaping outputs once. The upper bound takes
+    the bandwidth of the device instead, where it is known.
+    """
+    time = before = after = launches = host = host_left = 0
+    bases = set()
+    fastest = 0
+    for place in places:
+        flow, facts = place.facts.flow, place.facts
+        price = facts.prices.price(flow, place.fused)
+        spent, moved = price.time_ns, sum(nodes_bytes(flow, {name}) for name in place.fused)
+        if price.units:
+            bases.add("measured")
+        if price.unpriced and subject.gpu is not None and subject.calibration is not None:
+            modelled, _ = modelled_before(
+                flow, place.fused, subject.gpu, subject.calibration, only=price.unpriced
+            )
+            spent += modelled.mid
+            bases.add("modelled")
+        left = 0 if place.gone else nodes_bytes(flow, set(place.fused | place.kept))
+        left = min(left, moved)
+        time, before, after = time + spent, before + moved, after + left
+        launches += sum(unit.launches for unit in price.units) - (not place.gone)
+        spans = [facts.host_ns[name] for name in place.fused if name in facts.host_ns]
+        host += sum(spans)
+        host_left += 0 if place.gone else max(spans, default=0)
+        if not place.gone:
+            ideal = left * NS_PER_S // bandwidth_of(subject.gpu) if subject.gpu else 0
+            fastest += max(ideal, _FLOOR_NS)
+    kept = after / before if before else 0.0
+    gone = round(time * (1 - kept))
+    high = max(time - fastest, gone) if subject.gpu is not None else gone
+    if all(place.gone for place in places):
+        gone = high = time
+    return Cost(
+        time_ns=time,
+        bytes_before=before,
+        bytes_after=after,
+        saved_ns=Range(low=0, mid=gone, high=high),
+        launches=max(launches, 0),
+        host_saved_ns=max(host - host_left, 0),
+        basis=" and ".join(sorted(bases)) or "unknown",
+    )
+
+
+def is_worth(subject: Subject, cost: Cost) -> bool:
+    """Whether a saving is large enough to be advice."""
+    busy = subject.balance.device_ns if subject.balance else 0
+    span = subject.balance.span_ns if subject.balance else 0
+    return cost.saved_ns.mid > max(WORTH_SHARE * busy, 0) or (
+        cost.saved_ns.mid > 0 and cost.host_saved_ns > 4 * WORTH_SHARE * span > 0
+    )
+
+
+def exposure(
+    subject: Subject, saved: Range, host_ns: int, launches: int
+) -> tuple[Range | None, Evidence]:
+    """The saving on the critical path with the evidence for it, or why it cannot be told."""
+    values: dict[str, float | int | str | None] = {
+        "kernel_saving_ns": saved.mid,
+        "launches_saved": launches,
+        "host_saved_ns": host_ns,
+    }
+    if subject.balance is None:
+        text = f"exposed saving: no step was timed; kernel time saved is {format_ns(saved.mid)}"
+        return None, Evidence(
+            kind="cannot_judge", text=text, values={**values, "needs": "a timed step"}
+        )
+    if subject.doubt:
+        text = f"exposed saving: idle time is unreliable here ({subject.doubt})"
+        return None, Evidence(
+            kind="cannot_judge", text=text, values={**values, "needs": "a complete trace"}
+        )
+    host = host_ns
+    if not host and subject.eager and subject.calibration is not None and subject.balance.clean:
+        host = launches * subject.calibration.launch_ns
+    return subject.balance.exposed(saved, host), Evidence(
+        kind="host", text=f"{subject.balance.text()}; {launches} launches fewer", values=values
+    )
+
+
+def opportunity(
+    rule_id: str,
+    subject: Subject,
+    places: Sequence[Place],
+    cost: Cost,
+    *,
+    title: str,
+    action: str,
+    dataflow: str,
+    values: dict[str, float | int | str | None] | None = None,
+    alternatives: Iterable[Alternative] = (),
+    key: str = "",
+) -> Match:
+    """The finding of some places, priced."""
+    exposed, host = exposure(subject, cost.saved_ns, cost.host_saved_ns, cost.launches)
+    evidence = [
+        Evidence(kind="dataflow", text=dataflow, values={"sites": len(places), **(values or {})}),
+        traffic_evidence(cost),
+        time_evidence(cost),
+        host,
+    ]
+    finding = Finding(
+        id=finding_id(rule_id, key or title),
+        rule=rule_id,
+        kind="opportunity",
+        title=title,
+        exposed_saving_ns=exposed,
+        evidence=tuple(evidence),
+        members=members_of(places),
+        provenance=subject.provenance,
+        action=action,
+        alternatives=tuple(alternatives),
+        locations=tuple(dict.fromkeys(p.locations() for p in places)),
+    )
+    return Match(finding, frozenset(key for place in places for key in place.nodes))
+
+
+def traffic_evidence(cost: Cost) -> Evidence:
+    """Bytes before and after."""
+    return Evidence(
+        kind="traffic",
+        text=f"{format_bytes(cost.bytes_before)} moved per step by these ops, {format_bytes(cost.bytes_after)} once fused",
+        values={"bytes_before": cost.bytes_before, "bytes_after": cost.bytes_after},
+    )
+
+
+def time_evidence(cost: Cost) -> Evidence:
+    """Kernel time now and what of it goes."""
+    share = cost.saved_ns.mid / cost.time_ns if cost.time_ns else None
+    return Evidence(
+        kind="time",
+        text=(
+            f"kernel time per step {format_ns(cost.time_ns)} now ({cost.basis}); {format_fraction(share)} of it"
+            " goes at the bandwidth these kernels reach today"
+        ),
+        values={"before_ns": cost.time_ns, "kernel_saving_ns": cost.saved_ns.mid},
+    )
+
+
+def note(
+    rule_id: str,
+    subject: Subject,
+    *,
+    title: str,
+    action: str,
+    evidence: Sequence[Evidence],
+    members: tuple[Member, ...] = (),
+) -> Match:
+    """A finding that asks for nothing by itself."""
+    finding = Finding(
+        id=finding_id(rule_id, ""),
+        rule=rule_id,
+        kind="note",
+        title=title,
+        exposed_saving_ns=None,
+        evidence=tuple(evidence),
+        members=members,
+        provenance=subject.provenance,
+        action=action,
+    )
+    return Match(finding)
+
+
+def members_of(places: Sequence[Place]) -> tuple[Member, ...]:
+    """The ops that take part by name, most expensive first."""
+    found: dict[str, list[int]] = {}
+    for place in places:
+        for member in place.facts.prices.price(place.facts.flow, place.fused).members():
+            held = found.setdefault(member.name, [0, 0])
+            held[0] += member.count
+            held[1] += member.time_ns or 0
+    rows = [Member(name=n, count=c, time_ns=t) for n, (c, t) in found.items()]
+    return tuple(sorted(rows, key=lambda row: (-(row.time_ns or 0), row.name)))
+
+
+def finding_id(rule_id: str, key: str) -> str:
+    """Stable across runs: the rule, and a hash of what tells its findings apart."""
+    if not key:
+        return rule_id
+    return f"{rule_id}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+
+
+def plural(count: int, word: str) -> str:
+    """`1 site`, `4 sites`."""
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def is_pointwise(facts: GraphFacts, name: str) -> bool:
+    """Whether a node is a pure pointwise op of the table."""
+    node = facts.flow.nodes[name]
+    return (
+        spec_of(node.op).kind == "pointwise"
+        and len(node.outputs) == 1
+        and not node.mutates
+        and not node.has_side_effect
+    )

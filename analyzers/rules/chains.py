@@ -1,0 +1,77 @@
+"""Chains of pointwise ops: groups of one size in which every value is read inside, or leaves once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from advisor.model.graph import Node
+from advisor.model.sizes import Size
+from analyzers.rules.base import is_pointwise
+from analyzers.rules.walk import elements, is_view, readers
+from analyzers.subject import GraphFacts, Subject
+
+
+def single_reader(facts: GraphFacts, node: Node) -> Node | None:
+    """The only computing node that reads this one's value, which does not leave the graph."""
+    if node.value() in facts.flow.escapes_graph:
+        return None
+    users = readers(facts, node)
+    return users[0] if len(users) == 1 else None
+
+
+def chains(subject: Subject, facts: GraphFacts) -> list[tuple[str, ...]]:
+    """Convex groups of two or more free pointwise ops with results of one size, in graph order."""
+    size_of = {
+        node.id: elements(facts, node)
+        for node in facts.graph.nodes
+        if node.id in facts.flow.index
+        and is_pointwise(facts, node.id)
+        and subject.free(facts, node.id)
+    }
+    group: dict[str, set[str]] = {name: {name} for name in size_of}
+    for name, size in size_of.items():
+        for reader in _direct_readers(facts, facts.flow.nodes[name]):
+            if size_of.get(reader.id) != size or group[reader.id] is group[name]:
+                continue
+            joined = group[name] | group[reader.id]
+            if facts.flow.between(frozenset(joined)):
+                continue
+            for member in joined:
+                group[member] = joined
+    order = facts.flow.index.__getitem__
+    distinct = {id(found): found for found in group.values() if len(found) > 1}
+    return sorted(
+        (tuple(sorted(found, key=order)) for found in distinct.values()), key=lambda g: order(g[0])
+    )
+
+
+def _direct_readers(facts: GraphFacts, node: Node) -> list[Node]:
+    """Readers that take the value as it lies: past a permutation or a cut, positions differ."""
+    return [
+        reader
+        for use in facts.flow.uses.get(node.value(), ())
+        if not is_view(reader := facts.flow.nodes[use.consumer])
+    ]
+
+
+def by_signature(
+    groups: Iterable[tuple[GraphFacts, tuple[str, ...]]],
+    describe: Callable[[Node], str] = lambda node: f"{node.op}:{node.outputs[0].dtype}",
+) -> dict[tuple[str, ...], list[tuple[GraphFacts, tuple[str, ...]]]]:
+    """Groups with the same ops on the same dtypes, whatever their sizes."""
+    found: dict[tuple[str, ...], list[tuple[GraphFacts, tuple[str, ...]]]] = {}
+    for facts, members in groups:
+        key = tuple(describe(facts.flow.nodes[name]) for name in members)
+        found.setdefault(key, []).append((facts, members))
+    return found
+
+
+def units_of(facts: GraphFacts, members: Iterable[str]) -> int:
+    """How many kernels-worth of source ops the nodes are: nodes of one origin run as one."""
+    nodes = [facts.flow.nodes[name] for name in members]
+    return len({node.origin or node.id for node in nodes})
+
+
+def same_size(facts: GraphFacts, node: Node, size: Size | None) -> bool:
+    """Whether a node's result has that many elements."""
+    return size is not None and elements(facts, node) == size

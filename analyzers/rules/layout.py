@@ -1,0 +1,82 @@
+"""Layout conversions around convolutions: data shuffled only because the formats differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from advisor.model.base import Range
+from advisor.model.findings import Evidence, Finding, Member
+from advisor.units import format_ns
+from analyzers.kernel_roles import classify
+from analyzers.rules.base import Match, Rule, exposure, finding_id
+from analyzers.subject import Subject
+
+_SHARE = 0.01
+
+
+def find(subject: Subject) -> tuple[Match, ...]:
+    """Kernels whose only work is a conversion between NCHW and NHWC."""
+    if subject.trace is None:
+        return ()
+    found: dict[str, list[int]] = {}
+    for name, duration in _conversions(subject):
+        found.setdefault(name, []).append(duration)
+    total = sum(sum(times) for times in found.values())
+    busy = subject.balance.device_ns if subject.balance else 0
+    if not total or total < _SHARE * busy:
+        return ()
+    count = sum(len(times) for times in found.values())
+    exposed, host = exposure(subject, Range(low=0, mid=total, high=total), 0, count)
+    members = tuple(
+        Member(name=name, count=len(times), time_ns=sum(times))
+        for name, times in sorted(found.items(), key=lambda item: -sum(item[1]))
+    )
+    return (
+        Match(
+            Finding(
+                id=finding_id(RULE.id, ""),
+                rule=RULE.id,
+                kind="opportunity",
+                title=f"{count} layout conversions around convolutions",
+                exposed_saving_ns=exposed,
+                evidence=(
+                    Evidence(
+                        kind="time",
+                        text=f"{format_ns(total)} per step convert between NCHW and NHWC; no fusion removes them, a common layout does",
+                        values={"conversions": count, "kernel_saving_ns": total},
+                    ),
+                    host,
+                ),
+                members=members,
+                provenance=subject.provenance,
+                action="use channels_last for model and input: x.to(memory_format=torch.channels_last)",
+            )
+        ),
+    )
+
+
+def _conversions(subject: Subject) -> Iterator[tuple[str, int]]:
+    """(kernel name, duration) of the conversions of the analysed step."""
+    trace = subject.trace
+    assert trace is not None
+    names, times = trace.kernels["name"], trace.kernels["duration_ns"].to_numpy()
+    layouts = [str(n) for n in names.cat.categories if classify(str(n)).role == "layout"]
+    if not layouts:
+        return
+    inside = {row for facts in subject.graphs for rows in facts.kernels.values() for row in rows}
+    for row in names[names.isin(layouts)].index:
+        if int(row) in inside:
+            yield str(names.iat[row]), int(times[row])
+
+
+RULE = Rule(
+    id="layout-conversion",
+    title="Layout conversions",
+    explanation=(
+        "Tensor cores want images in channels-last order; given channels-first, cuDNN converts before and after"
+        " each convolution. Those kernels compute nothing. They vanish when the model keeps one layout."
+    ),
+    bad="nchwToNhwc, convolution, nhwcToNchw for every layer",
+    good="model and input in channels_last: convolutions alone",
+    find=find,
+)

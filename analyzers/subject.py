@@ -1,0 +1,80 @@
+"""What a rule looks at: graphs with dataflow and prices, the step's metrics, the trace, the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from advisor.hardware.calibration import Calibration
+from advisor.hardware.gpu import Gpu
+from advisor.model.findings import FindingProvenance
+from advisor.model.graph import Graph
+from advisor.model.report import Metric
+from advisor.model.trace import Trace
+from analyzers.balance import Balance
+from analyzers.dataflow import Dataflow
+from analyzers.pricing import PriceList
+
+NodeKey = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """One graph: dataflow, present prices; for inferred graphs also host time and kernels by node."""
+
+    graph: Graph
+    flow: Dataflow
+    prices: PriceList
+    host_ns: Mapping[str, int] = field(default_factory=dict)
+    kernels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """Figures of one rank per step, for rules that compare ranks."""
+
+    rank: int
+    comm_ns: int
+    exposed_comm_ns: int
+    busy_ns: int
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Everything known of one workload; `claimed` nodes are spoken for by an earlier rule.
+
+    `doubt` says why idle time may be recording that is missing, "" if nothing speaks for it.
+    `balance` is None where neither a clean step nor a profiled one is known.
+    """
+
+    graphs: tuple[GraphFacts, ...]
+    provenance: FindingProvenance
+    metrics: Mapping[str, Metric]
+    eager: bool
+    gpu: Gpu | None = None
+    calibration: Calibration | None = None
+    balance: Balance | None = None
+    trace: Trace | None = None
+    step: int | None = None
+    steps: int = 0
+    ranks: tuple[RankFacts, ...] = ()
+    doubt: str = ""
+    claimed: frozenset[NodeKey] = frozenset()
+
+    def metric(self, name: str) -> float | None:
+        """The per-step value of a metric (`starved_ns`), else that of the whole trace; None if unknown."""
+        base = name.removesuffix("_ns")
+        stepped = f"{base}_per_step_ns" if name.endswith("_ns") else f"{name}_per_step"
+        for candidate in (stepped, name):
+            found = self.metrics.get(candidate)
+            if found is not None and found.value is not None:
+                return float(found.value)
+        return None
+
+    def free(self, facts: GraphFacts, name: str) -> bool:
+        """Whether no earlier rule has claimed a node."""
+        return (facts.graph.id, name) not in self.claimed
+
+    def without(self, nodes: frozenset[NodeKey]) -> Subject:
+        """The subject with more nodes claimed."""
+        return replace(self, claimed=self.claimed | nodes)
