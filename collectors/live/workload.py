@@ -60,11 +60,9 @@ class Workload:
     def results_of(self, wrap: Wrap | None = None) -> list[torch.Tensor]:
         """What two variants must agree on: outputs, or the loss and every parameter's gradient."""
         part = self.part if wrap is None else wrap(self.part)
-        if self.kind == "inference":
-            return tensors(self._infer(part))
-        if self.kind == "step":
-            return tensors(part())
-        optimizer, loss = self._backward(part)
+        if self.kind != "training":
+            return tensors(self._guarded(self._infer if self.kind == "inference" else _call, part))
+        optimizer, loss = self._guarded(self._backward, part)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = [p.grad.detach().clone() for p in parameters if p.grad is not None]
         optimizer.zero_grad(set_to_none=True)
@@ -81,7 +79,7 @@ class Workload:
             return body(part)
         except AdvisorError:
             raise
-        except Exception as error:  # the user's code may raise anything; it is reported as such
+        except (Exception, SystemExit) as error:  # the user's code may raise anything: reported
             raise WorkloadError(
                 "the step failed",
                 where=self.target,
@@ -112,7 +110,7 @@ def _call(part: Callable[..., Any]) -> Any:
     return part()
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
@@ -133,13 +131,11 @@ def load_workload(target: str, device: torch.device, *, seed: int = 0) -> Worklo
             made = factory()
     except AdvisorError:
         raise
-    except (
-        Exception
-    ) as error:  # the user's code may raise anything; it is reported, never swallowed
+    except (Exception, SystemExit) as error:  # the user's code may raise anything: it is reported
         raise WorkloadError(
             "the factory failed",
             where=target,
-            why=f"{type(error).__name__}: {error}",
+            why=_first_line(error),
             remedy=f"it must run on {device.type} and {EXPECTED}",
         ) from error
     return _workload(target, made, device)
@@ -154,7 +150,7 @@ def _workload(target: str, made: Any, device: torch.device) -> Workload:
             lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, inputs
         )
         return Workload(target, "inference", device, module.to(device), inputs=inputs)
-    if isinstance(made, tuple) and len(made) == 3 and isinstance(made[1], torch.optim.Optimizer):
+    if _is_training(made):
         model, optimizer, loss = made
         return Workload(
             target, "training", device, model.to(device), optimizer=optimizer, loss=loss
@@ -166,6 +162,17 @@ def _workload(target: str, made: Any, device: torch.device) -> Workload:
         where=target,
         why=f"a {type(made).__name__}",
         remedy=EXPECTED,
+    )
+
+
+def _is_training(made: Any) -> bool:
+    if not isinstance(made, tuple) or len(made) != 3:
+        return False
+    model, optimizer, loss = made
+    return (
+        isinstance(model, nn.Module)
+        and isinstance(optimizer, torch.optim.Optimizer)
+        and callable(loss)
     )
 
 
@@ -200,11 +207,13 @@ def _attribute(module: Any, attribute: str, target: str) -> Callable[[], Any]:
 def _module_of_file(path: Path, target: str) -> Any:
     if not path.is_file():
         raise UsageError("no such file", where=str(path))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # A file named like a module in use must not take its place.
+    name = f"fusion_advisor_target_{path.stem}" if path.stem in sys.modules else path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageError("not a Python file", where=str(path))
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     sys.path.insert(0, str(path.resolve().parent))
     _imported(partial(spec.loader.exec_module, module), target)
     return module
@@ -216,10 +225,9 @@ def _module_by_name(name: str, target: str) -> Any:
     try:
         return _imported(lambda: importlib.import_module(name), target)
     except WorkloadError as error:
-        if (
-            isinstance(error.__cause__, ModuleNotFoundError)
-            and error.__cause__.name == name.partition(".")[0]
-        ):
+        cause = error.__cause__
+        missing = cause.name if isinstance(cause, ModuleNotFoundError) else None
+        if missing is not None and f"{name}.".startswith(f"{missing}."):
             raise UsageError(
                 f"no module {name!r}", where=target, remedy="check the spelling, or give a file.py"
             ) from error
@@ -229,7 +237,7 @@ def _module_by_name(name: str, target: str) -> Any:
 def _imported(load: Callable[[], Any], target: str) -> Any:
     try:
         return load()
-    except Exception as error:  # importing runs the user's code
+    except (Exception, SystemExit) as error:  # importing runs the user's code
         raise WorkloadError(
-            "the target cannot be imported", where=target, why=f"{type(error).__name__}: {error}"
+            "the target cannot be imported", where=target, why=_first_line(error)
         ) from error
