@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from advisor.model.applied import Comparison
@@ -52,4 +53,4 @@ def outputs_agree(error: float, baseline: float, resolution: float) -> bool:
     `error` and `baseline` are norms of the difference over the norm of eager's outputs;
     `resolution` is the machine epsilon of their dtype.
     """
-    return error <= max(2.0 * baseline, 2.0 * resolution)
+    return math.isfinite(error) and error <= max(2.0 * baseline, 2.0 * resolution)

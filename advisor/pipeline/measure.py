@@ -104,7 +104,7 @@ class Bench:
         epsilon = max(
             (torch.finfo(t.dtype).eps for t in eager if t.is_floating_point()), default=0.0
         )
-        return _difference(ours, eager), _difference(plain, eager), epsilon
+        return difference(ours, eager), difference(plain, eager), epsilon
 
     def peak_memory(self, variant: Variant) -> int:
         """Bytes allocated at the peak of one step."""
@@ -120,19 +120,27 @@ class Bench:
         return trace_metrics(read_trace(path))
 
 
-def _difference(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> float:
-    """Norm of the difference over the norm, largest of all results; inf if structures differ."""
+def difference(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> float:
+    """Norm of the difference over the norm, largest of all results; inf if structures differ.
+
+    Infinities and NaN of theirs must be ours too; the norms are of the finite elements.
+    """
     if len(ours) != len(theirs):
         return float("inf")
-    worst = 0.0
-    for a, b in zip(ours, theirs, strict=True):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return float("inf")
-        if not a.is_floating_point():
-            worst = max(worst, 0.0 if torch.equal(a, b) else float("inf"))
-            continue
-        size = b.double().norm()
-        difference = (a.double() - b.double()).norm()
-        value = float(difference / size) if float(size) else float(difference)
-        worst = max(worst, float("inf") if math.isnan(value) else value)
-    return worst
+    return max((_distance(a, b) for a, b in zip(ours, theirs, strict=True)), default=0.0)
+
+
+def _distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return float("inf")
+    if not ours.is_floating_point():
+        return 0.0 if torch.equal(ours, theirs) else float("inf")
+    finite = torch.isfinite(theirs)
+    alike = (ours == theirs) | (ours.isnan() & theirs.isnan())
+    if not bool((finite | alike).all()):
+        return float("inf")
+    exact = torch.where(finite, theirs.double(), 0.0)
+    gap = float(torch.where(finite, ours.double() - exact, 0.0).norm())
+    size = float(exact.norm())
+    value = gap / size if size else gap
+    return float("inf") if math.isnan(value) else value

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
-from statistics import NormalDist, median
+from statistics import median
 from typing import Literal
 
 from advisor.model.applied import Comparison, Timing
@@ -17,14 +18,24 @@ def interval_of_median(
 ) -> tuple[float, float]:
     """Order statistics that hold the median with the given confidence, whatever the distribution.
 
-    Ranks (n ± z sqrt(n)) / 2, the normal approximation of the binomial (Conover, Practical
-    Nonparametric Statistics, 3.2); fewer than six values give their extremes.
+    The r-th smallest and the r-th largest, r as great as P(Binomial(n, 1/2) < r) <= (1 - c) / 2
+    allows for confidence c (Conover, Practical Nonparametric Statistics, 3.2); fewer than six
+    values give their extremes, which hold less at 95 %.
     """
     ordered = sorted(values)
-    count = len(ordered)
-    half = NormalDist().inv_cdf(0.5 + confidence / 2) * math.sqrt(count) / 2
-    low, high = math.floor(count / 2 - half), math.ceil(count / 2 + half)
-    return ordered[max(low, 0)], ordered[min(high, count - 1)]
+    rank = _rank(len(ordered), (1 - confidence) / 2)
+    return ordered[rank], ordered[-1 - rank]
+
+
+@functools.cache
+def _rank(count: int, tail: float) -> int:
+    """How many values may lie beyond each end; exact, in integers."""
+    limit, below = tail * 2**count, 0
+    for rank in range(count // 2 + 1):
+        below += math.comb(count, rank)
+        if below > limit:
+            return max(rank - 1, 0)
+    return 0
 
 
 def timing(values_ns: Sequence[int]) -> Timing:

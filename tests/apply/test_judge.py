@@ -1,0 +1,98 @@
+"""Decisions at their borders: what pays is kept, what does not is taken out with the reason."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from advisor.apply.judge import judge_region, judge_set, outputs_agree
+from advisor.model.applied import Comparison, Timing
+from advisor.pipeline.measure import difference
+
+
+def comparison(low: int, mid: int, high: int, *, before: int = 1_000_000) -> Comparison:
+    def sample(value: int) -> Timing:
+        return Timing(median_ns=value, low_ns=value, high_ns=value, samples=16)
+
+    return Comparison(
+        before=sample(before), after=sample(before - mid), gain_low_ns=low, gain_mid_ns=mid,
+        gain_high_ns=high, clock="gpu_busy",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("low", "mid", "high", "keep", "words"),
+    [
+        (1, 1_000, 2_000, True, "1 µs less on the GPU"),
+        (1, 999, 2_000, False, "no gain beyond noise"),
+        (0, 50_000, 90_000, False, "no gain beyond noise"),
+        (-1, 50_000, 90_000, False, "no gain beyond noise"),
+        (-9_000, -5_000, 0, False, "no gain beyond noise"),
+        (-9_000, -5_000, -1, False, "5 µs more on the GPU"),
+        (0, 0, 0, False, "no gain beyond noise"),
+    ],
+)
+def test_a_region_is_kept_for_a_gain_beyond_noise(
+    low: int, mid: int, high: int, keep: bool, words: str
+) -> None:
+    found = judge_region(comparison(low, mid, high))
+    assert found.keep is keep
+    assert words in found.reason
+
+
+@pytest.mark.parametrize(
+    ("gpu", "step", "keep"),
+    [
+        ((10_000, 20_000, 30_000), (-50_000, -10_000, 0), True),
+        ((10_000, 20_000, 30_000), (-50_000, -10_000, -1), False),
+        ((10_000, 20_000, 30_000), (5, 10, 20), True),
+        ((-5, 0, 5), (5_000, 10_000, 20_000), False),
+    ],
+)
+def test_a_set_must_not_slow_the_step(
+    gpu: tuple[int, int, int], step: tuple[int, int, int], keep: bool
+) -> None:
+    found = judge_set(comparison(*gpu), comparison(*step))
+    assert found.keep is keep
+    assert found.reason
+
+
+@pytest.mark.parametrize(
+    ("error", "baseline", "agree"),
+    [
+        (0.0, 0.0, True),
+        (2e-7, 0.0, True),
+        (2.5e-7, 0.0, False),
+        (2e-3, 1e-3, True),
+        (2.1e-3, 1e-3, False),
+        (math.nan, 1e-3, False),
+        (math.inf, math.inf, False),
+        (1e-3, math.nan, False),
+    ],
+)
+def test_outputs_agree_as_far_as_the_compilers_own(
+    error: float, baseline: float, agree: bool
+) -> None:
+    assert outputs_agree(error, baseline, 1e-7) is agree
+
+
+def test_masked_outputs_are_compared_where_they_are_finite() -> None:
+    theirs = [torch.tensor([1.0, -math.inf, math.nan, 2.0])]
+    assert difference([theirs[0].clone()], theirs) == 0.0
+    assert difference([torch.tensor([1.0, -math.inf, math.nan, 2.2])], theirs) == pytest.approx(
+        0.0894, rel=1e-3
+    )
+    assert difference([torch.tensor([1.0, math.inf, math.nan, 2.0])], theirs) == math.inf
+    assert difference([torch.tensor([1.0, -math.inf, 0.0, 2.0])], theirs) == math.inf
+    assert difference([torch.tensor([math.nan, -math.inf, math.nan, 2.0])], theirs) == math.inf
+
+
+def test_other_structure_is_infinitely_far() -> None:
+    one = torch.ones(3)
+    assert difference([one], [one, one]) == math.inf
+    assert difference([one], [torch.ones(4)]) == math.inf
+    assert difference([one], [one.double()]) == math.inf
+    assert difference([torch.tensor([1, 2])], [torch.tensor([1, 3])]) == math.inf
+    assert difference([torch.zeros(3)], [torch.zeros(3)]) == 0.0
