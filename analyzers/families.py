@@ -28,7 +28,13 @@ from analyzers.program_cost import (
 )
 from analyzers.row_plans import Program, cluster, plan_of
 
+# Why neighbours of a group stay out, by graph and seed: node names repeat from graph to graph.
+Misses = Mapping[tuple[str, str], Sequence[str]]
 MAX_REASONS = 4
+
+_KERNEL_TIMES = " kernel times"
+# The basis of a price that rests on the workload's own kernels alone.
+MEASURED_BASIS = "measured" + _KERNEL_TIMES
 
 
 @dataclass(frozen=True)
@@ -80,10 +86,10 @@ class Variant:
 
 
 class Family:
-    """The places of one finding, its plans and variants; `misses` say by seed what stays out."""
+    """The places of one finding, its plans and variants; `misses` say what stays out."""
 
     def __init__(
-        self, places: Sequence[Place], situation: Situation, misses: Mapping[str, Sequence[str]]
+        self, places: Sequence[Place], situation: Situation, misses: Misses
     ) -> None:
         self.places, self.situation, self.misses = places, situation, misses
         self.phase = places[0].facts.phase
@@ -195,7 +201,7 @@ class Family:
                 bases.add("measured")
             if item.price.unpriced:
                 bases.add("modelled")
-        return sum_of(times), moved, " and ".join(sorted(bases)) + " kernel times"
+        return sum_of(times), moved, " and ".join(sorted(bases)) + _KERNEL_TIMES
 
     # --- the finding ------------------------------------------------------------------------------
 
@@ -269,7 +275,7 @@ class Family:
         counted: dict[str, int] = {}
         for place in self.places:
             for name in place.whole.site.nodes:
-                for reason in dict.fromkeys(self.misses.get(name, ())):
+                for reason in dict.fromkeys(self.misses.get((place.whole.site.graph, name), ())):
                     counted[reason] = counted.get(reason, 0) + 1
         ranked = sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:MAX_REASONS]
         return [

@@ -51,6 +51,7 @@ COUNTER_DEFINITIONS = {
 }
 NO_GPU = "no GPU on this machine: prices are modelled, exposure is unknown, nothing is timed"
 DEFAULT_GPU = "h200"
+TRACED_STEPS = 2
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def _measured(value: float, unit: str, definition: str, per_step: tuple[float, .
 
 
 def _trace(step: Step, run: RunDirectory) -> Trace:
-    record_steps(step, run.trace_path, steps=2)
+    record_steps(step, run.trace_path, steps=TRACED_STEPS)
     return read_trace(run.trace_path)
 
 

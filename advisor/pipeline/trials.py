@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from advisor.apply.judge import Judgement
 from advisor.errors import UsageError
 from advisor.model.applied import Comparison, PlanVerdict, SetVerdict, Timing, Verdict
+from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
 from advisor.pipeline.candidates import Candidate
+from advisor.pipeline.profile import TRACED_STEPS
+from analyzers.families import MEASURED_BASIS
+from analyzers.program_cost import site_bytes
 
 
 @dataclass
@@ -106,28 +108,36 @@ def _judged(item: Candidate, best: Trial, result: SetVerdict) -> tuple[Verdict, 
 
 
 def _like_for_like(item: Candidate, best: Trial, mode: str) -> Comparison | None:
-    """What was predicted, measured: eager's pieces or, compiled, the step, without and with it."""
+    """What was predicted, measured: eager's own kernels or, compiled, the step, without and with it."""
     if mode != "eager":
         return best.comparison if len(best.plan_ids) == 1 else None
-    timing = item.timings[0] if item.timings else None
-    if timing is None or timing.eager is None:
+    prediction = item.plan.prediction
+    if prediction is None or prediction.basis != MEASURED_BASIS or not item.timings:
         return None
-    count = sum(site.executions for site in item.plan.sites)
-    before, after = _scaled(timing.eager, count), _scaled(timing.kernel, count)
+    before = Timing(
+        median_ns=prediction.before_ns.mid,
+        low_ns=prediction.before_ns.low,
+        high_ns=prediction.before_ns.high,
+        samples=TRACED_STEPS,
+    )
+    after = _at_all_sites(item.plan, item.timings[0].kernel)
     return Comparison(
         before=before,
         after=after,
-        gain_low_ns=round((timing.eager.low_ns - timing.kernel.high_ns) * count),
-        gain_mid_ns=round((timing.eager.median_ns - timing.kernel.median_ns) * count),
-        gain_high_ns=round((timing.eager.high_ns - timing.kernel.low_ns) * count),
+        gain_low_ns=before.low_ns - after.high_ns,
+        gain_mid_ns=before.median_ns - after.median_ns,
+        gain_high_ns=before.high_ns - after.low_ns,
         clock="kernel",
     )
 
 
-def _scaled(timing: Timing, count: float) -> Timing:
-    return msgspec.structs.replace(
-        timing,
-        median_ns=round(timing.median_ns * count),
-        low_ns=round(timing.low_ns * count),
-        high_ns=round(timing.high_ns * count),
+def _at_all_sites(plan: FusionPlan, timing: Timing) -> Timing:
+    """The first site's time for all sites, in proportion to the bytes that each moves."""
+    moved = sum(site_bytes(plan, site) * site.executions for site in plan.sites)
+    factor = moved / max(site_bytes(plan, plan.sites[0]), 1)
+    return Timing(
+        median_ns=round(timing.median_ns * factor),
+        low_ns=round(timing.low_ns * factor),
+        high_ns=round(timing.high_ns * factor),
+        samples=timing.samples,
     )

@@ -169,15 +169,17 @@ def _timings(timings: tuple[KernelTiming, ...]) -> RenderableType:
         (
             ("Shape", False),
             ("Kernel", True),
-            ("Eager", True),
+            ("Op by op", True),
             ("Inductor", True),
-            ("Copy bandwidth", True),
+            ("Of a copy", True),
+            ("Of peak copy", True),
         )
     )
     for timing in timings:
         rows.add_row(
             plain(timing.shape), timing_text(timing.kernel), timing_text(timing.eager),
             timing_text(timing.inductor), format_fraction(timing.copy_bandwidth_fraction),
+            format_fraction(timing.peak_copy_bandwidth_fraction),
         )  # fmt: skip
     return rows
 
