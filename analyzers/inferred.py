@@ -20,7 +20,7 @@ from advisor.model.graph import Graph, Node
 from advisor.model.trace import Trace
 from analyzers.activities import NONE, activities, step_of
 from analyzers.inferred_builder import InferredBuilder
-from analyzers.inferred_ops import translate
+from analyzers.inferred_ops import translate, writes_elsewhere
 from analyzers.kernel_roles import classify
 from analyzers.library_ops import attributes_of, is_library_call, operands_of, output_of
 from analyzers.pricing import PriceList, Unit, price_list
@@ -92,7 +92,7 @@ def infer_graph(trace: Trace, steps: pd.DataFrame) -> InferredGraph:
         phase="inference",
         nodes=tuple(builder.nodes),
         inputs=tuple(builder.inputs),
-        outputs=builder.pool.unread(),
+        outputs=(*builder.stored, *builder.pool.unread()),
     )
     graph.check()
     return InferredGraph(
@@ -255,6 +255,8 @@ def _translate(
         value = builder.opaque(meta, operands_of(recorded), attributes_of(recorded))
         if meta is not None:
             builder.publish(value)
+    elif writes_elsewhere(recorded):
+        builder.store(value)
     else:
         builder.publish(value)
     communicates = classify(name).role == "communication"
@@ -263,4 +265,3 @@ def _translate(
 
 def _kernel_name(trace: Trace, source: _Source) -> str:
     return str(trace.kernels["name"].iat[source.kernels[0]])
-

@@ -47,6 +47,7 @@ class InferredBuilder:
     views: int = 0
     guessed_outputs: int = 0
     squares: set[str] = field(default_factory=set)
+    stored: list[str] = field(default_factory=list)
     _op: RecordedOp = field(default_factory=lambda: RecordedOp("", ()))
     _origin: str = ""
     _taken: set[str] = field(default_factory=set)
@@ -193,6 +194,10 @@ class InferredBuilder:
     def publish(self, value: str) -> None:
         """Make the result of the current op readable by later ones."""
         self.pool.add(value, self._metas[value])
+
+    def store(self, value: str) -> None:
+        """The result went into a buffer of the caller: it leaves the step, nobody reads it as it is."""
+        self.stored.append(value)
 
     def overwrite(self) -> None:
         """The op wrote into its first operand: nobody reads the old value again."""

@@ -138,6 +138,9 @@ def _subject(
     )
     found = activities(trace)
     busy, span = _figure(metrics, "gpu_busy"), _figure(metrics, "gpu_span")
+    if not len(steps):
+        # Without steps the span may hold anything: only gaps that a late launch ended count.
+        span = min(span, busy + _figure(metrics, "starved"))
     subject = Subject(
         graphs=(facts,),
         provenance="inferred",
@@ -164,7 +167,10 @@ def _recorded_gpu(trace: Trace) -> Gpu | None:
 def _gpu_warnings(gpu: Gpu | None) -> tuple[Warning_, ...]:
     if gpu is not None:
         return ()
-    text = "the GPU is unknown: savings rest on the kernels' own bandwidth alone; --gpu NAME adds its limits"
+    text = (
+        "the GPU is unknown: savings rest on the kernels' own bandwidth alone; --gpu NAME adds its "
+        "limits"
+    )
     return (Warning_(code="gpu-unknown", message=text),)
 
 

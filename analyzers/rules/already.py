@@ -5,11 +5,14 @@ from __future__ import annotations
 from advisor.model.findings import Evidence
 from advisor.units import format_fraction
 from analyzers.inferred import COMPILED
-from analyzers.kernel_roles import classify
+from analyzers.kernel_roles import Kernel, classify
 from analyzers.rules.base import Match, Rule, note
 from analyzers.subject import Subject
 
 _FEW = 0.5
+_COMPILERS = ("inductor", "xla", "tvm", "nvfuser", "tensorrt")
+# Their fused kernels are what an eager program calls anyway: no sign that somebody fused it.
+_FRAMEWORKS = ("pytorch", "cudnn", "miopen", "cublas", "cutlass", "cub", "onednn", "unknown")
 
 
 def find(subject: Subject) -> tuple[Match, ...]:
@@ -30,8 +33,10 @@ def _graphed(subject: Subject) -> tuple[Match, ...]:
     attributed = subject.metrics.get("attributed_time_fraction")
     share = attributed.value if attributed is not None else None
     text = (
-        f"{inside} of {len(trace.kernels)} kernels come from {launches} graph launches; their ops are unknown"
-        f" ({format_fraction(share)} of kernel time leads to an operator), so they are told by name only"
+        f"{inside} of {len(trace.kernels)} kernels come from {launches} graph launches; their ops "
+        "are unknown"
+        f" ({format_fraction(share)} of kernel time leads to an operator), so they are told by "
+        "name only"
     )
     return (
         note(
@@ -61,10 +66,13 @@ def _fused(subject: Subject) -> tuple[Match, ...]:
         if kernel.role in ("gemm", "conv", "attention", "communication"):
             continue
         fusible += int(total)
-        fused += int(total) if kernel.library == "inductor" or kernel.fuses else 0
+        fused += int(total) if kernel.library in _COMPILERS or _engine_fuses(kernel) else 0
     if not fusible or (fused < _FEW * fusible and not regions):
         return ()
-    text = f"{format_fraction(fused / fusible)} of the time outside GEMM, convolution, attention and communication is in kernels that fuse several ops"
+    text = (
+        f"{format_fraction(fused / fusible)} of the time outside GEMM, convolution, attention and "
+        "communication is in kernels that fuse several ops"
+    )
     return (
         note(
             "already-fused",
@@ -82,12 +90,19 @@ def _fused(subject: Subject) -> tuple[Match, ...]:
     )
 
 
+def _engine_fuses(kernel: Kernel) -> bool:
+    """Whether a kernel of an inference or training library computes several ops, as its name proves."""
+    return bool(kernel.fuses) and kernel.library not in _FRAMEWORKS
+
+
 RULE = Rule(
     id="already-done",
     title="Already graphed, already fused",
     explanation=(
-        "Kernels inside a graph replay or a compiled region were put together by somebody who knew the program."
-        " A trace no longer shows their ops, so nothing is guessed about them and nothing is proposed."
+        "Kernels inside a graph replay or a compiled region were put together by somebody who knew "
+        "the program."
+        " A trace no longer shows their ops, so nothing is guessed about them and nothing is "
+        "proposed."
     ),
     bad="advising to fuse the two norms of a block that Inductor compiled",
     good="saying that it is compiled",

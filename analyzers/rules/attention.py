@@ -41,7 +41,8 @@ def find(subject: Subject) -> tuple[Match, ...]:
     count, masked = len(places), sum(mask for _, mask in found)
     title = f"Attention written out, {plural(count, 'site')}"
     text = (
-        f"{plural(count, 'softmax')} between two matrix products: the score matrix is written and read"
+        f"{plural(count, 'softmax')} between two matrix products: the score matrix is written and "
+        "read"
         " by every op in between; fused attention never stores it"
     ).replace("softmaxs", "softmaxes")
     return (
@@ -66,7 +67,10 @@ def find(subject: Subject) -> tuple[Match, ...]:
                 ),
                 Alternative(
                     route="do_not_fuse",
-                    text="if the attention weights themselves are returned or dropped by module hooks",
+                    text=(
+                        "if the attention weights themselves are returned or dropped by module "
+                        "hooks"
+                    ),
                 ),
             ),
         ),
@@ -141,10 +145,14 @@ RULE = Rule(
     title="Attention in separate ops",
     explanation=(
         "softmax(Q Kᵀ) V written as ops stores the score matrix, which grows with the square of the"
-        " sequence, and reads it once per op. FlashAttention (T. Dao et al., 2022) computes it tile by tile"
+        " sequence, and reads it once per op. FlashAttention (T. Dao et al., 2022) computes it "
+        "tile by tile"
         " and stores only the result."
     ),
-    bad="bmm, mul by the scale, add of the mask, cast, softmax, cast, bmm: seven kernels on a 134 MB matrix",
+    bad=(
+        "bmm, mul by the scale, add of the mask, cast, softmax, cast, bmm: seven kernels on a 134 "
+        "MB matrix"
+    ),
     good="scaled_dot_product_attention or flex_attention: one kernel",
     find=find,
 )

@@ -201,7 +201,10 @@ def traffic_evidence(cost: Cost) -> Evidence:
     """Bytes before and after."""
     return Evidence(
         kind="traffic",
-        text=f"{format_bytes(cost.bytes_before)} moved per step by these ops, {format_bytes(cost.bytes_after)} once fused",
+        text=(
+            f"{format_bytes(cost.bytes_before)} moved per step by these ops, "
+            f"{format_bytes(cost.bytes_after)} once fused"
+        ),
         values={"bytes_before": cost.bytes_before, "bytes_after": cost.bytes_after},
     )
 
@@ -212,7 +215,8 @@ def time_evidence(cost: Cost) -> Evidence:
     return Evidence(
         kind="time",
         text=(
-            f"kernel time per step {format_ns(cost.time_ns)} now ({cost.basis}); {format_fraction(share)} of it"
+            f"kernel time per step {format_ns(cost.time_ns)} now ({cost.basis}); "
+            f"{format_fraction(share)} of it"
             " goes at the bandwidth these kernels reach today"
         ),
         values={"before_ns": cost.time_ns, "kernel_saving_ns": cost.saved_ns.mid},

@@ -48,16 +48,21 @@ def _match(subject: Subject, sites: list[_Site], cost, folds: bool) -> Match:  #
     if folds:
         title = f"{what} behind convolutions as passes of their own, {plural(count, 'site')}"
         action = (
-            "fold BatchNorm into the convolution's weights (torch.nn.utils.fusion.fuse_conv_bn_eval, or torch.compile"
+            "fold BatchNorm into the convolution's weights "
+            "(torch.nn.utils.fusion.fuse_conv_bn_eval, or torch.compile"
             " with freezing) and let the convolution apply the activation"
         )
         text = (
-            "in inference BatchNorm is a constant scale and shift per channel: folded into the weights it costs"
+            "in inference BatchNorm is a constant scale and shift per channel: folded into the "
+            "weights it costs"
             " nothing, and addition and ReLU fit the convolution's epilogue"
         )
     else:
         title = f"{what} in separate ops, {plural(count, 'site')}"
-        action = "fuse the normalisation with its activation and residual (torch.compile, cuDNN's fused BatchNorm)"
+        action = (
+            "fuse the normalisation with its activation and residual (torch.compile, cuDNN's fused "
+            "BatchNorm)"
+        )
         text = "the activation reads and writes the whole tensor once more behind the normalisation"
     return opportunity(
         RULE.id,
@@ -111,8 +116,10 @@ RULE = Rule(
     id="batch-norm",
     title="Convolution, BatchNorm and activation in separate passes",
     explanation=(
-        "A BatchNorm in inference is y = a·x + b per channel with constants a and b, which a convolution's weights"
-        " and bias can contain. In training the statistics are needed, but the activation and the residual sum"
+        "A BatchNorm in inference is y = a·x + b per channel with constants a and b, which a "
+        "convolution's weights"
+        " and bias can contain. In training the statistics are needed, but the activation and the "
+        "residual sum"
         " still fit the same pass."
     ),
     bad="conv2d, batch_norm, relu: the activation tensor makes five trips to memory",

@@ -66,6 +66,19 @@ def by_signature(
     return found
 
 
+def whole_ops(facts: GraphFacts, members: Iterable[str]) -> frozenset[str]:
+    """The nodes and all others of their source ops: on a trace they are one kernel each."""
+    names = frozenset(members)
+    if facts.graph.source != "inferred":
+        return names
+    origins = {facts.flow.nodes[name].origin for name in names} - {None}
+    return names | {
+        node.id
+        for node in facts.graph.nodes
+        if node.origin in origins and node.id in facts.flow.index and node.alias_of is None
+    }
+
+
 def units_of(facts: GraphFacts, members: Iterable[str]) -> int:
     """How many kernels-worth of source ops the nodes are: nodes of one origin run as one."""
     nodes = [facts.flow.nodes[name] for name in members]

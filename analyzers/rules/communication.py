@@ -8,7 +8,7 @@ from advisor.model.base import Range
 from advisor.model.findings import Evidence, Finding
 from advisor.units import format_fraction, format_ns
 from analyzers.activities import NONE, activities, step_of
-from analyzers.rules.base import Match, Rule, finding_id, note
+from analyzers.rules.base import Match, Rule, exposure, finding_id, note
 from analyzers.subject import Subject
 
 _SHARE = 0.05
@@ -20,11 +20,14 @@ def find(subject: Subject) -> tuple[Match, ...]:
     """Exposed communication as an opportunity, or a note where no overlap was even tried."""
     comm, exposed = subject.metric("comm_union_ns"), subject.metric("exposed_comm_ns")
     balance = subject.balance
-    if not comm or not exposed or balance is None or exposed < _SHARE * balance.span_ns:
+    if not comm or not exposed or balance is None or exposed < _SHARE * balance.device_ns:
         return ()
     evidence = Evidence(
         kind="time",
-        text=f"{format_ns(exposed)} of {format_ns(comm)} in collectives per step run while nothing else does",
+        text=(
+            f"{format_ns(exposed)} of {format_ns(comm)} in collectives per step run while nothing "
+            "else does"
+        ),
         values={"comm_ns": round(comm), "exposed_ns": round(exposed)},
     )
     if exposed >= _ALL * comm and _behind_everything(subject):
@@ -33,13 +36,15 @@ def find(subject: Subject) -> tuple[Match, ...]:
     high = max(round(exposed) - wait, 0)
     values: dict[str, float | int | str | None] = {"waiting_ns": wait}
     text = (
-        "how much of it can hide depends on what is free to run beside it, and on how far it slows compute down;"
+        "how much of it can hide depends on what is free to run beside it, and on how far it slows "
+        "compute down;"
         + (
             f" {format_ns(wait)} are spent waiting for another rank"
             if wait
             else " waiting for other ranks is included"
         )
     )
+    saving, judged = exposure(subject, Range(low=0, mid=high // 2, high=high), 0, 0)
     return (
         Match(
             Finding(
@@ -47,10 +52,13 @@ def find(subject: Subject) -> tuple[Match, ...]:
                 rule=RULE.id,
                 kind="opportunity",
                 title=f"Communication exposed for {format_fraction(exposed / comm)} of its time",
-                exposed_saving_ns=Range(low=0, mid=high // 2, high=high),
-                evidence=(evidence, Evidence(kind="host", text=text, values=values)),
+                exposed_saving_ns=saving,
+                evidence=(evidence, Evidence(kind="host", text=text, values=values), judged),
                 provenance=subject.provenance,
-                action="start collectives earlier (gradient buckets, prefetch of shards) and check which rank comes last",
+                action=(
+                    "start collectives earlier (gradient buckets, prefetch of shards) and check "
+                    "which rank comes last"
+                ),
             )
         ),
     )
@@ -88,7 +96,8 @@ def _lost_overlap(subject: Subject, evidence: Evidence) -> Match:
     judged = Evidence(
         kind="cannot_judge",
         text=(
-            "overlap slows the computation beside it, so what it would save cannot be told from one trace; on fast"
+            "overlap slows the computation beside it, so what it would save cannot be told from "
+            "one trace; on fast"
             " links one late collective may cost nothing: compare step times"
         ),
         values={"needs": "a second run with smaller buckets"},
@@ -97,7 +106,10 @@ def _lost_overlap(subject: Subject, evidence: Evidence) -> Match:
         "lost-overlap",
         subject,
         title="No overlap of communication with computation, by construction",
-        action="compare with smaller buckets (bucket_cap_mb), or check that gradients are reduced as they become ready",
+        action=(
+            "compare with smaller buckets (bucket_cap_mb), or check that gradients are reduced as "
+            "they become ready"
+        ),
         evidence=(evidence, judged),
     )
 
@@ -106,8 +118,10 @@ RULE = Rule(
     id="exposed-communication",
     title="Exposed communication and lost overlap",
     explanation=(
-        "A collective costs the step only while no computation runs beside it. One that starts after the last"
-        " backward kernel overlaps nothing, whatever its bandwidth: often one bucket for all gradients, or a"
+        "A collective costs the step only while no computation runs beside it. One that starts "
+        "after the last"
+        " backward kernel overlaps nothing, whatever its bandwidth: often one bucket for all "
+        "gradients, or a"
         " compiled graph that keeps collectives at its end."
     ),
     bad="one all-reduce of all gradients behind the backward pass",

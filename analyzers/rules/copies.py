@@ -34,29 +34,42 @@ def _repeated(subject: Subject) -> tuple[Match, ...]:
     if count < _FEWEST or not busy or time < _SHARE * busy:
         return ()
     moved = sum(nodes_bytes(p.facts.flow, {n}) for p in places for n in p.fused)
-    exposed, host = exposure(subject, Range(low=0, mid=time // 2, high=time), 0, count)
+    spent = sum(p.facts.host_ns.get(name, 0) for p in places for name in p.fused)
+    saved = Range(low=0, mid=time // 2, high=time)
+    exposed, host = exposure(subject, saved, spent // 2, count)
     finding = Finding(
         id=finding_id("repeated-copies", ""),
         rule=RULE.id,
         kind="opportunity",
-        title=f"{count} copies that only move elements, {format_fraction(time / busy)} of kernel time",
+        title=(
+            f"{count} copies that only move elements, {format_fraction(time / busy)} of kernel time"
+        ),
         exposed_saving_ns=exposed,
         evidence=(
             Evidence(
                 kind="traffic",
-                text=f"{format_bytes(moved)} moved by clone, contiguous and copy_ without a change of dtype",
+                text=(
+                    f"{format_bytes(moved)} moved by clone, contiguous and copy_ without a change "
+                    "of dtype"
+                ),
                 values={"bytes_moved": moved, "copies": count},
             ),
             Evidence(
                 kind="time",
-                text=f"{format_ns(time)} per step; those that the next op could read in place, or write in the wanted order, can go",
+                text=(
+                    f"{format_ns(time)} per step; those that the next op could read in place, or "
+                    "write in the wanted order, can go"
+                ),
                 values={"before_ns": time, "kernel_saving_ns": time // 2},
             ),
             host,
         ),
         members=members_of(places),
         provenance=subject.provenance,
-        action="find the .contiguous(), repeat and reshape calls behind them; most library ops read strided tensors",
+        action=(
+            "find the .contiguous(), repeat and reshape calls behind them; most library ops read "
+            "strided tensors"
+        ),
     )
     return (Match(finding, frozenset(k for p in places for k in p.nodes)),)
 
@@ -74,7 +87,8 @@ def _cache_sized(subject: Subject) -> tuple[Match, ...]:
         return ()
     total, moved = int(large["duration_ns"].sum()), int(large["bytes"].sum())
     text = (
-        f"{len(large)} device-to-device copies move {format_bytes(moved)} in {format_ns(total)}: buffers of this size"
+        f"{len(large)} device-to-device copies move {format_bytes(moved)} in {format_ns(total)}: "
+        "buffers of this size"
         " (a KV cache, say) are copied when an op writes through a view of them under compilation"
     )
     return (
@@ -82,7 +96,9 @@ def _cache_sized(subject: Subject) -> tuple[Match, ...]:
             "cache-sized-copy",
             subject,
             title=f"{len(large)} copies as large as a cache: remove them, do not fuse them",
-            action="write into the buffer inside the custom op instead of through a slice outside it",
+            action=(
+                "write into the buffer inside the custom op instead of through a slice outside it"
+            ),
             evidence=(
                 Evidence(
                     kind="traffic", text=text, values={"bytes_moved": moved, "time_ns": total}
@@ -97,11 +113,17 @@ RULE = Rule(
     id="repeated-copies",
     title="Copies that only move elements",
     explanation=(
-        "clone, contiguous, repeat and copy_ between equal dtypes compute nothing. Some are needed; many exist"
-        " because one op wrote another order than the next one wants, or because a head is repeated that the"
-        " kernel could broadcast. Copies as large as a cache are a mistake to remove, not work to fuse."
+        "clone, contiguous, repeat and copy_ between equal dtypes compute nothing. Some are "
+        "needed; many exist"
+        " because one op wrote another order than the next one wants, or because a head is "
+        "repeated that the"
+        " kernel could broadcast. Copies as large as a cache are a mistake to remove, not work to "
+        "fuse."
     ),
-    bad="keys and values of grouped-query attention repeated for every query head, then made contiguous",
+    bad=(
+        "keys and values of grouped-query attention repeated for every query head, then made "
+        "contiguous"
+    ),
     good="an attention kernel that broadcasts heads and reads strides",
     find=find,
 )

@@ -47,7 +47,10 @@ def _match(subject: Subject, name: str, places: list[Place], cost) -> Match:  # 
         cost,
         title=f"{name} gate in separate ops, {plural(len(places), 'site')}",
         action="fuse activation and product (torch.compile, Liger, or a generated kernel)",
-        dataflow="the activation of one matrix product times another: the activated tensor is written and read again",
+        dataflow=(
+            "the activation of one matrix product times another: the activated tensor is written "
+            "and read again"
+        ),
         alternatives=(
             Alternative(
                 route="do_not_fuse",
@@ -108,8 +111,10 @@ RULE = Rule(
     id="gated-mlp",
     title="Gated MLP in separate ops",
     explanation=(
-        "SwiGLU and GEGLU (N. Shazeer, 2020) multiply one projection by the activation of another. As separate"
-        " ops the activated tensor is written and read again: five passes over the widest tensor of the layer"
+        "SwiGLU and GEGLU (N. Shazeer, 2020) multiply one projection by the activation of another. "
+        "As separate"
+        " ops the activated tensor is written and read again: five passes over the widest tensor "
+        "of the layer"
         " where three suffice."
     ),
     bad="silu(gate), then a product with up",

@@ -26,6 +26,8 @@ def find(subject: Subject) -> tuple[Match, ...]:
     mid = round(step - balance.device_ns)
     if mid < _SHARE * step:
         return ()
+    if not balance.clean and not subject.steps:
+        return (_stepless(subject),)
     worst = 1.0 if balance.clean else WORST_STRETCH
     low = max(round(balance.host_ns(worst) - balance.device_ns), 0)
     saving = Range(low=min(low, mid), mid=mid, high=balance.span_ns - balance.device_ns)
@@ -52,12 +54,18 @@ def _finding(subject: Subject, saving: Range) -> Match:
             alternatives=(
                 Alternative(
                     route="cuda_graph",
-                    text="one graph launch replaces the launches of the step; kernels stay as they are",
+                    text=(
+                        "one graph launch replaces the launches of the step; kernels stay as they "
+                        "are"
+                    ),
                     saving_ns=saving,
                 ),
                 Alternative(
                     route="compile_region",
-                    text="torch.compile needs fewer launches and less Python, and takes the graph with it",
+                    text=(
+                        "torch.compile needs fewer launches and less Python, and takes the graph "
+                        "with it"
+                    ),
                 ),
             ),
         )
@@ -85,8 +93,10 @@ def _evidence(subject: Subject, starved: float, waits: float) -> tuple[Evidence,
             Evidence(
                 kind="host",
                 text=(
-                    f"a bare trace gives an upper bound: profiling stretches the host's part of a step; the"
-                    f" middle assumes {STRETCH}×, the lower end {WORST_STRETCH}×, the upper end none"
+                    "a bare trace gives an upper bound: profiling stretches the host's part of a "
+                    "step; the"
+                    f" middle assumes {STRETCH}×, the lower end {WORST_STRETCH}×, the upper end "
+                    "none"
                 ),
             )
         )
@@ -94,7 +104,10 @@ def _evidence(subject: Subject, starved: float, waits: float) -> tuple[Evidence,
     if regions:
         graphs = _graph_launches(subject)
         if not graphs:
-            text = "compiled regions, but no graph launch: if CUDA graphs were asked for, they were skipped"
+            text = (
+                "compiled regions, but no graph launch: if CUDA graphs were asked for, they were "
+                "skipped"
+            )
             found.append(Evidence(kind="host", text=text, values={"regions": regions}))
     return tuple(found)
 
@@ -104,11 +117,15 @@ def _action(subject: Subject, synchronises: bool) -> str:
     steps = max(subject.steps, 1)
     if synchronises and regions // steps >= _MANY_REGIONS:
         return (
-            f"remove what breaks the step into {regions // steps} compiled regions and the synchronisations"
+            f"remove what breaks the step into {regions // steps} compiled regions and the "
+            "synchronisations"
             " between them (.item(), .cpu(), printing) before any kernel work"
         )
     if synchronises:
-        return "remove the synchronisations inside the step (.item(), .cpu(), nonzero), then capture a CUDA graph"
+        return (
+            "remove the synchronisations inside the step (.item(), .cpu(), nonzero), then capture "
+            "a CUDA graph"
+        )
     if regions:
         return 'capture the step as a CUDA graph: torch.compile(mode="reduce-overhead")'
     return 'capture the step as a CUDA graph (torch.cuda.make_graphed_callables, or torch.compile(mode="reduce-overhead"))'
@@ -139,12 +156,27 @@ def _doubtful(subject: Subject) -> Match:
     )
 
 
+def _stepless(subject: Subject) -> Match:
+    text = (
+        "no range marks a step, so set-up, warm-up and idle time between steps are in the figures"
+    )
+    return note(
+        RULE.id,
+        subject,
+        title="The GPU waits for the host, but no step is marked in this trace",
+        action="name the range that surrounds a step (--step-range), or call profiler.step()",
+        evidence=(Evidence(kind="cannot_judge", text=text, values={"needs": "step ranges"}),),
+    )
+
+
 RULE = Rule(
     id="launch-bound",
     title="The step waits for the host",
     explanation=(
-        "Each kernel costs the host a few microseconds of Python, dispatch and launch. Where kernels are"
-        " shorter than that, the GPU runs dry between them and faster kernels save nothing: fewer launches do."
+        "Each kernel costs the host a few microseconds of Python, dispatch and launch. Where "
+        "kernels are"
+        " shorter than that, the GPU runs dry between them and faster kernels save nothing: fewer "
+        "launches do."
         " A CUDA graph launches the whole step at once."
     ),
     bad="a decode step of 186 kernels, 0.5 ms of GPU work in 6.8 ms",

@@ -42,14 +42,19 @@ def find(subject: Subject) -> tuple[Match, ...]:
                 evidence=(
                     Evidence(
                         kind="time",
-                        text=f"{format_ns(total)} per step convert between NCHW and NHWC; no fusion removes them, a common layout does",
+                        text=(
+                            f"{format_ns(total)} per step convert between NCHW and NHWC; no fusion "
+                            "removes them, a common layout does"
+                        ),
                         values={"conversions": count, "kernel_saving_ns": total},
                     ),
                     host,
                 ),
                 members=members,
                 provenance=subject.provenance,
-                action="use channels_last for model and input: x.to(memory_format=torch.channels_last)",
+                action=(
+                    "use channels_last for model and input: x.to(memory_format=torch.channels_last)"
+                ),
             )
         ),
     )
@@ -60,7 +65,7 @@ def _conversions(subject: Subject) -> Iterator[tuple[str, int]]:
     trace = subject.trace
     assert trace is not None
     names, times = trace.kernels["name"], trace.kernels["duration_ns"].to_numpy()
-    layouts = [str(n) for n in names.cat.categories if classify(str(n)).role == "layout"]
+    layouts = [str(n) for n in names.cat.categories if _converts(str(n))]
     if not layouts:
         return
     inside = {row for facts in subject.graphs for rows in facts.kernels.values() for row in rows}
@@ -69,12 +74,20 @@ def _conversions(subject: Subject) -> Iterator[tuple[str, int]]:
             yield str(names.iat[row]), int(times[row])
 
 
+def _converts(name: str) -> bool:
+    """A conversion between image layouts; a transposition of a matrix is none."""
+    kernel = classify(name)
+    return kernel.role == "layout" and any("NCHW" in op for op in kernel.ops)
+
+
 RULE = Rule(
     id="layout-conversion",
     title="Layout conversions",
     explanation=(
-        "Tensor cores want images in channels-last order; given channels-first, cuDNN converts before and after"
-        " each convolution. Those kernels compute nothing. They vanish when the model keeps one layout."
+        "Tensor cores want images in channels-last order; given channels-first, cuDNN converts "
+        "before and after"
+        " each convolution. Those kernels compute nothing. They vanish when the model keeps one "
+        "layout."
     ),
     bad="nchwToNhwc, convolution, nhwcToNchw for every layer",
     good="model and input in channels_last: convolutions alone",

@@ -14,7 +14,7 @@ from analyzers.rules.base import (
     opportunity,
     plural,
 )
-from analyzers.rules.chains import single_reader
+from analyzers.rules.chains import single_reader, whole_ops
 from analyzers.rules.walk import calls, elements, operands
 from analyzers.subject import GraphFacts, Subject
 
@@ -56,8 +56,14 @@ def _match(subject: Subject, group: dict[str, list[Place]], places: list[Place],
         places,
         cost,
         title=f"{common} in separate ops, {plural(len(places), 'site')}",
-        action="fuse the norm with its neighbours (torch.compile, Apex or Liger kernels, or a generated one)",
-        dataflow=f"the neighbours read and write the tensor that the norm reads or writes anyway: {kinds}",
+        action=(
+            "fuse the norm with its neighbours (torch.compile, Apex or Liger kernels, or a "
+            "generated one)"
+        ),
+        dataflow=(
+            "the neighbours read and write the tensor that the norm reads or writes anyway: "
+            f"{kinds}"
+        ),
         values={name: len(held) for name, held in group.items()},
         key=common,
     )
@@ -86,8 +92,8 @@ def _with_neighbours(subject: Subject, facts: GraphFacts, norm: Node) -> tuple[s
         after.append(reader)
         reader = single_reader(facts, reader)
     # An activation is several nodes of one source op with two readers between them: take it whole.
-    whole = {norm.id, *(n.id for n in before), *(n.id for n in after)}
-    whole |= _source_op_readers(facts, norm, fits)
+    straight = {norm.id, *(n.id for n in before), *(n.id for n in after)}
+    whole = whole_ops(facts, straight | _source_op_readers(facts, norm, fits))
     names = [_word(n) for n in reversed(before)] + [_NAMES[call_of(norm)]]
     tail = [
         _word(facts.flow.nodes[n])
@@ -117,8 +123,10 @@ RULE = Rule(
     id="library-norm",
     title="A norm kernel with a residual, activation or cast beside it",
     explanation=(
-        "A library norm reads and writes its tensor once; a residual sum before it or an activation after it"
-        " does the same again. A kernel that adds, normalises and activates row by row needs one trip."
+        "A library norm reads and writes its tensor once; a residual sum before it or an "
+        "activation after it"
+        " does the same again. A kernel that adds, normalises and activates row by row needs one "
+        "trip."
     ),
     bad="add, layer_norm; group_norm, silu",
     good="one kernel for both; or a norm with nothing beside it",

@@ -62,7 +62,8 @@ def _match(subject: Subject, place: Place, nodes: list[Node]) -> Match | None:
             Evidence(
                 kind="traffic",
                 text=(
-                    f"{passes} reads and writes of all parameters or their state; one fused update needs"
+                    f"{passes} reads and writes of all parameters or their state; one fused update "
+                    "needs"
                     f" {_FUSED_PASSES if adaptive else _SGD_PASSES}"
                 ),
                 values={
@@ -72,7 +73,10 @@ def _match(subject: Subject, place: Place, nodes: list[Node]) -> Match | None:
             ),
             Evidence(
                 kind="time",
-                text=f"kernel time per step {format_ns(price.time_ns)} now; up to {format_fraction(1 - kept)} of it is traffic that goes",
+                text=(
+                    f"kernel time per step {format_ns(price.time_ns)} now; up to "
+                    f"{format_fraction(1 - kept)} of it is traffic that goes"
+                ),
                 values={"before_ns": price.time_ns, "kernel_saving_ns": saved},
             ),
             evidence,
@@ -83,11 +87,17 @@ def _match(subject: Subject, place: Place, nodes: list[Node]) -> Match | None:
         alternatives=(
             Alternative(
                 route="compile_region",
-                text="torch.compile of optimizer.step; keep a changing learning rate in a tensor, or every step recompiles",
+                text=(
+                    "torch.compile of optimizer.step; keep a changing learning rate in a tensor, "
+                    "or every step recompiles"
+                ),
             ),
             Alternative(
                 route="do_not_fuse",
-                text="fused kernels of PyTorch before 2.3 needed twice the registers and lost to these: compare time per parameter",
+                text=(
+                    "fused kernels of PyTorch before 2.3 needed twice the registers and lost to "
+                    "these: compare time per parameter"
+                ),
             ),
         ),
     )
@@ -104,11 +114,16 @@ RULE = Rule(
     id="optimizer-updates",
     title="Optimizer updates in several passes",
     explanation=(
-        "A foreach optimizer runs each arithmetic step of the update over all parameters before the next: Adam"
-        " reads and writes every state tensor several times. A fused update touches each once. Updates mutate in"
+        "A foreach optimizer runs each arithmetic step of the update over all parameters before "
+        "the next: Adam"
+        " reads and writes every state tensor several times. A fused update touches each once. "
+        "Updates mutate in"
         " place, so they are fused by the library, not by rewriting their order."
     ),
-    bad="_foreach_lerp_, _foreach_mul_, _foreach_addcmul_, _foreach_sqrt, _foreach_div_, _foreach_add_, _foreach_addcdiv_",
+    bad=(
+        "_foreach_lerp_, _foreach_mul_, _foreach_addcmul_, _foreach_sqrt, _foreach_div_, "
+        "_foreach_add_, _foreach_addcdiv_"
+    ),
     good="_fused_adamw_",
     find=find,
 )

@@ -54,7 +54,10 @@ def _match(
         cost,
         title=f"{kind} {shown} in {count} separate ops, {plural(len(places), 'site')}",
         action="compile the region (torch.compile) or use one generated kernel",
-        dataflow=f"{count} ops over the same elements, one after the other; one pass reads the inputs once",
+        dataflow=(
+            f"{count} ops over the same elements, one after the other; one pass reads the inputs "
+            "once"
+        ),
         key="|".join(signature),
     )
 
@@ -63,8 +66,10 @@ RULE = Rule(
     id="pointwise-chain",
     title="Pointwise ops and casts one after the other",
     explanation=(
-        "Pointwise ops compute almost nothing per byte: each costs a round trip of its whole tensor to memory."
-        " In one kernel the values between them stay in registers. Ops that a permutation, a cut or a library"
+        "Pointwise ops compute almost nothing per byte: each costs a round trip of its whole "
+        "tensor to memory."
+        " In one kernel the values between them stay in registers. Ops that a permutation, a cut "
+        "or a library"
         " call separates do not belong to one chain."
     ),
     bad="x.float() * scale + shift, then .half(): four kernels",

@@ -36,8 +36,14 @@ def find(subject: Subject) -> tuple[Match, ...]:
             places,
             cost,
             title=f"Rotary embedding written out, {plural(len(places), 'site')}{layers}",
-            action="rotate queries and keys in one kernel (a fused rotary embedding, or torch.compile of the function)",
-            dataflow="x·cos + rotate_half(x)·sin: a negation, a concatenation, two products and a sum over the same tensor",
+            action=(
+                "rotate queries and keys in one kernel (a fused rotary embedding, or torch.compile "
+                "of the function)"
+            ),
+            dataflow=(
+                "x·cos + rotate_half(x)·sin: a negation, a concatenation, two products and a sum "
+                "over the same tensor"
+            ),
             values={"pairs": pairs},
             alternatives=(
                 Alternative(
@@ -88,8 +94,10 @@ RULE = Rule(
     id="rotary-written-out",
     title="Rotary embedding in separate ops",
     explanation=(
-        "Rotating queries and keys as x·cos + cat(−x₂, x₁)·sin (J. Su et al., RoFormer, 2021) costs five kernels"
-        " a tensor, the concatenation included. Everything happens at the same element or its partner: one pass"
+        "Rotating queries and keys as x·cos + cat(−x₂, x₁)·sin (J. Su et al., RoFormer, 2021) "
+        "costs five kernels"
+        " a tensor, the concatenation included. Everything happens at the same element or its "
+        "partner: one pass"
         " suffices."
     ),
     bad="mul, neg, cat, mul, add for q and again for k in every layer",

@@ -106,7 +106,8 @@ def _inferred(subject: Subject, finding: Finding, places: Sequence[Place]) -> Ma
             members=members_of(places),
             provenance="inferred",
             action=(
-                f"compile the module (torch.compile) or use a fused kernel; `fusion-advisor profile` of the model"
+                "compile the module (torch.compile) or use a fused kernel; `fusion-advisor "
+                "profile` of the model"
                 f" generates and proves one ({format_ns(cost.time_ns)} of kernels now)"
             ),
             alternatives=tuple(ways),
@@ -121,11 +122,17 @@ RULE = Rule(
     id="row-program",
     title="A norm, softmax or other row computation in pieces",
     explanation=(
-        "Ops that share rows and reduce only along them (a norm with its casts, residual and weight; a softmax"
-        " with scale and mask; their gradients) can hold a row in registers from its first read to its last"
-        " write. In pieces, each op makes a round trip to memory. Found by dataflow alone: names play no part."
+        "Ops that share rows and reduce only along them (a norm with its casts, residual and "
+        "weight; a softmax"
+        " with scale and mask; their gradients) can hold a row in registers from its first read to "
+        "its last"
+        " write. In pieces, each op makes a round trip to memory. Found by dataflow alone: names "
+        "play no part."
     ),
-    bad="to(float32), pow(2), mean, add, rsqrt, mul, to(bfloat16), mul: eight kernels for one RMSNorm",
+    bad=(
+        "to(float32), pow(2), mean, add, rsqrt, mul, to(bfloat16), mul: eight kernels for one "
+        "RMSNorm"
+    ),
     good="one kernel that reads the row once and writes it once",
     find=find,
 )

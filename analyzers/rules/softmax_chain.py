@@ -39,9 +39,16 @@ def find(subject: Subject) -> tuple[Match, ...]:
             subject,
             places,
             cost,
-            title=f"Softmax with its neighbours in {most} separate ops, {plural(len(places), 'site')}",
-            action="fuse scaling, mask, casts and softmax into one row kernel (torch.compile, or a generated one)",
-            dataflow="each op reads and writes the whole matrix; one pass over the rows needs neither",
+            title=(
+                f"Softmax with its neighbours in {most} separate ops, {plural(len(places), 'site')}"
+            ),
+            action=(
+                "fuse scaling, mask, casts and softmax into one row kernel (torch.compile, or a "
+                "generated one)"
+            ),
+            dataflow=(
+                "each op reads and writes the whole matrix; one pass over the rows needs neither"
+            ),
         ),
     )
 
@@ -66,8 +73,10 @@ RULE = Rule(
     id="softmax-chain",
     title="Softmax with scaling, mask or casts beside it",
     explanation=(
-        "A library softmax reads its matrix once and writes it once; so does every pointwise op before and"
-        " after it. One kernel that holds a row in registers does all of it in one pass. A softmax by itself is"
+        "A library softmax reads its matrix once and writes it once; so does every pointwise op "
+        "before and"
+        " after it. One kernel that holds a row in registers does all of it in one pass. A softmax "
+        "by itself is"
         " already one kernel and stays."
     ),
     bad="mul, add, cast to float32, softmax, cast back: ten passes",

@@ -44,7 +44,10 @@ def find(subject: Subject) -> tuple[Match, ...]:
                     ),
                 ),
                 provenance=subject.provenance,
-                action=f"look at what rank {late.rank} does before it enters the collectives: more data, a slower host, other work",
+                action=(
+                    f"look at what rank {late.rank} does before it enters the collectives: more "
+                    "data, a slower host, other work"
+                ),
             )
         ),
     )
@@ -54,8 +57,10 @@ RULE = Rule(
     id="straggler-rank",
     title="A rank that the others wait for",
     explanation=(
-        "A collective ends when the last rank has joined, so ranks that come early spend the difference inside"
-        " it. The straggler is the rank with the least time in collectives, not the one with the most."
+        "A collective ends when the last rank has joined, so ranks that come early spend the "
+        "difference inside"
+        " it. The straggler is the rank with the least time in collectives, not the one with the "
+        "most."
     ),
     bad="5.8 ms and 11.3 ms in collectives on two ranks, 1.7 ms on the third: the third is late",
     good="about the same time in collectives everywhere",
