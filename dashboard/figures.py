@@ -116,7 +116,7 @@ def kernel_timing(timing: KernelTiming) -> go.Figure:
     named = (
         ("copy of the same bytes", timing.copy, GREY),
         ("Inductor", timing.inductor, ORANGE),
-        ("eager", timing.eager, ORANGE),
+        ("op by op", timing.eager, ORANGE),
         ("generated kernel", timing.kernel, GREEN),
     )
     known = [(name, value, color) for name, value, color in named if value is not None]

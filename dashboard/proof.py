@@ -261,7 +261,7 @@ def _timings(verdict: PlanVerdict) -> Component:
         "Configuration",
         "Bytes",
         "Kernel",
-        "Eager",
+        "Op by op",
         "Inductor",
         "Of copy bandwidth",
         "Host launch",

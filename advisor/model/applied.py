@@ -88,9 +88,9 @@ class KernelResources(Record, frozen=True, kw_only=True):
 class KernelTiming(Record, frozen=True, kw_only=True):
     """The kernel alone, against the same region run otherwise; external bytes count once.
 
-    `eager` is the plan's ops one by one in PyTorch: what eager runs where it has no fused kernel of its
-    own. `copy_bandwidth_fraction` is against a copy of the same bytes, `peak_…` against a large one; all
-    but `kernel_warm` start with cold caches.
+    `eager` is the plan's ops one by one in PyTorch: what eager runs where it has no fused kernel of
+    its own. `copy_bandwidth_fraction` is against a copy of the same bytes, `peak_…` against a large
+    one; all but `kernel_warm` start with cold caches.
     """
 
     shape: str

@@ -108,7 +108,7 @@ def _judged(item: Candidate, best: Trial, result: SetVerdict) -> tuple[Verdict, 
 
 
 def _like_for_like(item: Candidate, best: Trial, mode: str) -> Comparison | None:
-    """What was predicted, measured: eager's own kernels or, compiled, the step, without and with it."""
+    """What was predicted, measured: eager's kernels or, compiled, the step without and with it."""
     if mode != "eager":
         return best.comparison if len(best.plan_ids) == 1 else None
     prediction = item.plan.prediction
