@@ -88,9 +88,7 @@ class Variant:
 class Family:
     """The places of one finding, its plans and variants; `misses` say what stays out."""
 
-    def __init__(
-        self, places: Sequence[Place], situation: Situation, misses: Misses
-    ) -> None:
+    def __init__(self, places: Sequence[Place], situation: Situation, misses: Misses) -> None:
         self.places, self.situation, self.misses = places, situation, misses
         self.phase = places[0].facts.phase
         wholes = self._plans(place.whole for place in places)
@@ -286,13 +284,13 @@ class Family:
 
 def _most_sites(wholes: Sequence[FusionPlan], core: FusionPlan) -> int:
     """The most sites that one of the longer programs has among this core's places."""
-    nodes = {name for site in core.sites for name in site.nodes}
-    counts = [
-        len(whole.sites)
-        for whole in wholes
-        if any(nodes.intersection(site.nodes) for site in whole.sites)
-    ]
-    return max(counts, default=0)
+    nodes = _graph_nodes(core)
+    return max((len(whole.sites) for whole in wholes if nodes & _graph_nodes(whole)), default=0)
+
+
+def _graph_nodes(plan: FusionPlan) -> set[tuple[str, str]]:
+    """The nodes of all sites; their names repeat from graph to graph."""
+    return {(site.graph, name) for site in plan.sites for name in site.nodes}
 
 
 def _members(claims: Sequence[Claim], claimed: Sequence[Claimed]) -> tuple[Member, ...]:

@@ -21,6 +21,8 @@ from analyzers.dataflow import Dataflow
 
 # float64 runs at 1/2 to 1/64 of the float32 rate and is refused by code generation.
 KERNEL_DTYPES = tuple(name for name in DTYPES if name != "float64")
+# A row must fit in registers: from 32 Ki columns on, compile-only shows spills on every table GPU.
+MAX_REGISTER_COLUMNS = 32_768
 AxisRun = tuple[int, ...]
 Placement = tuple[AxisRun, ...]
 
@@ -78,6 +80,8 @@ class _Solver:
         self.column_size = product(operand.shape[rank - len(reduced) :])
         if self.column_size.is_one:
             raise IllegalFusionError("the reduction is over a single element")
+        if (width := flow.hint(self.column_size)) > MAX_REGISTER_COLUMNS:
+            raise IllegalFusionError(f"a row of {width:,} columns does not fit in registers")
         self.device = operand.device
         self.axes = self._refine()
         self.row_axes = self._split_rows()
@@ -346,6 +350,7 @@ class _Solver:
             stride = parse(meta.strides[dim])
             if stride.coefficient == 0:
                 continue
+            self.flow.hint(stride)  # a site is described in numbers
             for axis in reversed(run):
                 strides[axis] = stride
                 stride = stride.times(self.axes[axis])

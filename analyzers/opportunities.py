@@ -57,7 +57,7 @@ class Advice:
 def advise(graphs: Sequence[PricedGraph], situation: Situation) -> Advice:
     """All row-program findings of a step, best first."""
     places: list[Place] = []
-    misses: dict[str, list[str]] = {}
+    misses: dict[tuple[str, str], list[str]] = {}
     for item in graphs:
         flow, found = dataflow(item.graph), find_row_programs(item.graph)
         facts = GraphFacts(flow, item.prices or price_list(()), item.graph.phase)
@@ -119,9 +119,10 @@ def _overlapping(places: Sequence[Place]) -> list[list[Place]]:
 
 
 def _collect_reasons(
-    flow: Dataflow, found: Iterable[NearMiss], reasons: dict[str, list[str]]
+    flow: Dataflow, found: Iterable[NearMiss], reasons: dict[tuple[str, str], list[str]]
 ) -> None:
     for miss in found:
         node = flow.nodes[miss.node]
         if node.args and miss.node != miss.seed:
-            reasons.setdefault(miss.seed, []).append(f"{node.label or node.target}: {miss.reason}")
+            text = f"{node.label or node.target}: {miss.reason}"
+            reasons.setdefault((flow.graph.id, miss.seed), []).append(text)

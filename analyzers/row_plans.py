@@ -24,12 +24,15 @@ from advisor.model.plan import (
 )
 from advisor.model.sizes import ONE, Size
 from analyzers.dataflow import Dataflow
-from analyzers.iteration_space import BoundInput, IterationSpace, mergeable
+from analyzers.iteration_space import (
+    MAX_REGISTER_COLUMNS,
+    BoundInput,
+    IterationSpace,
+    mergeable,
+)
 from analyzers.row_programs import Group
 
 RULE = "row_program"
-# A row must fit in registers: from 32 Ki columns on, compile-only shows spills on every table GPU.
-MAX_REGISTER_COLUMNS = 32_768
 
 
 @dataclass(frozen=True)

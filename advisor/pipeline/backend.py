@@ -27,7 +27,8 @@ from advisor.model.graph import Graph
 from advisor.model.launch import LaunchConfig
 from advisor.store import RunDirectory
 from analyzers.dataflow import dataflow
-from analyzers.row_plans import MAX_REGISTER_COLUMNS, Program, canonical_program
+from analyzers.iteration_space import MAX_REGISTER_COLUMNS
+from analyzers.row_plans import Program, canonical_program
 from analyzers.row_programs import find_row_programs
 from collectors.live.capture import HookPass, backend_with
 from collectors.live.fx_graph import lower

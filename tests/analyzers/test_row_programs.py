@@ -366,6 +366,21 @@ def a_single_row() -> Planted:
     return planted(s.build(out), **{"%amax1": "single row"})
 
 
+def a_row_that_does_not_fit_in_registers() -> Planted:
+    s = Sketch()
+    out = s.softmax(s.input(64, 131_072))
+    return planted(s.build(out), **{"%amax1": "131,072 columns does not fit in registers"})
+
+
+def an_unknown_stride() -> Planted:
+    s = Sketch(s0=4)
+    x = s.input("s0", 32)
+    row = s.mean(x)
+    out = s.op("exp", row)
+    padded = s.op("mul", s.input("s0", 32, strides=("u0", 1)), out)
+    return planted(s.build(padded), (row, out), **{padded: "size u0 is unknown"})
+
+
 def a_total_over_everything() -> Planted:
     s = Sketch()
     x = s.input(64, 32)
@@ -488,6 +503,8 @@ STAYS_OUT: tuple[Callable[[], Planted], ...] = (
     a_copy_to_the_cpu,
     an_operand_on_the_cpu,
     a_single_row,
+    a_row_that_does_not_fit_in_registers,
+    an_unknown_stride,
     a_total_over_everything,
     rows_of_one_element,
     a_row_value_written_at_full_size,
