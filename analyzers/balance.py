@@ -54,6 +54,5 @@ class Balance:
             return f"the GPU is busy for {format_fraction(share)} of the clean step"
         return (
             f"upper bound from a bare trace: the GPU is busy for {format_fraction(share)} of the "
-            "profiled"
-            f" step, and profiling stretches the host's part up to {STRETCH} times"
+            f"profiled step, and profiling stretches the host's part up to {STRETCH} times"
         )

@@ -22,7 +22,13 @@ from analyzers.activities import NONE, activities, step_of
 from analyzers.inferred_builder import InferredBuilder
 from analyzers.inferred_ops import translate, writes_elsewhere
 from analyzers.kernel_roles import classify
-from analyzers.library_ops import attributes_of, is_library_call, operands_of, output_of
+from analyzers.library_ops import (
+    attributes_of,
+    is_library_call,
+    left_operand,
+    operands_of,
+    output_of,
+)
 from analyzers.pricing import PriceList, Unit, price_list
 from analyzers.recorded_ops import RecordedOp, recorded_op
 
@@ -33,6 +39,17 @@ if TYPE_CHECKING:
 COMPILED = ("Torch-Compiled Region", "CompiledFunction", "triton_")
 # A step longer than this is analysed in its first part only: graphs are searched in Python.
 MOST_KERNELS = 20_000
+# What was guessed or left out, by the code of its warning.
+GUESSES = {
+    "inferred-binding": "operands that fit several earlier values; the rules chose one",
+    "inferred-origin": "operands that fit no earlier value; taken as inputs of the step",
+    "inferred-view": "views recovered from equal numbers of elements",
+    "inferred-shape": "outputs of unknown ops taken to have their first operand's shape",
+    "inferred-opaque": (
+        "launches of which no operands are known (replays, compiled regions, no shapes recorded)"
+    ),
+    "inferred-cut": f"kernels beyond the first {MOST_KERNELS} of the step left out of the graph",
+}
 
 
 @dataclass(frozen=True)
@@ -62,7 +79,7 @@ class _Source:
 
 
 def infer_graph(trace: Trace, steps: pd.DataFrame) -> InferredGraph:
-    """The graph of the last step that launched kernels, or of the whole trace if it has no steps."""
+    """The graph of the last step that launched kernels; without steps, of the whole trace."""
     rows, step = _window(trace, steps)
     cut = max(len(rows) - MOST_KERNELS, 0)
     rows = rows[:MOST_KERNELS]
@@ -102,18 +119,22 @@ def infer_graph(trace: Trace, steps: pd.DataFrame) -> InferredGraph:
 
 def _warnings(builder: InferredBuilder, untold: int, cut: int) -> tuple[Warning_, ...]:
     pool = builder.pool
-    counted = (
-        ("inferred-binding", "operands that fit several earlier values; the rules chose one", pool.ambiguous),
-        ("inferred-origin", "operands that fit no earlier value; taken as inputs of the step", pool.unknown),
-        ("inferred-view", "views recovered from equal numbers of elements", builder.views),
-        ("inferred-shape", "outputs of unknown ops taken to have their first operand's shape", builder.guessed_outputs),
-        ("inferred-opaque", "launches of which no operands are known (replays, compiled regions, no shapes recorded)", untold),
-        ("inferred-cut", f"kernels beyond the first {MOST_KERNELS} of the step were left out of the graph", cut),
-    )  # fmt: skip
-    return tuple(Warning_(code=c, message=m, count=n) for c, m, n in counted if n)
+    counts = {
+        "inferred-binding": pool.ambiguous,
+        "inferred-origin": pool.unknown,
+        "inferred-view": builder.views,
+        "inferred-shape": builder.guessed_outputs,
+        "inferred-opaque": untold,
+        "inferred-cut": cut,
+    }
+    return tuple(
+        Warning_(code=code, message=GUESSES[code], count=count)
+        for code, count in counts.items()
+        if count
+    )
 
 
-# --- which kernels, by which op --------------------------------------------------------------------
+# --- which kernels, by which op -------------------------------------------------------------------
 
 
 def _window(trace: Trace, steps: pd.DataFrame) -> tuple[NDArray[Any], int | None]:
@@ -130,7 +151,7 @@ def _window(trace: Trace, steps: pd.DataFrame) -> tuple[NDArray[Any], int | None
 
 
 def _sources(trace: Trace, rows: NDArray[Any]) -> list[_Source]:
-    """The launching ops in order of their first launch; a kernel in a launching op's child is the op's."""
+    """The launching ops by first launch; a kernel in a launching op's child is the op's."""
     kernels = trace.kernels
     ops = kernels["op"].to_numpy(dtype=np.int64, na_value=NONE)[rows]
     launch = kernels["launch"].to_numpy(dtype=np.int64, na_value=NONE)[rows]
@@ -201,7 +222,7 @@ def _host_times(trace: Trace, sources: list[_Source]) -> dict[int, int]:
     return found
 
 
-# --- from recorded op to nodes ---------------------------------------------------------------------
+# --- from recorded op to nodes --------------------------------------------------------------------
 
 
 def _recorded(trace: Trace, sources: list[_Source]) -> Iterator[RecordedOp | None]:
@@ -252,7 +273,8 @@ def _translate(
     if value is None:
         meta, certain = output_of(recorded)
         builder.guessed_outputs += not certain
-        value = builder.opaque(meta, operands_of(recorded), attributes_of(recorded))
+        left = left_operand(recorded)
+        value = builder.opaque(meta, operands_of(recorded), attributes_of(recorded), left)
         if meta is not None:
             builder.publish(value)
     elif writes_elsewhere(recorded):
@@ -260,7 +282,10 @@ def _translate(
     else:
         builder.publish(value)
     communicates = classify(name).role == "communication"
-    builder.end(library_call=communicates or is_library_call(recorded.name))
+    builder.end(
+        library_call=communicates or is_library_call(recorded.name),
+        product=left_operand(recorded) is not None,
+    )
 
 
 def _kernel_name(trace: Trace, source: _Source) -> str:

@@ -1,4 +1,4 @@
-"""A graph under construction from recorded ops: nodes, the views between them, and guesses counted."""
+"""A graph under construction from recorded ops: nodes, views between them, guesses counted."""
 
 from __future__ import annotations
 
@@ -53,20 +53,23 @@ class InferredBuilder:
     _taken: set[str] = field(default_factory=set)
     _read: list[str] = field(default_factory=list)
     _metas: dict[str, TensorMeta] = field(default_factory=dict)
+    _left: tuple[Operand, str] | None = None
 
     def begin(self, op: RecordedOp, origin: str) -> None:
         """Start translating an op; its nodes share `origin`."""
         self._op, self._origin = op, origin
         self._taken, self._read = set(), []
 
-    def end(self, library_call: bool) -> None:
+    def end(self, *, library_call: bool, product: bool = False) -> None:
         """The op is done: its reads count from now on."""
+        if not product:
+            self._left = None
         for name in self._read:
             self.pool.read(name)
         self.pool.tick(library_call)
 
     def rollback(self, mark: int) -> None:
-        """Forget the nodes made since `mark` (a length of `nodes`): the op turned out to be opaque."""
+        """Forget the nodes since `mark` (a length of `nodes`): the op turned out to be opaque."""
         dropped = {node.id for node in self.nodes[mark:]}
         del self.nodes[mark:]
         self.inputs = [name for name in self.inputs if name not in dropped]
@@ -91,6 +94,12 @@ class InferredBuilder:
             return found.name
         self.views += 1
         return self._view(found.name, found.meta, item)
+
+    def _shared(self, item: Operand, left: Operand | None) -> str:
+        if item is left and self._left is not None and self._left[0] == left:
+            self._read.append(self._left[1])
+            return self._left[1]
+        return self.operand(item)
 
     def scalar(self, position: int) -> Arg:
         """A scalar argument as a literal, or as an input where its value was not recorded."""
@@ -121,7 +130,7 @@ class InferredBuilder:
         return self._append("expand", (node.value(),), wide, {}, alias=node.value()).value()
 
     def _view(self, value: str, stored: TensorMeta, item: Operand) -> str:
-        """`value` as it is read: reshaped or repeated where the order stays, else an opaque view."""
+        """`value` as it is read: reshaped or repeated if the order stays, else an opaque view."""
         strides = item.strides if item.strides is not None else row_major(item.shape)
         dense = item.dense_shape()
         meta = TensorMeta(dtype=stored.dtype, shape=dense, strides=strides)
@@ -154,8 +163,8 @@ class InferredBuilder:
         return self.emit(op, args, self.result(metas, dtype))
 
     def result(self, metas: list[TensorMeta], dtype: str | None = None) -> TensorMeta:
-        """Broadcast shape, promoted dtype, and strides in the order of the first full-size operand."""
-        shape = _broadcast([m.shape for m in metas])  # type: ignore[misc]
+        """Broadcast shape, promoted dtype, strides in the order of the first full-size operand."""
+        shape = _broadcast([m.shape for m in metas])
         leader = next((m for m in metas if m.shape == shape), None)
         return TensorMeta(
             dtype=dtype or _promote(metas),
@@ -168,9 +177,16 @@ class InferredBuilder:
         meta: TensorMeta | None,
         reads: tuple[Operand, ...],
         attributes: dict[str, AttributeValue],
+        left: Operand | None = None,
     ) -> str:
-        """A library call or anything else that is not in the table."""
-        args = tuple(self.operand(item) for item in reads if item.shape)
+        """A library call or anything else that is not in the table.
+
+        `left` is the left operand of a matrix product. The product straight before it with an equal
+        one reads the same value: two products in a row with nothing between would be one.
+        """
+        args = tuple(self._shared(item, left) for item in reads if item.shape)
+        if left is not None:
+            self._left = (left, args[[item for item in reads if item.shape].index(left)])
         metas = () if meta is None else (meta,)
         if meta is not None and args and not reads[0].dtype:
             # Lists of tensors are recorded without dtypes: it is that of what they were bound to.
@@ -196,7 +212,7 @@ class InferredBuilder:
         self.pool.add(value, self._metas[value])
 
     def store(self, value: str) -> None:
-        """The result went into a buffer of the caller: it leaves the step, nobody reads it as it is."""
+        """The result went into a buffer of the caller: it leaves the step, unread as it is."""
         self.stored.append(value)
 
     def overwrite(self) -> None:
@@ -236,14 +252,16 @@ def _target(name: str) -> str:
     return name.replace("::", ".")
 
 
-def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
-    rank = max((len(shape) for shape in shapes), default=0)
-    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+def _broadcast(shapes: list[tuple[Dim, ...]]) -> tuple[int, ...]:
+    """PyTorch's broadcast shape; recorded sizes are all numbers."""
+    known = [tuple(int(size) for size in shape) for shape in shapes]
+    rank = max((len(shape) for shape in known), default=0)
+    padded = [(1,) * (rank - len(shape)) + shape for shape in known]
     return tuple(max(sizes) if 0 not in sizes else 0 for sizes in zip(*padded, strict=True))
 
 
 def _promote(metas: list[TensorMeta]) -> str:
-    """PyTorch's type promotion, as far as the table needs it: tensors with axes outrank those without."""
+    """PyTorch's type promotion as the table needs it: tensors with axes outrank those without."""
     ranked = [m for m in metas if m.shape] or metas
     names = {m.dtype for m in ranked}
     if {"float16", "bfloat16"} <= names:

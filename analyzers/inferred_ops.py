@@ -45,7 +45,7 @@ def _binary(b: InferredBuilder, op: RecordedOp) -> str | None:
 
 
 def _divide(b: InferredBuilder, op: RecordedOp) -> str | None:
-    if not _has_axes(op, 2) or len(op.arguments) > 2:
+    if not _has_axes(op, 2) or (len(op.arguments) > 2 and op.tensor(2) is None):
         return None
     left, right = b.either(0), b.either(1)
     item = next(t for t in op.tensors if t.shape)
@@ -247,6 +247,13 @@ HANDLERS: dict[str, Handler] = {
     "aten::threshold_backward": _threshold_backward,
     "aten::addcmul": _addcmul,
 }
+
+
+def writes_elsewhere(op: RecordedOp) -> bool:
+    """Whether this is an `out=` variant: the tensor after the operands is the caller's buffer."""
+    name = _plain(op.name)
+    arity = 1 if name in _UNARY else 2 if name in (*_BINARY, *_COMPARISONS, "div") else 0
+    return bool(arity) and op.tensor(arity) is not None
 
 
 def translate(b: InferredBuilder, op: RecordedOp) -> str | None:

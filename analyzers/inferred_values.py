@@ -5,7 +5,8 @@ n elements can only hold a value of n elements and the same dtype; a strided par
 as large as its slowest axis. Among the values that fit, the choice is:
 
 1. not one that another operand of the same op reads already, and none that was overwritten;
-2. one laid out exactly as read before one that a view would have to reshape;
+2. one laid out exactly as read (strides of axes of size 1 included) before one that a view would
+   have to reshape;
 3. one that nobody has read yet before one already read;
 4. the latest.
 
@@ -41,7 +42,7 @@ class Value:
 
 @dataclass
 class ValuePool:
-    """All values so far, by dtype and number of elements; `ambiguous` counts choices among several."""
+    """All values so far by dtype and number of elements; `ambiguous` counts choices of several."""
 
     time: int = 0
     era: int = 0
@@ -62,7 +63,7 @@ class ValuePool:
         self._by_name[name] = value
 
     def finish(self, name: str) -> None:
-        """Nobody will read this value again: it was overwritten, or it is a square that was reduced."""
+        """Nobody reads this value again: it was overwritten, or is a square that was reduced."""
         if name in self._by_name:
             self._by_name[name].finished = True
 
@@ -86,7 +87,7 @@ class ValuePool:
         if not open_:
             self.unknown += 1
             return None
-        chosen = max(open_, key=lambda v: (same_layout(v.meta, operand), v.reads == 0, v.made_at))
+        chosen = max(open_, key=lambda v: (*_likeness(v.meta, operand), v.reads == 0, v.made_at))
         self.ambiguous += len(open_) > 1
         return chosen
 
@@ -115,6 +116,12 @@ def same_layout(meta: TensorMeta, operand: Operand) -> bool:
         return True
     rows = zip(meta.shape, meta.strides, operand.strides, strict=True)
     return all(size == 1 or mine == theirs for size, mine, theirs in rows)
+
+
+def _likeness(meta: TensorMeta, operand: Operand) -> tuple[bool, bool]:
+    """(read as it lies, with equal strides even where they do not matter)."""
+    alike = same_layout(meta, operand)
+    return alike, alike and meta.strides == operand.strides
 
 
 def row_major(shape: tuple[Dim, ...]) -> tuple[int, ...]:

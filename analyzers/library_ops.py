@@ -40,12 +40,19 @@ LIBRARY_NORMS = frozenset(
 )
 ATTENTIONS = frozenset(
     {
-        "_flash_attention_forward", "_efficient_attention_forward", "_cudnn_attention_forward",
-        "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_cudnn_attention", "scaled_dot_product_attention", "_flash_attention_backward",
-        "_efficient_attention_backward", "flex_attention", "_scaled_dot_product_attention_math",
+        "_flash_attention_forward",
+        "_efficient_attention_forward",
+        "_cudnn_attention_forward",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+        "scaled_dot_product_attention",
+        "_flash_attention_backward",
+        "_efficient_attention_backward",
+        "flex_attention",
+        "_scaled_dot_product_attention_math",
     }
-)  # fmt: skip
+)
 SOFTMAXES = frozenset({"_softmax", "softmax"})
 DROPOUTS = frozenset({"native_dropout", "_fused_dropout", "dropout"})
 VIEWS = frozenset(
@@ -79,7 +86,7 @@ def call_of(node: Node) -> str:
 
 
 def is_library_call(name: str) -> bool:
-    """A GEMM, convolution or attention, by its recorded name (`aten::bmm`): nothing fuses across it."""
+    """A GEMM, convolution or attention by recorded name (`aten::bmm`): nothing fuses across it."""
     bare = name.rpartition("::")[2]
     return bare in GEMMS or bare in CONVOLUTIONS or bare in ATTENTIONS or "convolution" in bare
 
@@ -95,6 +102,12 @@ def attributes_of(op: RecordedOp) -> dict[str, AttributeValue]:
     return {}
 
 
+def left_operand(op: RecordedOp) -> Operand | None:
+    """The left operand of a matrix product (mm, addmm, linear), None for any other op."""
+    position = {"mm": 0, "linear": 0, "addmm": 1}.get(op.name.rpartition("::")[2])
+    return None if position is None else op.tensor(position)
+
+
 def operands_of(op: RecordedOp) -> tuple[Operand, ...]:
     """The tensors an opaque op reads: a copy and a fill do not read what they write."""
     bare = op.name.rpartition("::")[2]
@@ -104,7 +117,7 @@ def operands_of(op: RecordedOp) -> tuple[Operand, ...]:
 
 
 def output_of(op: RecordedOp) -> tuple[TensorMeta | None, bool]:
-    """(the first output of an opaque op, whether its shape is certain); None if it has no tensors."""
+    """(the first output of an opaque op, is its shape certain?); None if it has no tensors."""
     bare = op.name.rpartition("::")[2]
     items = [t for t in op.tensors if t.shape]
     if not items:

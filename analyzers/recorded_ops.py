@@ -1,4 +1,4 @@
-"""One operator as a profiler wrote it down: tensors with shape, dtype and strides, scalars with values."""
+"""One operator as a profiler wrote it down: tensors with shape, dtype, strides; scalars."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from advisor.model.base import Location
 
+UNKNOWN_PLACE = Location()
 DTYPES = {
     "float": "float32",
     "double": "float64",
@@ -49,7 +50,7 @@ class Operand:
         return tuple(1 if stride == 0 else size for size, stride in pairs)
 
     def extent(self) -> int:
-        """The elements of the smallest tensor that this one is a part of: its slowest axis in full."""
+        """The elements of the smallest tensor that this one is a part of, its slowest axis full."""
         if self.strides is None:
             return self.elements
         pairs = zip(self.shape, self.strides, strict=True)
@@ -58,11 +59,11 @@ class Operand:
 
 @dataclass(frozen=True)
 class RecordedOp:
-    """Arguments by position: a tensor, a list of tensors, or the text of a scalar ("" if unknown)."""
+    """Arguments by position: a tensor, a list of them, or the text of a scalar ("" if unknown)."""
 
     name: str
     arguments: tuple[Operand | tuple[Operand, ...] | str, ...]
-    location: Location = Location()
+    location: Location = UNKNOWN_PLACE
 
     @property
     def tensors(self) -> tuple[Operand, ...]:

@@ -1,4 +1,4 @@
-"""What a rule looks at: graphs with dataflow and prices, the step's metrics, the trace, the ranks."""
+"""What a rule looks at: graphs with dataflow and prices, metrics, the trace, the ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NodeKey = tuple[str, str]
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """One graph: dataflow, present prices; for inferred graphs also host time and kernels by node."""
+    """One graph: dataflow, present prices; inferred ones also host time and kernels by node."""
 
     graph: Graph
     flow: Dataflow
@@ -62,7 +62,7 @@ class Subject:
     claimed: frozenset[NodeKey] = frozenset()
 
     def metric(self, name: str) -> float | None:
-        """The per-step value of a metric (`starved_ns`), else that of the whole trace; None if unknown."""
+        """A metric (`starved_ns`) per step, else of the whole trace; None if unknown."""
         base = name.removesuffix("_ns")
         stepped = f"{base}_per_step_ns" if name.endswith("_ns") else f"{name}_per_step"
         for candidate in (stepped, name):

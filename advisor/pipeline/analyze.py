@@ -70,11 +70,11 @@ def analyze(
     return report
 
 
-# --- ranks -----------------------------------------------------------------------------------------
+# --- ranks ----------------------------------------------------------------------------------------
 
 
 def _ranks(files: Sequence[Path], traces: Sequence[Trace], prefix: str) -> tuple[RankFacts, ...]:
-    found = []
+    found: list[RankFacts] = []
     for path, trace in zip(files, traces, strict=True):
         if len(traces) > 1 and any(rank.rank == trace.info.rank for rank in found):
             raise UsageError(
@@ -95,7 +95,7 @@ def _ranks(files: Sequence[Path], traces: Sequence[Trace], prefix: str) -> tuple
 
 
 def _lead(ranks: Sequence[RankFacts]) -> int:
-    """The rank to look at: the one with the least time in collectives, which the others wait for."""
+    """The rank to look at: the one with least time in collectives, which the others wait for."""
     return min(range(len(ranks)), key=lambda index: ranks[index].comm_ns)
 
 
@@ -116,7 +116,7 @@ def _job_warnings(ranks: Sequence[RankFacts], trace: Trace) -> tuple[Warning_, .
     return (Warning_(code="ranks-missing", message=text, count=missing),)
 
 
-# --- the subject -----------------------------------------------------------------------------------
+# --- the subject ----------------------------------------------------------------------------------
 
 
 def _subject(
@@ -174,7 +174,7 @@ def _gpu_warnings(gpu: Gpu | None) -> tuple[Warning_, ...]:
     return (Warning_(code="gpu-unknown", message=text),)
 
 
-# --- the report ------------------------------------------------------------------------------------
+# --- the report -----------------------------------------------------------------------------------
 
 
 def _source(path: Path) -> Source:
@@ -219,7 +219,7 @@ def _hardware(trace: Trace, gpu: Gpu | None) -> Hardware:
 
 
 def _recommended(findings: Sequence[Finding], balance: Balance | None) -> Recommended:
-    """Priced opportunities by saving; together they cannot save more than the step's idle and busy time.
+    """Priced opportunities by saving; together they save no more than the step's whole time.
 
     Findings are not additive: what fusing saves on the host, a CUDA graph saves as well.
     """

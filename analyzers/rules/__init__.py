@@ -6,6 +6,9 @@ bare trace.
 
 from __future__ import annotations
 
+import msgspec
+
+from advisor.model.findings import Evidence
 from analyzers.rules import (
     already,
     attention,
@@ -52,6 +55,21 @@ def find_all(subject: Subject) -> tuple[Match, ...]:
     found: list[Match] = []
     for rule in RULES:
         for match in rule.find(subject):
-            found.append(match)
+            found.append(_settled(match))
             subject = subject.without(match.nodes)
     return tuple(found)
+
+
+def _settled(match: Match) -> Match:
+    """An opportunity that saves nothing on the critical path is a note."""
+    saving = match.finding.exposed_saving_ns
+    if match.finding.kind != "opportunity" or saving is None or saving.high > 0:
+        return match
+    hidden = Evidence(
+        kind="host",
+        text="hidden: the host is the bottleneck, so less work for the GPU saves nothing by itself",
+    )
+    finding = msgspec.structs.replace(
+        match.finding, kind="note", evidence=(*match.finding.evidence, hidden)
+    )
+    return Match(finding, match.nodes)

@@ -34,9 +34,8 @@ def _graphed(subject: Subject) -> tuple[Match, ...]:
     share = attributed.value if attributed is not None else None
     text = (
         f"{inside} of {len(trace.kernels)} kernels come from {launches} graph launches; their ops "
-        "are unknown"
-        f" ({format_fraction(share)} of kernel time leads to an operator), so they are told by "
-        "name only"
+        f"are unknown ({format_fraction(share)} of kernel time leads to an operator), so they are "
+        "told by name only"
     )
     return (
         note(
@@ -100,9 +99,8 @@ RULE = Rule(
     title="Already graphed, already fused",
     explanation=(
         "Kernels inside a graph replay or a compiled region were put together by somebody who knew "
-        "the program."
-        " A trace no longer shows their ops, so nothing is guessed about them and nothing is "
-        "proposed."
+        "the program. A trace no longer shows their ops, so nothing is guessed about them and "
+        "nothing is proposed."
     ),
     bad="advising to fuse the two norms of a block that Inductor compiled",
     good="saying that it is compiled",

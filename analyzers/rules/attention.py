@@ -42,8 +42,7 @@ def find(subject: Subject) -> tuple[Match, ...]:
     title = f"Attention written out, {plural(count, 'site')}"
     text = (
         f"{plural(count, 'softmax')} between two matrix products: the score matrix is written and "
-        "read"
-        " by every op in between; fused attention never stores it"
+        "read by every op in between; fused attention never stores it"
     ).replace("softmaxs", "softmaxes")
     return (
         opportunity(
@@ -78,7 +77,7 @@ def find(subject: Subject) -> tuple[Match, ...]:
 
 
 def _block(facts: GraphFacts, item: Softmax) -> Place | None:
-    """The ops between the two products around a softmax, and the products; None if there are none."""
+    """The ops between the two products around a softmax, and the products; None without them."""
     before = _upwards(facts, item)
     after = _downwards(facts, item)
     if before is None or after is None:
@@ -144,10 +143,9 @@ RULE = Rule(
     id="attention-written-out",
     title="Attention in separate ops",
     explanation=(
-        "softmax(Q Kᵀ) V written as ops stores the score matrix, which grows with the square of the"
-        " sequence, and reads it once per op. FlashAttention (T. Dao et al., 2022) computes it "
-        "tile by tile"
-        " and stores only the result."
+        "softmax(Q Kᵀ) V written as ops stores the score matrix, which grows with the square of "
+        "the sequence, and reads it once per op. FlashAttention (T. Dao et al., 2022) computes it "
+        "tile by tile and stores only the result."
     ),
     bad=(
         "bmm, mul by the scale, add of the mask, cast, softmax, cast, bmm: seven kernels on a 134 "

@@ -29,7 +29,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule with its documentation; `find` is pure. `bad` shows what fires, `good` what does not."""
+    """A rule and its documentation; `find` is pure; `bad` shows what fires, `good` what not."""
 
     id: str
     title: str
@@ -216,8 +216,7 @@ def time_evidence(cost: Cost) -> Evidence:
         kind="time",
         text=(
             f"kernel time per step {format_ns(cost.time_ns)} now ({cost.basis}); "
-            f"{format_fraction(share)} of it"
-            " goes at the bandwidth these kernels reach today"
+            f"{format_fraction(share)} of it goes at the bandwidth these kernels reach today"
         ),
         values={"before_ns": cost.time_ns, "kernel_saving_ns": cost.saved_ns.mid},
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from advisor.model.findings import Alternative
 from advisor.model.graph import Node
 from analyzers.library_ops import BATCH_NORMS, CONVOLUTIONS
-from analyzers.rules.base import Match, Place, Rule, cost_of, is_worth, opportunity, plural
+from analyzers.rules.base import Cost, Match, Place, Rule, cost_of, is_worth, opportunity, plural
 from analyzers.rules.chains import single_reader
 from analyzers.rules.walk import calls, elements, operands
 from analyzers.subject import GraphFacts, Subject
@@ -42,7 +42,7 @@ def find(subject: Subject) -> tuple[Match, ...]:
     return tuple(found)
 
 
-def _match(subject: Subject, sites: list[_Site], cost, folds: bool) -> Match:  # type: ignore[no-untyped-def]
+def _match(subject: Subject, sites: list[_Site], cost: Cost, folds: bool) -> Match:
     count, activated = len(sites), sum(site.activation for site in sites)
     what = "BatchNorm + ReLU" if activated else "BatchNorm"
     if folds:
@@ -54,8 +54,7 @@ def _match(subject: Subject, sites: list[_Site], cost, folds: bool) -> Match:  #
         )
         text = (
             "in inference BatchNorm is a constant scale and shift per channel: folded into the "
-            "weights it costs"
-            " nothing, and addition and ReLU fit the convolution's epilogue"
+            "weights it costs nothing, and addition and ReLU fit the convolution's epilogue"
         )
     else:
         title = f"{what} in separate ops, {plural(count, 'site')}"
@@ -117,10 +116,8 @@ RULE = Rule(
     title="Convolution, BatchNorm and activation in separate passes",
     explanation=(
         "A BatchNorm in inference is y = a·x + b per channel with constants a and b, which a "
-        "convolution's weights"
-        " and bias can contain. In training the statistics are needed, but the activation and the "
-        "residual sum"
-        " still fit the same pass."
+        "convolution's weights and bias can contain. In training the statistics are needed, but "
+        "the activation and the residual sum still fit the same pass."
     ),
     bad="conv2d, batch_norm, relu: the activation tensor makes five trips to memory",
     good="weights folded, ReLU in the convolution's epilogue: one trip",

@@ -1,4 +1,4 @@
-"""Chains of pointwise ops: groups of one size in which every value is read inside, or leaves once."""
+"""Chains of pointwise ops: groups of one size; every value is read inside, or leaves once."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def _waiting(subject: Subject) -> int:
 
 
 def _behind_everything(subject: Subject) -> bool:
-    """Whether the large collectives of each step only start when the computation before them is done."""
+    """Whether the large collectives of a step only start when the computation before is done."""
     trace = subject.trace
     if trace is None:
         return False
@@ -97,8 +97,7 @@ def _lost_overlap(subject: Subject, evidence: Evidence) -> Match:
         kind="cannot_judge",
         text=(
             "overlap slows the computation beside it, so what it would save cannot be told from "
-            "one trace; on fast"
-            " links one late collective may cost nothing: compare step times"
+            "one trace; on fast links one late collective may cost nothing: compare step times"
         ),
         values={"needs": "a second run with smaller buckets"},
     )
@@ -119,10 +118,8 @@ RULE = Rule(
     title="Exposed communication and lost overlap",
     explanation=(
         "A collective costs the step only while no computation runs beside it. One that starts "
-        "after the last"
-        " backward kernel overlaps nothing, whatever its bandwidth: often one bucket for all "
-        "gradients, or a"
-        " compiled graph that keeps collectives at its end."
+        "after the last backward kernel overlaps nothing, whatever its bandwidth: often one bucket "
+        "for all gradients, or a compiled graph that keeps collectives at its end."
     ),
     bad="one all-reduce of all gradients behind the backward pass",
     good="buckets reduced while earlier layers still compute",

@@ -88,8 +88,8 @@ def _cache_sized(subject: Subject) -> tuple[Match, ...]:
     total, moved = int(large["duration_ns"].sum()), int(large["bytes"].sum())
     text = (
         f"{len(large)} device-to-device copies move {format_bytes(moved)} in {format_ns(total)}: "
-        "buffers of this size"
-        " (a KV cache, say) are copied when an op writes through a view of them under compilation"
+        "buffers of this size (a KV cache, say) are copied when an op writes through a view of "
+        "them under compilation"
     )
     return (
         note(
@@ -114,11 +114,9 @@ RULE = Rule(
     title="Copies that only move elements",
     explanation=(
         "clone, contiguous, repeat and copy_ between equal dtypes compute nothing. Some are "
-        "needed; many exist"
-        " because one op wrote another order than the next one wants, or because a head is "
-        "repeated that the"
-        " kernel could broadcast. Copies as large as a cache are a mistake to remove, not work to "
-        "fuse."
+        "needed; many exist because one op wrote another order than the next one wants, or because "
+        "a head is repeated that the kernel could broadcast. Copies as large as a cache are a "
+        "mistake to remove, not work to fuse."
     ),
     bad=(
         "keys and values of grouped-query attention repeated for every query head, then made "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from advisor.model.findings import Alternative
 from advisor.model.graph import Node
 from analyzers.rules.base import (
+    Cost,
     Match,
     Place,
     Rule,
@@ -39,7 +40,7 @@ def find(subject: Subject) -> tuple[Match, ...]:
     return tuple(matches)
 
 
-def _match(subject: Subject, name: str, places: list[Place], cost) -> Match:  # type: ignore[no-untyped-def]
+def _match(subject: Subject, name: str, places: list[Place], cost: Cost) -> Match:
     return opportunity(
         RULE.id,
         subject,
@@ -112,10 +113,8 @@ RULE = Rule(
     title="Gated MLP in separate ops",
     explanation=(
         "SwiGLU and GEGLU (N. Shazeer, 2020) multiply one projection by the activation of another. "
-        "As separate"
-        " ops the activated tensor is written and read again: five passes over the widest tensor "
-        "of the layer"
-        " where three suffice."
+        "As separate ops the activated tensor is written and read again: five passes over the "
+        "widest tensor of the layer where three suffice."
     ),
     bad="silu(gate), then a product with up",
     good="one kernel that reads both projections and writes the product",

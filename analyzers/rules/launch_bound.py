@@ -15,7 +15,7 @@ _MANY_REGIONS = 4
 
 
 def find(subject: Subject) -> tuple[Match, ...]:
-    """An opportunity where the host is late even if the profiler stretched its part, else a note."""
+    """An opportunity where the host is late even if profiling stretched its part, else a note."""
     balance = subject.balance
     if balance is None or balance.span_ns <= 0:
         return ()
@@ -94,9 +94,8 @@ def _evidence(subject: Subject, starved: float, waits: float) -> tuple[Evidence,
                 kind="host",
                 text=(
                     "a bare trace gives an upper bound: profiling stretches the host's part of a "
-                    "step; the"
-                    f" middle assumes {STRETCH}×, the lower end {WORST_STRETCH}×, the upper end "
-                    "none"
+                    f"step; the middle assumes {STRETCH}×, the lower end {WORST_STRETCH}×, the "
+                    "upper end none"
                 ),
             )
         )
@@ -118,8 +117,7 @@ def _action(subject: Subject, synchronises: bool) -> str:
     if synchronises and regions // steps >= _MANY_REGIONS:
         return (
             f"remove what breaks the step into {regions // steps} compiled regions and the "
-            "synchronisations"
-            " between them (.item(), .cpu(), printing) before any kernel work"
+            "synchronisations between them (.item(), .cpu(), printing) before any kernel work"
         )
     if synchronises:
         return (
@@ -128,7 +126,10 @@ def _action(subject: Subject, synchronises: bool) -> str:
         )
     if regions:
         return 'capture the step as a CUDA graph: torch.compile(mode="reduce-overhead")'
-    return 'capture the step as a CUDA graph (torch.cuda.make_graphed_callables, or torch.compile(mode="reduce-overhead"))'
+    return (
+        "capture the step as a CUDA graph (torch.cuda.make_graphed_callables, "
+        'or torch.compile(mode="reduce-overhead"))'
+    )
 
 
 def _regions(subject: Subject) -> int:
@@ -174,10 +175,8 @@ RULE = Rule(
     title="The step waits for the host",
     explanation=(
         "Each kernel costs the host a few microseconds of Python, dispatch and launch. Where "
-        "kernels are"
-        " shorter than that, the GPU runs dry between them and faster kernels save nothing: fewer "
-        "launches do."
-        " A CUDA graph launches the whole step at once."
+        "kernels are shorter than that, the GPU runs dry between them and faster kernels save "
+        "nothing: fewer launches do. A CUDA graph launches the whole step at once."
     ),
     bad="a decode step of 186 kernels, 0.5 ms of GPU work in 6.8 ms",
     good="the same step replayed as one graph, or kernels long enough to hide the launches",

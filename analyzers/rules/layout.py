@@ -85,9 +85,8 @@ RULE = Rule(
     title="Layout conversions",
     explanation=(
         "Tensor cores want images in channels-last order; given channels-first, cuDNN converts "
-        "before and after"
-        " each convolution. Those kernels compute nothing. They vanish when the model keeps one "
-        "layout."
+        "before and after each convolution. Those kernels compute nothing. They vanish when the "
+        "model keeps one layout."
     ),
     bad="nchwToNhwc, convolution, nhwcToNchw for every layer",
     good="model and input in channels_last: convolutions alone",

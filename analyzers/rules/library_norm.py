@@ -1,10 +1,13 @@
-"""A library norm with a residual sum before it or an activation after it, each a pass of its own."""
+"""A library norm with a residual sum before or an activation after it, each its own pass."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from advisor.model.graph import Node
 from analyzers.library_ops import LIBRARY_NORMS, call_of
 from analyzers.rules.base import (
+    Cost,
     Match,
     Place,
     Rule,
@@ -47,7 +50,9 @@ def find(subject: Subject) -> tuple[Match, ...]:
     return tuple(matches)
 
 
-def _match(subject: Subject, group: dict[str, list[Place]], places: list[Place], cost) -> Match:  # type: ignore[no-untyped-def]
+def _match(
+    subject: Subject, group: dict[str, list[Place]], places: list[Place], cost: Cost
+) -> Match:
     common = max(group, key=lambda name: len(group[name]))
     kinds = "; ".join(f"{name} ×{len(held)}" for name, held in group.items())
     return opportunity(
@@ -103,7 +108,7 @@ def _with_neighbours(subject: Subject, facts: GraphFacts, norm: Node) -> tuple[s
     return " + ".join(dict.fromkeys([*names, *tail])), frozenset(whole)
 
 
-def _source_op_readers(facts: GraphFacts, norm: Node, fits) -> set[str]:  # type: ignore[no-untyped-def]
+def _source_op_readers(facts: GraphFacts, norm: Node, fits: Callable[[Node], bool]) -> set[str]:
     """The nodes of the one source op that reads the norm's result, if it is pointwise."""
     users = {use.consumer for use in facts.flow.uses.get(norm.value(), ())}
     origins = {facts.flow.nodes[name].origin for name in users}
@@ -124,9 +129,8 @@ RULE = Rule(
     title="A norm kernel with a residual, activation or cast beside it",
     explanation=(
         "A library norm reads and writes its tensor once; a residual sum before it or an "
-        "activation after it"
-        " does the same again. A kernel that adds, normalises and activates row by row needs one "
-        "trip."
+        "activation after it does the same again. A kernel that adds, normalises and activates row "
+        "by row needs one trip."
     ),
     bad="add, layer_norm; group_norm, silu",
     good="one kernel for both; or a norm with nothing beside it",

@@ -10,12 +10,14 @@ from analyzers.library_ops import call_of
 from analyzers.rules.base import Match, Place, Rule, exposure, finding_id, members_of, plural
 from analyzers.subject import Subject
 
-# Tensors read and written by each multi-tensor op (ATen's ForeachBinaryOp*.cu, ForeachPointwiseOp.cu).
+# Tensors read and written by a multi-tensor op (ATen's ForeachBinaryOp*.cu, ForeachPointwiseOp.cu).
 _PASSES = {
-    "add": 3, "add_scalar": 2, "mul": 2, "div": 3, "sub": 3, "sqrt": 2, "lerp": 3, "addcmul": 4, "addcdiv": 4,
-    "neg": 2, "zero": 1, "copy": 2, "maximum": 3, "reciprocal": 2, "pow": 2, "rsub": 3, "sign": 2, "abs": 2,
-    "norm": 1, "exp": 2, "clamp_min": 2, "clamp_max": 2,
-}  # fmt: skip
+    **dict.fromkeys(("zero", "norm"), 1),
+    **dict.fromkeys(("add_scalar", "mul", "sqrt", "neg", "copy", "reciprocal", "pow"), 2),
+    **dict.fromkeys(("sign", "abs", "exp", "clamp_min", "clamp_max"), 2),
+    **dict.fromkeys(("add", "div", "sub", "lerp", "maximum", "rsub"), 3),
+    **dict.fromkeys(("addcmul", "addcdiv"), 4),
+}
 # One pass of Adam reads parameter, gradient and two moments, and writes all but the gradient.
 _FUSED_PASSES = 7
 _SGD_PASSES = 5
@@ -63,8 +65,7 @@ def _match(subject: Subject, place: Place, nodes: list[Node]) -> Match | None:
                 kind="traffic",
                 text=(
                     f"{passes} reads and writes of all parameters or their state; one fused update "
-                    "needs"
-                    f" {_FUSED_PASSES if adaptive else _SGD_PASSES}"
+                    f"needs {_FUSED_PASSES if adaptive else _SGD_PASSES}"
                 ),
                 values={
                     "passes_before": passes,
@@ -115,10 +116,9 @@ RULE = Rule(
     title="Optimizer updates in several passes",
     explanation=(
         "A foreach optimizer runs each arithmetic step of the update over all parameters before "
-        "the next: Adam"
-        " reads and writes every state tensor several times. A fused update touches each once. "
-        "Updates mutate in"
-        " place, so they are fused by the library, not by rewriting their order."
+        "the next: Adam reads and writes every state tensor several times. A fused update touches "
+        "each once. Updates mutate in place, so they are fused by the library, not by rewriting "
+        "their order."
     ),
     bad=(
         "_foreach_lerp_, _foreach_mul_, _foreach_addcmul_, _foreach_sqrt, _foreach_div_, "

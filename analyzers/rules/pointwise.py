@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analyzers.rules.base import Match, Place, Rule, cost_of, is_worth, opportunity, plural
+from analyzers.rules.base import Cost, Match, Place, Rule, cost_of, is_worth, opportunity, plural
 from analyzers.rules.chains import by_signature, chains, units_of
 from analyzers.subject import GraphFacts, Subject
 
@@ -32,8 +32,8 @@ def _match(
     places: list[Place],
     signature: tuple[str, ...],
     first: tuple[GraphFacts, tuple[str, ...]],
-    cost,
-) -> Match:  # type: ignore[no-untyped-def]
+    cost: Cost,
+) -> Match:
     facts, members = first
     names = list(
         dict.fromkeys(
@@ -67,10 +67,8 @@ RULE = Rule(
     title="Pointwise ops and casts one after the other",
     explanation=(
         "Pointwise ops compute almost nothing per byte: each costs a round trip of its whole "
-        "tensor to memory."
-        " In one kernel the values between them stay in registers. Ops that a permutation, a cut "
-        "or a library"
-        " call separates do not belong to one chain."
+        "tensor to memory. In one kernel the values between them stay in registers. Ops that a "
+        "permutation, a cut or a library call separates do not belong to one chain."
     ),
     bad="x.float() * scale + shift, then .half(): four kernels",
     good="the same expression compiled: one kernel; or a single pointwise op",

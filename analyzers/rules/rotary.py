@@ -95,10 +95,8 @@ RULE = Rule(
     title="Rotary embedding in separate ops",
     explanation=(
         "Rotating queries and keys as x·cos + cat(−x₂, x₁)·sin (J. Su et al., RoFormer, 2021) "
-        "costs five kernels"
-        " a tensor, the concatenation included. Everything happens at the same element or its "
-        "partner: one pass"
-        " suffices."
+        "costs five kernels a tensor, the concatenation included. Everything happens at the same "
+        "element or its partner: one pass suffices."
     ),
     bad="mul, neg, cat, mul, add for q and again for k in every layer",
     good="one kernel for q and k, or rotation inside the attention kernel",

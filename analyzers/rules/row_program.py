@@ -31,7 +31,7 @@ _STAND_IN = "h200"
 
 
 def find(subject: Subject) -> tuple[Match, ...]:
-    """The row-program findings; on a bare trace priced by the kernels' own times, plans left out."""
+    """The row-program findings; a bare trace prices them by its kernels' times, without plans."""
     advice = row_programs(subject)
     plans = {plan.id: plan for plan in advice.plans}
     found = []
@@ -107,8 +107,8 @@ def _inferred(subject: Subject, finding: Finding, places: Sequence[Place]) -> Ma
             provenance="inferred",
             action=(
                 "compile the module (torch.compile) or use a fused kernel; `fusion-advisor "
-                "profile` of the model"
-                f" generates and proves one ({format_ns(cost.time_ns)} of kernels now)"
+                f"profile` of the model generates and proves one ({format_ns(cost.time_ns)} of "
+                "kernels now)"
             ),
             alternatives=tuple(ways),
             plan_id=None,
@@ -123,11 +123,9 @@ RULE = Rule(
     title="A norm, softmax or other row computation in pieces",
     explanation=(
         "Ops that share rows and reduce only along them (a norm with its casts, residual and "
-        "weight; a softmax"
-        " with scale and mask; their gradients) can hold a row in registers from its first read to "
-        "its last"
-        " write. In pieces, each op makes a round trip to memory. Found by dataflow alone: names "
-        "play no part."
+        "weight; a softmax with scale and mask; their gradients) can hold a row in registers from "
+        "its first read to its last write. In pieces, each op makes a round trip to memory. Found "
+        "by dataflow alone: names play no part."
     ),
     bad=(
         "to(float32), pow(2), mean, add, rsqrt, mul, to(bfloat16), mul: eight kernels for one "

@@ -74,10 +74,8 @@ RULE = Rule(
     title="Softmax with scaling, mask or casts beside it",
     explanation=(
         "A library softmax reads its matrix once and writes it once; so does every pointwise op "
-        "before and"
-        " after it. One kernel that holds a row in registers does all of it in one pass. A softmax "
-        "by itself is"
-        " already one kernel and stays."
+        "before and after it. One kernel that holds a row in registers does all of it in one pass. "
+        "A softmax by itself is already one kernel and stays."
     ),
     bad="mul, add, cast to float32, softmax, cast back: ten passes",
     good="one row kernel: two passes; or a softmax with nothing to absorb",

@@ -39,8 +39,10 @@ def find(subject: Subject) -> tuple[Match, ...]:
                     Evidence(
                         kind="time",
                         text=f"time in collectives per step: {listed}; who comes last waits least",
-                        values={f"rank{r.rank}_comm_ns": r.comm_ns for r in ranks}
-                        | {"straggler": late.rank},
+                        values={
+                            **{f"rank{rank.rank}_comm_ns": rank.comm_ns for rank in ranks},
+                            "straggler": late.rank,
+                        },
                     ),
                 ),
                 provenance=subject.provenance,
@@ -58,9 +60,8 @@ RULE = Rule(
     title="A rank that the others wait for",
     explanation=(
         "A collective ends when the last rank has joined, so ranks that come early spend the "
-        "difference inside"
-        " it. The straggler is the rank with the least time in collectives, not the one with the "
-        "most."
+        "difference inside it. The straggler is the rank with the least time in collectives, not "
+        "the one with the most."
     ),
     bad="5.8 ms and 11.3 ms in collectives on two ranks, 1.7 ms on the third: the third is late",
     good="about the same time in collectives everywhere",

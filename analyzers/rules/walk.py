@@ -1,4 +1,4 @@
-"""Walking a graph the same way whatever it was captured from: views are passed, calls have one name."""
+"""Walking a graph, whatever it was captured from: views are passed, calls have one name."""
 
 from __future__ import annotations
 
