@@ -41,11 +41,11 @@ def region_disagreement(
         return f"the graph has no {missing[0]}"
     inputs = [fx_aliases[value] for value in site.inputs]
     outputs = [fx_aliases[value][0] for value in site.outputs]
-    held = [nodes[0] for nodes in inputs]
-    typed = [*zip(held, plan.inputs, strict=True), *zip(outputs, plan.outputs, strict=True)]
-    for node, record in typed:
-        if str(node.meta["val"].dtype) != f"torch.{record.dtype}":
-            return f"{node.name} is {node.meta['val'].dtype}, not {record.dtype}"
+    nodes = [*(held[0] for held in inputs), *outputs]
+    dtypes = [item.dtype for item in plan.inputs] + [item.dtype for item in plan.outputs]
+    for node, dtype in zip(nodes, dtypes, strict=True):
+        if str(node.meta["val"].dtype) != f"torch.{dtype}":
+            return f"{node.name} is {node.meta['val'].dtype}, not {dtype}"
     for positive in (False, True):
         torch.manual_seed(0)
         given = _drawn(plan, site, device, positive)
@@ -66,9 +66,12 @@ def region_disagreement(
 def _drawn(
     plan: FusionPlan, site: Site, device: torch.device, positive: bool
 ) -> list[torch.Tensor]:
-    """Random inputs laid out as the site has them; positive ones for logarithms and roots."""
+    """Random inputs laid out as the site has them; positive ones for logarithms and roots.
+
+    The last row is minus infinity, as where everything is masked.
+    """
     given = site_inputs(plan, site, device)
-    axis = next((axis for axis, size in enumerate(site.row_sizes) if size > 1), 0)
+    axis = max(range(plan.row_axes), key=site.row_sizes.__getitem__)
     for tensor in given:
         if not tensor.is_floating_point():
             continue
@@ -76,6 +79,8 @@ def _drawn(
             tensor.abs_().add_(0.25)
         if tensor.shape[axis] > 1:
             tensor[(slice(None),) * axis + (slice(1, None, 2),)].mul_(SMALL)
+        if tensor.shape[axis] > 2 and not positive:
+            tensor.select(axis, -1).fill_(float("-inf"))
     return given
 
 
