@@ -12,64 +12,16 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from advisor.model.base import Location
-from advisor.model.graph import Graph, Node, TensorMeta, is_value, literal_value, node_of
-from advisor.model.optable import FLOAT_DTYPES, spec_of
-from advisor.model.plan import FusionPlan, PlanOp
+from advisor.model.graph import Arg, Graph, is_value, node_of, value_id
+from advisor.model.plan import FusionPlan
 from advisor.verify.interpret import evaluate
 from analyzers.dataflow import dataflow
-from analyzers.row_plans import canonical_program, cluster, module_pattern, plan_of
+from analyzers.row_plans import Program, canonical_program, cluster, module_pattern, plan_of
 from analyzers.row_programs import Group, find_row_programs
+from collectors.live.capture import capture
+from collectors.live.workload import load_workload
 from tests.builders.graph import Sketch, assert_legal, broadcast
-
-# --- a graph run node by node, in float64 -------------------------------------------------------------
-
-
-def laid_out(values: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
-    """`values` stored with the strides of `meta`, as a float64 or integer tensor."""
-    shape, strides = [int(s) for s in meta.shape], [int(s) for s in meta.strides]
-    stored = torch.empty(
-        sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1, dtype=values.dtype
-    )
-    view = stored.as_strided(shape, strides)
-    kept = [slice(0, 1) if stride == 0 else slice(None) for stride in strides]
-    view[tuple(kept)] = values[tuple(kept)]
-    return view
-
-
-def run(graph: Graph, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Every value of a graph of table ops; floats are float64 throughout."""
-    values = dict(inputs)
-    for node in graph.nodes:
-        if node.op != "opaque":
-            result = call(node, [values[a] if is_value(a) else literal_value(a) for a in node.args])
-            values[node.value()] = laid_out(
-                result.expand([int(s) for s in node.outputs[0].shape]), node.outputs[0]
-            )
-    return values
-
-
-def call(node: Node, args: list[torch.Tensor | float]) -> torch.Tensor:
-    meta = node.outputs[0]
-    first = args[0]
-    kind = torch.float64 if meta.dtype in FLOAT_DTYPES else getattr(torch, meta.dtype)
-    if spec_of(node.op).kind == "reduction":
-        assert isinstance(first, torch.Tensor)
-        axes = node.attributes["axes"]
-        keep = len(meta.shape) == first.dim()
-        if node.op == "var":
-            return torch.var(first, axes, correction=1, keepdim=keep)
-        return getattr(torch, node.op)(first, axes, keepdim=keep)
-    if spec_of(node.op).kind == "view":
-        assert isinstance(first, torch.Tensor)
-        return getattr(first, node.op)([int(s) for s in meta.shape])
-    if node.op == "cast":
-        assert isinstance(first, torch.Tensor)
-        return first.to(kind)
-    whole = [
-        a if isinstance(a, torch.Tensor) else torch.tensor(a, dtype=torch.float64) for a in args
-    ]
-    name = {"div": "true_divide"}.get(node.op, node.op)
-    return getattr(torch, name)(*whole).to(kind)
+from tests.builders.torch_graph import laid_out, run
 
 
 def as_plan_input(plan: FusionPlan, position: int, value: torch.Tensor) -> torch.Tensor:
@@ -261,3 +213,205 @@ def test_every_group_of_a_random_graph_computes_what_the_graph_computes(
     assert_legal(
         graph, [core or whole for whole, core in zip(found.whole, found.cores, strict=True)]
     )
+
+
+# --- names decide nothing -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sample_graphs() -> list[Graph]:
+    """The bundled block, inference and training: inference, forward and backward graph."""
+    found = []
+    for target in ("sample:transformer_block", "sample:transformer_block:train"):
+        workload = load_workload(target, torch.device("cpu"))
+        found += [item.lowered.graph for item in capture(workload, generate_code=False)[0].graphs]
+    return found
+
+
+def renamed(graph: Graph) -> tuple[Graph, dict[str, str]]:
+    """Every id, label, target of a known op, module and place replaced; and the new ids."""
+    names = {node.id: f"renamed.{len(graph.nodes) - i}" for i, node in enumerate(graph.nodes)}
+
+    def value(text: Arg) -> Arg:
+        if not is_value(text):
+            return text
+        name, output = node_of(str(text))
+        return value_id(names[name], output)
+
+    nodes = tuple(
+        msgspec.structs.replace(
+            node,
+            id=names[node.id],
+            args=tuple(map(value, node.args)),
+            mutates=tuple(str(value(v)) for v in node.mutates),
+            alias_of=None if node.alias_of is None else str(value(node.alias_of)),
+            target=node.target if node.op == "opaque" else "aten.sabotage.default",
+            label="rms_norm",
+            origin=None,
+            location=Location(module=f"softmax.{i}", file="attention.py", line=i),
+        )
+        for i, node in enumerate(graph.nodes)
+    )
+    made = msgspec.structs.replace(
+        graph,
+        id="renamed",
+        nodes=nodes,
+        inputs=tuple(names[name] for name in graph.inputs),
+        outputs=tuple(str(value(v)) for v in graph.outputs),
+    )
+    made.check()
+    return made, names
+
+
+def test_renaming_everything_changes_no_candidate(sample_graphs: list[Graph]) -> None:
+    assert [graph.phase for graph in sample_graphs] == ["inference", "forward", "backward"]
+    for graph in sample_graphs:
+        other, names = renamed(graph)
+        assert other.fingerprint() == graph.fingerprint()
+        before, after = find_row_programs(graph), find_row_programs(other)
+        assert len(before.whole) >= 2
+        for mine, theirs in zip(
+            (*before.whole, *before.cores), (*after.whole, *after.cores), strict=True
+        ):
+            if mine is None or theirs is None:
+                assert mine is theirs
+                continue
+            assert [names[name] for name in mine.members] == list(theirs.members)
+            first = canonical_program(dataflow(graph), mine)
+            second = canonical_program(dataflow(other), theirs)
+            assert first.signature() == second.signature()
+            assert first.site.input_strides == second.site.input_strides
+        assert [(names[m.seed], names[m.node]) for m in before.near_misses] == [
+            (m.seed, m.node) for m in after.near_misses
+        ]
+
+
+def test_groups_of_the_sample_are_legal_together(sample_graphs: list[Graph]) -> None:
+    for graph in sample_graphs:
+        found = find_row_programs(graph)
+        assert_legal(graph, found.whole)
+        assert_legal(graph, [core or w for w, core in zip(found.whole, found.cores, strict=True)])
+
+
+# --- one program, one signature -------------------------------------------------------------------
+
+
+def program_of(graph: Graph) -> Program:
+    (group,) = find_row_programs(graph).whole
+    return canonical_program(dataflow(graph), group)
+
+
+def norm(
+    *shape: int,
+    dtype: str = "float32",
+    epsilon: float = 1e-6,
+    strides: tuple[int, ...] | None = None,
+) -> Graph:
+    s = Sketch()
+    x, weight = s.input(*shape, dtype=dtype, strides=strides), s.input(shape[-1], dtype=dtype)
+    scale = s.op("rsqrt", s.op("add", s.mean(s.op("mul", x, x)), epsilon))
+    return s.build(s.op("mul", s.op("mul", x, scale), weight))
+
+
+def test_sizes_are_not_part_of_the_signature_but_dtypes_constants_and_layout_are() -> None:
+    base = program_of(norm(64, 128)).signature()
+    assert program_of(norm(32, 512)).signature() == base
+    assert program_of(norm(4, 16, 128)).signature() == base
+    assert program_of(norm(64, 128, dtype="bfloat16")).signature() != base
+    assert program_of(norm(64, 128, epsilon=1e-5)).signature() != base
+    assert program_of(norm(64, 128, strides=(256, 1))).signature() != base
+
+
+def test_rows_that_every_input_walks_alike_are_one_axis() -> None:
+    whole, apart = (
+        program_of(norm(4, 16, 128)),
+        program_of(norm(4, 16, 128, strides=(4096, 128, 1))),
+    )
+    assert (whole.row_axes, whole.site.row_sizes, whole.site.columns) == (1, (64,), 128)
+    assert (apart.row_axes, apart.site.row_sizes, apart.site.columns) == (2, (4, 16), 128)
+    assert apart.site.input_strides == ((4096, 128, 1), (0, 0, 1))
+    assert [item.dense for item in apart.inputs] == [False, True]
+
+
+def test_the_order_of_independent_nodes_is_not_part_of_the_signature() -> None:
+    def graph(swapped: bool) -> Graph:
+        s = Sketch()
+        x = s.input(16, 32)
+        row = s.mean(x)
+        first, second = ("exp", "tanh") if not swapped else ("tanh", "exp")
+        made = {op: s.op(op, s.op("sub", x, row)) for op in (first, second)}
+        return s.build(made["exp"], made["tanh"])
+
+    assert (
+        program_of(graph(swapped=False)).signature() == program_of(graph(swapped=True)).signature()
+    )
+
+
+def test_one_input_read_in_two_ways_is_two_inputs() -> None:
+    s = Sketch()
+    table = s.input(32)
+    square = s.input(32, 32)
+    row = s.mean(s.op("mul", square, s.reshape(table, 32, 1)))
+    program = program_of(s.build(s.op("add", s.op("mul", square, row), table)))
+    assert sorted(program.site.inputs) == sorted([square, table, "%reshape2"])
+    assert sorted(item.spans for item in program.inputs) == [
+        (False, True),
+        (True, False),
+        (True, True),
+    ]
+
+
+def test_an_input_used_twice_is_one() -> None:
+    s = Sketch()
+    x = s.input(16, 32)
+    program = program_of(s.build(s.op("sub", s.op("exp", x), s.mean(s.op("mul", x, x)))))
+    assert program.site.inputs == (x,)
+
+
+def test_an_expanded_input_is_read_where_it_is_stored() -> None:
+    s = Sketch()
+    scores, mask = s.input(2, 4, 8, 8), s.input(2, 1, 1, 8)
+    program = program_of(s.build(s.softmax(s.op("add", scores, s.expand(mask, 2, 4, 8, 8)))))
+    assert program.site.inputs == (scores, mask)
+    assert program.inputs[1].spans == (True, False, True)
+    assert program.site.row_sizes == (2, 32)
+    assert program.site.input_strides[1] == (8, 0, 1)
+
+
+def test_equal_programs_of_a_phase_are_one_plan_with_their_sites() -> None:
+    graphs = [norm(64, 128), norm(32, 512), norm(64, 128, epsilon=1e-5)]
+    programs = [program_of(graph) for graph in graphs]
+    clusters = cluster([*(("forward", p) for p in programs), ("backward", programs[0])])
+    assert [len(found) for found in clusters] == [2, 1, 1]
+    plan = plan_of(clusters[0], "forward", "norm")
+    assert [site.columns for site in plan.sites] == [128, 512]
+    assert plan.phase == "forward"
+    assert plan.id != plan_of(clusters[0], "backward", "norm").id
+    assert plan.id == plan_of(clusters[0], "forward", "another title").id
+
+
+def test_guards_hold_what_the_code_relies_on() -> None:
+    program = program_of(norm(4, 16, 128, dtype="bfloat16", strides=(4096, 128, 1)))
+    guards = {(g.kind, g.subject): g.value for g in plan_of([program], "inference", "t").guards}
+    assert guards == {
+        ("columns_at_most", "columns"): 32_768,
+        ("dtype", "in0"): "bfloat16",
+        ("layout", "in0"): "unit_column_stride",
+        ("dtype", "in1"): "bfloat16",
+        ("layout", "in1"): "row_major",
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern"),
+    [
+        ("model.layers.3.norm", "model.layers.*.norm"),
+        ("0.attention", "*.attention"),
+        ("layers.12", "layers.*"),
+        ("conv2d.norm1", "conv2d.norm1"),
+        ("blocks.1.2.norm", "blocks.*.*.norm"),
+        (None, ""),
+    ],
+)
+def test_layer_numbers_are_no_part_of_a_plans_place(path: str | None, pattern: str) -> None:
+    assert module_pattern(path) == pattern
