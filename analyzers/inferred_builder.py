@@ -9,6 +9,7 @@ import msgspec
 
 from advisor.model.base import Location
 from advisor.model.graph import Arg, AttributeValue, Node, TensorMeta
+from advisor.model.sizes import Dim
 from analyzers.inferred_values import (
     ValuePool,
     is_dense_row_major,

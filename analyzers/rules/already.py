@@ -90,7 +90,7 @@ def _fused(subject: Subject) -> tuple[Match, ...]:
 
 
 def _engine_fuses(kernel: Kernel) -> bool:
-    """Whether a kernel of an inference or training library computes several ops, as its name proves."""
+    """Whether the name of an engine's kernel proves that it computes several ops."""
     return bool(kernel.fuses) and kernel.library not in _FRAMEWORKS
 
 
