@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from advisor.hardware.calibration import Calibration
@@ -12,8 +12,10 @@ from advisor.model.graph import Graph
 from advisor.model.report import Metric
 from advisor.model.trace import Trace
 from analyzers.balance import Balance
-from analyzers.dataflow import Dataflow
-from analyzers.pricing import PriceList
+from analyzers.dataflow import Dataflow, dataflow
+from analyzers.exposure import Situation
+from analyzers.opportunities import Advice, PricedGraph
+from analyzers.pricing import PriceList, price_list
 
 NodeKey = tuple[str, str]
 
@@ -44,6 +46,7 @@ class Subject:
     """Everything known of one workload; `claimed` nodes are spoken for by an earlier rule.
 
     `doubt` says why idle time may be recording that is missing, "" if nothing speaks for it.
+    `advice` holds the row programs where they have been looked for already.
     `balance` is None where neither a clean step nor a profiled one is known.
     """
 
@@ -60,6 +63,7 @@ class Subject:
     ranks: tuple[RankFacts, ...] = ()
     doubt: str = ""
     claimed: frozenset[NodeKey] = frozenset()
+    advice: Advice | None = None
 
     def metric(self, name: str) -> float | None:
         """A metric (`starved_ns`) per step, else of the whole trace; None if unknown."""
@@ -78,3 +82,31 @@ class Subject:
     def without(self, nodes: frozenset[NodeKey]) -> Subject:
         """The subject with more nodes claimed."""
         return replace(self, claimed=self.claimed | nodes)
+
+
+def captured_subject(
+    graphs: Sequence[PricedGraph],
+    advice: Advice,
+    situation: Situation,
+    metrics: Mapping[str, Metric],
+    trace: Trace | None,
+) -> Subject:
+    """A captured workload: exact graphs, the clean step if one was timed, row programs as found."""
+    balance = None
+    if situation.step_ns is not None and situation.busy_ns is not None:
+        balance = Balance(device_ns=situation.busy_ns, span_ns=situation.step_ns, clean=True)
+    return Subject(
+        graphs=tuple(
+            GraphFacts(item.graph, dataflow(item.graph), item.prices or price_list(()))
+            for item in graphs
+        ),
+        provenance="exact",
+        metrics=metrics,
+        eager=situation.eager,
+        gpu=situation.gpu,
+        calibration=situation.calibration,
+        balance=balance,
+        trace=trace,
+        steps=1 if balance is not None else 0,
+        advice=advice,
+    )

@@ -15,16 +15,14 @@ from advisor.hardware.gpus import find_gpu, gpu_by_key
 from advisor.hardware.roofline import bandwidth_of
 from advisor.model.base import Range, Warning_
 from advisor.model.findings import Finding
-from advisor.model.report import Hardware, Metric, Recommended, Report, Source, Tool, Workload
+from advisor.model.report import Hardware, Recommended, Report, Source, Tool, Workload
 from advisor.model.trace import Trace
-from analyzers.activities import activities, step_of
 from analyzers.balance import Balance
-from analyzers.dataflow import dataflow
-from analyzers.inferred import infer_graph
-from analyzers.metrics import STEP_PREFIX, doubts, kernel_rows, trace_metrics
+from analyzers.metrics import STEP_PREFIX, kernel_rows, trace_metrics
 from analyzers.rules import find_all
-from analyzers.subject import GraphFacts, RankFacts, Subject
-from collectors import read_trace
+from analyzers.subject import RankFacts
+from analyzers.trace_subject import rank_facts, trace_subject
+from collectors.ranks import read_ranks
 
 _CHUNK_BYTES = 1 << 20
 
@@ -32,130 +30,66 @@ _CHUNK_BYTES = 1 << 20
 def analyze(
     files: Sequence[Path], *, step_prefix: str = STEP_PREFIX, gpu: str | None = None
 ) -> Report:
-    """The report of one trace, or of the ranks of one job.
+    """The report of one trace, or of several that are the ranks of one job.
 
-    With several files the step of the rank that comes last to the collectives is looked at, the
-    others serve to compare. Raises `UnreadableError` for a file that is no trace, `UsageError` for
-    an unknown GPU, a step range that occurs in no file, or two files of one rank.
+    Of several ranks, the one that comes last to the collectives is looked at: the others wait for
+    it. Raises `UnreadableError` for a file that is no trace, `UsageError` for an unknown GPU or a
+    step range that does not occur.
     """
     chosen = gpu_by_key(gpu) if gpu is not None else None
-    traces = [read_trace(path) for path in files]
-    ranks = _ranks(files, traces, step_prefix)
-    lead = _lead(ranks)
-    trace, facts = traces[lead], ranks
+    traces = read_ranks(files)
+    ranks = rank_facts(traces, step_prefix) if len(traces) > 1 else ()
+    trace, ranks = _lead(traces, ranks)
     steps = trace.steps(step_prefix)
     if not len(steps) and step_prefix != STEP_PREFIX:
         raise UsageError(
             f"no range of this trace begins with {step_prefix[:60]!r}",
-            where=str(files[lead]),
+            where=_name(files),
             remedy="name the range that surrounds a step, or leave --step-range out",
         )
     metrics = trace_metrics(trace, step_prefix)
     device = chosen or _recorded_gpu(trace)
-    subject, guesses = _subject(trace, step_prefix, metrics, device, facts, lead)
+    subject, guesses = trace_subject(
+        trace,
+        metrics,
+        step_prefix,
+        gpu=device,
+        calibration=load_calibration(device) if device is not None else None,
+        ranks=ranks,
+    )
     findings = tuple(match.finding for match in find_all(subject))
     report = Report(
         tool=Tool(name="fusion-advisor", version=__version__),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         sources=tuple(_source(path) for path in files),
-        workload=_workload(files[lead], trace, device, subject),
+        workload=Workload(
+            target=_name(files),
+            mode="trace",
+            graph_hash=subject.graphs[0].graph.fingerprint(),
+            gpu=device.key if device else None,
+            world_size=trace.info.world_size,
+            rank=trace.info.rank,
+            versions=trace.info.versions,
+        ),
         hardware=_hardware(trace, device),
         metrics=metrics,
         kernels=kernel_rows(trace, steps),
         findings=findings,
         recommended=_recommended(findings, subject.balance),
-        warnings=(*trace.warnings, *guesses, *_gpu_warnings(device), *_job_warnings(ranks, trace)),
+        warnings=(*trace.warnings, *guesses, *_notes(trace, len(traces), device)),
     )
     report.check()
     return report
 
 
-# --- ranks ----------------------------------------------------------------------------------------
-
-
-def _ranks(files: Sequence[Path], traces: Sequence[Trace], prefix: str) -> tuple[RankFacts, ...]:
-    found: list[RankFacts] = []
-    for path, trace in zip(files, traces, strict=True):
-        if len(traces) > 1 and any(rank.rank == trace.info.rank for rank in found):
-            raise UsageError(
-                f"two files are of rank {trace.info.rank}",
-                where=str(path),
-                remedy="give one file of each rank of one job",
-            )
-        figures = trace_metrics(trace, prefix) if len(traces) > 1 else {}
-        found.append(
-            RankFacts(
-                rank=trace.info.rank,
-                comm_ns=_figure(figures, "comm_union"),
-                exposed_comm_ns=_figure(figures, "exposed_comm"),
-                busy_ns=_figure(figures, "gpu_busy"),
-            )
-        )
-    return tuple(found)
-
-
-def _lead(ranks: Sequence[RankFacts]) -> int:
-    """The rank to look at: the one with least time in collectives, which the others wait for."""
-    return min(range(len(ranks)), key=lambda index: ranks[index].comm_ns)
-
-
-def _figure(metrics: dict[str, Metric], name: str) -> int:
-    """A figure per step, else of the whole trace, else 0 (a rank without kernels)."""
-    for key in (f"{name}_per_step_ns", f"{name}_ns"):
-        metric = metrics.get(key)
-        if metric is not None and metric.value is not None:
-            return round(metric.value)
-    return 0
-
-
-def _job_warnings(ranks: Sequence[RankFacts], trace: Trace) -> tuple[Warning_, ...]:
-    missing = trace.info.world_size - len(ranks)
-    if missing <= 0:
-        return ()
-    text = f"the job has {trace.info.world_size} ranks, {len(ranks)} of them were given"
-    return (Warning_(code="ranks-missing", message=text, count=missing),)
-
-
-# --- the subject ----------------------------------------------------------------------------------
-
-
-def _subject(
-    trace: Trace,
-    prefix: str,
-    metrics: dict[str, Metric],
-    gpu: Gpu | None,
-    ranks: tuple[RankFacts, ...],
-    lead: int,
-) -> tuple[Subject, tuple[Warning_, ...]]:
-    steps = trace.steps(prefix)
-    inferred = infer_graph(trace, steps)
-    facts = GraphFacts(
-        inferred.graph,
-        dataflow(inferred.graph),
-        inferred.prices,
-        inferred.host_ns,
-        inferred.kernels,
-    )
-    found = activities(trace)
-    busy, span = _figure(metrics, "gpu_busy"), _figure(metrics, "gpu_span")
-    if not len(steps):
-        # Without steps the span may hold anything: only gaps that a late launch ended count.
-        span = min(span, busy + _figure(metrics, "starved"))
-    subject = Subject(
-        graphs=(facts,),
-        provenance="inferred",
-        metrics=metrics,
-        eager=True,
-        gpu=gpu,
-        calibration=load_calibration(gpu) if gpu is not None else None,
-        balance=Balance(device_ns=busy, span_ns=span, clean=False) if span else None,
-        trace=trace,
-        step=inferred.step,
-        steps=len(steps),
-        ranks=(ranks[lead], *(r for i, r in enumerate(ranks) if i != lead)),
-        doubt=doubts(trace, found, step_of(found, steps), len(steps)),
-    )
-    return subject, inferred.warnings
+def _lead(
+    traces: Sequence[Trace], ranks: tuple[RankFacts, ...]
+) -> tuple[Trace, tuple[RankFacts, ...]]:
+    """The rank with the least time in collectives, and the figures with its own first."""
+    if not ranks:
+        return traces[0], ()
+    lead = min(range(len(ranks)), key=lambda index: ranks[index].comm_ns)
+    return traces[lead], (ranks[lead], *ranks[:lead], *ranks[lead + 1 :])
 
 
 def _recorded_gpu(trace: Trace) -> Gpu | None:
@@ -164,17 +98,25 @@ def _recorded_gpu(trace: Trace) -> Gpu | None:
     return find_gpu(names.iloc[0]) if len(names) else None
 
 
-def _gpu_warnings(gpu: Gpu | None) -> tuple[Warning_, ...]:
-    if gpu is not None:
-        return ()
-    text = (
-        "the GPU is unknown: savings rest on the kernels' own bandwidth alone; --gpu NAME adds its "
-        "limits"
-    )
-    return (Warning_(code="gpu-unknown", message=text),)
+def _notes(trace: Trace, given: int, gpu: Gpu | None) -> tuple[Warning_, ...]:
+    """What the reader of the report should know about the input."""
+    notes = []
+    missing = trace.info.world_size - given
+    if missing > 0:
+        text = f"the job has {trace.info.world_size} ranks, {given} of them were given"
+        notes.append(Warning_(code="ranks-missing", message=text, count=missing))
+    if gpu is None:
+        text = (
+            "the GPU is unknown: savings rest on the kernels' own bandwidth alone;"
+            " --gpu NAME adds the limits of the device"
+        )
+        notes.append(Warning_(code="gpu-unknown", message=text))
+    return tuple(notes)
 
 
-# --- the report -----------------------------------------------------------------------------------
+def _name(files: Sequence[Path]) -> str:
+    first = files[0].name
+    return first if len(files) == 1 else f"{first} and {len(files) - 1} more"
 
 
 def _source(path: Path) -> Source:
@@ -187,18 +129,6 @@ def _source(path: Path) -> Source:
         path=str(path),
         sha256=digest.hexdigest(),
         size_bytes=path.stat().st_size,
-    )
-
-
-def _workload(path: Path, trace: Trace, gpu: Gpu | None, subject: Subject) -> Workload:
-    return Workload(
-        target=path.name,
-        mode="trace",
-        graph_hash=subject.graphs[0].graph.fingerprint(),
-        gpu=gpu.key if gpu else None,
-        world_size=trace.info.world_size,
-        rank=trace.info.rank,
-        versions=trace.info.versions,
     )
 
 
@@ -219,23 +149,22 @@ def _hardware(trace: Trace, gpu: Gpu | None) -> Hardware:
 
 
 def _recommended(findings: Sequence[Finding], balance: Balance | None) -> Recommended:
-    """Priced opportunities by saving; together they save no more than the step's whole time.
+    """Priced opportunities, the largest saving first.
 
-    Findings are not additive: what fusing saves on the host, a CUDA graph saves as well.
+    They are not additive: what fusing saves on the host, a CUDA graph saves as well. So the set is
+    worth at least its best finding, and at most their sum or the whole step.
     """
-    priced = [f for f in findings if f.kind == "opportunity" and f.exposed_saving_ns is not None]
-    worth = [f for f in priced if f.exposed_saving_ns is not None and f.exposed_saving_ns.mid > 0]
-    worth.sort(key=lambda f: -(f.exposed_saving_ns.mid if f.exposed_saving_ns else 0))
-    ranges = [f.exposed_saving_ns for f in worth if f.exposed_saving_ns is not None]
-    if not ranges or balance is None:
-        return Recommended(order=tuple(f.id for f in worth))
-    most = max(balance.span_ns, balance.device_ns)
-    best = max(r.mid for r in ranges)
-    return Recommended(
-        order=tuple(f.id for f in worth),
-        set_saving_ns=Range(
-            low=max(r.low for r in ranges),
-            mid=best,
-            high=max(min(sum(r.high for r in ranges), most), best),
-        ),
-    )
+    priced = [
+        (finding, finding.exposed_saving_ns)
+        for finding in findings
+        if finding.kind == "opportunity" and finding.exposed_saving_ns is not None
+    ]
+    worth = [(finding, saving) for finding, saving in priced if saving.mid > 0]
+    worth.sort(key=lambda pair: -pair[1].mid)
+    order = tuple(finding.id for finding, _ in worth)
+    if not worth or balance is None:
+        return Recommended(order=order)
+    best = worth[0][1].mid
+    most = min(sum(saving.high for _, saving in worth), max(balance.span_ns, balance.device_ns))
+    low = max(saving.low for _, saving in worth)
+    return Recommended(order=order, set_saving_ns=Range(low=low, mid=best, high=max(most, best)))

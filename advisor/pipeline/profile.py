@@ -22,6 +22,7 @@ from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
 from advisor.hardware.roofline import bandwidth_of
 from advisor.model.base import Warning_
+from advisor.model.findings import Finding
 from advisor.model.report import Hardware, Metric, Report, Source, Tool
 from advisor.model.report import Workload as WorkloadFacts
 from advisor.model.run import RunInfo
@@ -33,6 +34,8 @@ from analyzers.exposure import Situation
 from analyzers.metrics import kernel_rows, trace_metrics
 from analyzers.opportunities import Advice, PricedGraph, advise
 from analyzers.pricing import compiled_prices, eager_prices
+from analyzers.rules import find_others
+from analyzers.subject import captured_subject
 from collectors import read_trace
 from collectors.live.capture import Capture, CapturedGraph, capture
 from collectors.live.nvml import GpmCounters, GpmSampler, snapshot, visible_device
@@ -101,9 +104,13 @@ def profile(options: ProfileOptions, run: RunDirectory, emit: Emit) -> Report:
         step_ns=_value(metrics, "step_ns"),
         busy_ns=_value(metrics, "gpu_busy_per_step_ns"),
     )
-    advice = advise([_priced(item, trace, situation.eager) for item in captured.graphs], situation)
+    priced = [_priced(item, trace, situation.eager) for item in captured.graphs]
+    advice = advise(priced, situation)
+    others = find_others(captured_subject(priced, advice, situation, metrics, trace))
     metrics |= _compiler_metrics(captured)
-    report = _report(options, workload, captured, gpu, device, metrics, advice, warnings, trace)
+    report = _report(
+        options, workload, captured, gpu, device, metrics, advice, others, warnings, trace
+    )
     _save(run, options, report, advice, gpu, device)
     return report
 
@@ -231,6 +238,7 @@ def _report(
     device: torch.device,
     metrics: dict[str, Metric],
     advice: Advice,
+    others: tuple[Finding, ...],
     warnings: list[Warning_],
     trace: Trace | None,
 ) -> Report:
@@ -253,7 +261,7 @@ def _report(
         hardware=_hardware(gpu, device),
         metrics=metrics,
         kernels=kernel_rows(trace, trace.steps()) if trace is not None else (),
-        findings=advice.findings,
+        findings=(*advice.findings, *others),
         recommended=advice.recommended,
         plans=advice.summaries(),
         warnings=tuple(warnings),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from advisor.model.findings import Evidence
+from advisor.model.findings import Evidence, Finding
 from analyzers.rules import (
     already,
     attention,
@@ -47,7 +47,7 @@ RULES: tuple[Rule, ...] = (
     already.RULE,
 )
 
-__all__ = ["RULES", "Match", "Rule", "find_all"]
+__all__ = ["RULES", "Match", "Rule", "find_all", "find_others"]
 
 
 def find_all(subject: Subject) -> tuple[Match, ...]:
@@ -58,6 +58,13 @@ def find_all(subject: Subject) -> tuple[Match, ...]:
             found.append(_settled(match))
             subject = subject.without(match.nodes)
     return tuple(found)
+
+
+def find_others(subject: Subject) -> tuple[Finding, ...]:
+    """The findings of all rules but the row programs, which carry plans and are listed by them."""
+    return tuple(
+        match.finding for match in find_all(subject) if match.finding.rule != row_program.RULE.id
+    )
 
 
 def _settled(match: Match) -> Match:

@@ -39,8 +39,9 @@ def _graphed(subject: Subject) -> tuple[Match, ...]:
     )
     return (
         note(
-            "already-graphed",
+            RULE.id,
             subject,
+            identity="already-graphed",
             title="Already replayed as a CUDA graph",
             action="nothing: launches are no longer the bottleneck there",
             evidence=(
@@ -74,8 +75,9 @@ def _fused(subject: Subject) -> tuple[Match, ...]:
     )
     return (
         note(
-            "already-fused",
+            RULE.id,
             subject,
+            identity="already-fused",
             title="Already fused by a compiler or an engine"
             if fused >= _FEW * fusible
             else "Partly compiled",

@@ -56,11 +56,14 @@ class Place:
         """The nodes that the site speaks for."""
         return frozenset((self.facts.graph.id, name) for name in self.fused | self.kept)
 
-    def locations(self) -> Location:
-        """The place in the program of the first node that has one."""
-        ordered = sorted(self.fused, key=lambda n: self.facts.flow.index.get(n, 0))
-        found = (self.facts.flow.nodes[name].location for name in ordered)
-        return next((place for place in found if place.module or place.file), Location())
+    def location(self) -> Location:
+        """The place in the program that most of the fused nodes come from."""
+        counted: dict[Location, int] = {}
+        for name in sorted(self.fused, key=lambda n: self.facts.flow.index.get(n, 0)):
+            place = self.facts.flow.nodes[name].location
+            if place.module or place.file:
+                counted[place] = counted.get(place, 0) + 1
+        return max(counted, key=lambda place: counted[place], default=Location())
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,7 @@ def opportunity(
         provenance=subject.provenance,
         action=action,
         alternatives=tuple(alternatives),
-        locations=tuple(dict.fromkeys(p.locations() for p in places)),
+        locations=locations_of(places),
     )
     return Match(finding, frozenset(key for place in places for key in place.nodes))
 
@@ -226,14 +229,15 @@ def note(
     rule_id: str,
     subject: Subject,
     *,
+    identity: str = "",
     title: str,
     action: str,
     evidence: Sequence[Evidence],
     members: tuple[Member, ...] = (),
 ) -> Match:
-    """A finding that asks for nothing by itself."""
+    """A finding that asks for nothing by itself; `identity` is its id if not the rule's."""
     finding = Finding(
-        id=finding_id(rule_id, ""),
+        id=identity or rule_id,
         rule=rule_id,
         kind="note",
         title=title,
@@ -244,6 +248,12 @@ def note(
         action=action,
     )
     return Match(finding)
+
+
+def locations_of(places: Sequence[Place]) -> tuple[Location, ...]:
+    """Where the sites are, one each, as far as it is known."""
+    found = (place.location() for place in places)
+    return tuple(place for place in found if place.module or place.file)
 
 
 def members_of(places: Sequence[Place]) -> tuple[Member, ...]:

@@ -102,8 +102,9 @@ def _lost_overlap(subject: Subject, evidence: Evidence) -> Match:
         values={"needs": "a second run with smaller buckets"},
     )
     return note(
-        "lost-overlap",
+        RULE.id,
         subject,
+        identity="lost-overlap",
         title="No overlap of communication with computation, by construction",
         action=(
             "compare with smaller buckets (bucket_cap_mb), or check that gradients are reduced as "

@@ -93,8 +93,9 @@ def _cache_sized(subject: Subject) -> tuple[Match, ...]:
     )
     return (
         note(
-            "cache-sized-copy",
+            RULE.id,
             subject,
+            identity="cache-sized-copy",
             title=f"{len(large)} copies as large as a cache: remove them, do not fuse them",
             action=(
                 "write into the buffer inside the custom op instead of through a slice outside it"

@@ -20,6 +20,7 @@ from analyzers.rules.base import (
     cost_of,
     exposure,
     is_worth,
+    locations_of,
     members_of,
     time_evidence,
     traffic_evidence,
@@ -32,7 +33,7 @@ _STAND_IN = "h200"
 
 def find(subject: Subject) -> tuple[Match, ...]:
     """The row-program findings; a bare trace prices them by its kernels' times, without plans."""
-    advice = row_programs(subject)
+    advice = subject.advice or row_programs(subject)
     plans = {plan.id: plan for plan in advice.plans}
     found = []
     for finding in advice.findings:
@@ -95,7 +96,15 @@ def _inferred(subject: Subject, finding: Finding, places: Sequence[Place]) -> Ma
         for item in finding.evidence
         if item.kind == "dataflow"
     ]
-    ways = [Alternative(route=other.route, text=other.text) for other in finding.alternatives]
+    ways = [
+        Alternative(
+            route=other.route,
+            text="torch.compile of the module fuses the same ops"
+            if other.route == "compile_region"
+            else other.text,
+        )
+        for other in finding.alternatives
+    ]
     evidence: tuple[Evidence, ...] = (*dataflow, traffic_evidence(cost), time_evidence(cost), host)
     return Match(
         msgspec.structs.replace(
@@ -112,14 +121,14 @@ def _inferred(subject: Subject, finding: Finding, places: Sequence[Place]) -> Ma
             ),
             alternatives=tuple(ways),
             plan_id=None,
-            locations=tuple(dict.fromkeys(place.locations() for place in places)),
+            locations=locations_of(places),
         ),
         frozenset(key for place in places for key in place.nodes),
     )
 
 
 RULE = Rule(
-    id="row-program",
+    id="row_program",
     title="A norm, softmax or other row computation in pieces",
     explanation=(
         "Ops that share rows and reduce only along them (a norm with its casts, residual and "
