@@ -9,15 +9,16 @@ from typing import Any
 from advisor.errors import UnreadableError
 from advisor.model.trace import Trace, TraceBuilder
 from collectors.bytes_in import Source
-from collectors.kineto_events import CATEGORIES, Collector
+from collectors.kineto_columns import Collector
 from collectors.kineto_stream import EventStream
+from collectors.kineto_structs import CATEGORIES
 
 _MARKS = re.compile(
     rb'"(schemaVersion|deviceProperties|computeProperties|baseTimeNanoseconds)"\s*:'
 )
 _CATEGORY = re.compile(
     rb'"cat"\s*:\s*"(%s|cpu_instant_event|ac2g|fwdbwd)"'
-    % b"|".join(name.encode() for name in CATEGORIES)
+    % b"|".join(name.encode() for name in sorted(CATEGORIES))
 )
 _VERSIONS = (
     "cuda_runtime_version",
@@ -51,7 +52,7 @@ def read(path: Path) -> Trace:
     source = Source(path)
     stream = EventStream(source)
     builder = TraceBuilder(source="kineto")
-    collector = Collector(builder)
+    collector = Collector(builder, stream.decoder.kind_of)
     for events in stream:
         collector.take(events)
     collector.flush()

@@ -17,12 +17,12 @@ import msgspec
 
 from advisor.errors import UnreadableError
 from collectors.bytes_in import Source
-from collectors.kineto_events import Event
+from collectors.kineto_structs import FAILURES, Event, EventDecoder
 
 MAX_METADATA_BYTES = 32 << 20
 # No honest event is this long; beyond it a quote must be missing.
 RESYNC_BYTES = 16 << 20
-_TAIL_BYTES = 1 << 16
+_TAIL_BYTES = (1 << 11, 1 << 16)
 _BORDER = re.compile(rb'\}\s*,\s*(?=\{\s*"[^"\\]+"\s*:)')
 # Where nothing proves a cut, only what begins as Kineto's events do is taken for one.
 _EVENT_BORDER = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat)"\s*:)')
@@ -36,8 +36,6 @@ _BAD_ESCAPE = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|(.?))', re.DOTALL
 _END = re.compile(rb'\s*(?:,\s*"|\}|\Z)')
 _LOST_QUOTE = re.compile(rb'(?<!\\)\\"(?=\s*(?:,\s*"[^"\\]*"\s*:|\}))')
 _CONTROL = re.compile(rb"[\x00-\x1f]")
-_FAILURES = (msgspec.DecodeError, msgspec.ValidationError, RecursionError)
-_events = msgspec.json.Decoder(list[Event], strict=False)
 
 
 @dataclass
@@ -61,6 +59,7 @@ class EventStream:
     """
 
     def __init__(self, source: Source) -> None:
+        self.decoder = EventDecoder()
         self.metadata: dict[str, Any] = {}
         self.damage = Damage()
         self.dropped_bytes = 0
@@ -96,7 +95,7 @@ class EventStream:
         """(events, bytes used) of a buffer that more follows; nothing if it should grow first."""
         cut = _last_border(buffer)
         if cut is not None:
-            decoded = _decode(buffer[: cut[0]])
+            decoded = self.decoder.decode(buffer[: cut[0]])
             if decoded is not None:
                 self._used(cut[1])
                 return decoded, cut[1]
@@ -147,7 +146,7 @@ class EventStream:
         if not spans and behind_end is None:
             return [], 0
         self.whole = behind_end is not None
-        events = _decode(buffer[spans[0][0] : spans[-1][1]]) if spans else []
+        events = self.decoder.decode(buffer[spans[0][0] : spans[-1][1]]) if spans else []
         if events is None:
             events = [
                 event
@@ -161,9 +160,9 @@ class EventStream:
 
     def _salvaged(self, text: bytes, position: int) -> list[Event]:
         """The events in a piece of the array; more than one where a missing quote hid a border."""
-        decoded = _decode(text)
+        decoded = self.decoder.decode(text)
         if decoded is None:
-            decoded = _decode(repair(text, Damage(), 0))
+            decoded = self.decoder.decode(repair(text, Damage(), 0))
             if decoded is not None:
                 repair(text, self.damage, position)
         if decoded is not None:
@@ -171,9 +170,28 @@ class EventStream:
         pieces = _pieces(text + b',{"ph":') if _EVENT_BORDER.search(text) else []
         if len(pieces) > 1:
             return [e for a, b in pieces for e in self._salvaged(text[a:b], position + a)]
-        event = _leniently(repair(_LOST_QUOTE.sub(rb"\\\\" + b'"', text), Damage(), 0))
+        event = self._leniently(repair(_LOST_QUOTE.sub(rb"\\\\" + b'"', text), Damage(), 0))
         self.damage.note("event_dropped" if event is None else "event_repaired", position)
         return [] if event is None else [event]
+
+    def _leniently(self, text: bytes) -> Event | None:
+        """An event without those arguments that break the schema; None if the rest does too."""
+        try:
+            raw = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        except FAILURES:
+            return None
+        args = raw.pop("args", None)
+        try:
+            fields = msgspec.json.decode(args, type=dict[str, msgspec.Raw]) if args else {}
+        except FAILURES:
+            fields = {}
+        kept = {
+            name: value
+            for name, value in fields.items()
+            if self.decoder.decode(msgspec.json.encode({**raw, "args": {name: value}})) is not None
+        }
+        found = self.decoder.decode(msgspec.json.encode({**raw, "args": kept}))
+        return found[0] if found else None
 
     def _finish(self, tail: bytes, chunks: Iterator[bytes]) -> None:
         """Read the metadata behind the array; `tail` begins behind its `]`."""
@@ -231,17 +249,13 @@ def _escapes(token: bytes) -> tuple[bytes, int]:
 
 def _last_border(buffer: bytes) -> tuple[int, int] | None:
     """(end of an event, start of the next) at the last likely border in the buffer's tail."""
-    found = None
-    for found in _BORDER.finditer(buffer, max(0, len(buffer) - _TAIL_BYTES)):  # noqa: B007
-        pass
-    return None if found is None else (found.start() + 1, found.end())
-
-
-def _decode(body: bytes) -> list[Event] | None:
-    try:
-        return _events.decode(b"[" + body + b"]")
-    except _FAILURES:
-        return None
+    for tail in _TAIL_BYTES:
+        found = None
+        for found in _BORDER.finditer(buffer, max(0, len(buffer) - tail)):  # noqa: B007
+            pass
+        if found is not None:
+            return found.start() + 1, found.end()
+    return None
 
 
 def _spans(buffer: bytes) -> tuple[list[tuple[int, int]], int | None]:
@@ -274,33 +288,12 @@ def _pieces(text: bytes) -> list[tuple[int, int]]:
     return spans
 
 
-def _leniently(text: bytes) -> Event | None:
-    """An event without those arguments that break the schema; None if the rest does too."""
-    try:
-        raw = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-        args = raw.pop("args", None)
-        event = msgspec.json.decode(msgspec.json.encode(raw), type=Event, strict=False)
-    except _FAILURES:
-        return None
-    try:
-        fields = msgspec.json.decode(args, type=dict[str, msgspec.Raw]) if args else {}
-    except _FAILURES:
-        return event
-    kept = {}
-    for name, value in fields.items():
-        one = msgspec.json.encode({"args": {name: value}})
-        if _decode(one) is not None:
-            kept[name] = value
-    raw["args"] = msgspec.Raw(msgspec.json.encode(kept))
-    return msgspec.json.decode(msgspec.json.encode(raw), type=Event, strict=False)
-
-
 def _metadata(text: bytes) -> dict[str, Any] | None:
     try:
         found = msgspec.json.decode(text)
-    except _FAILURES:
+    except FAILURES:
         try:
             found = msgspec.json.decode(repair(text, Damage(), 0))
-        except _FAILURES:
+        except FAILURES:
             return None
     return found if isinstance(found, dict) else None
