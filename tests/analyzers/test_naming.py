@@ -1,0 +1,87 @@
+"""Titles: a program is called what people of the field call it, by what it computes."""
+
+from __future__ import annotations
+
+import pytest
+
+from advisor.model.base import Phase
+from advisor.model.graph import Graph
+from analyzers.dataflow import dataflow
+from analyzers.naming import describe
+from analyzers.row_plans import canonical_program, plan_of
+from analyzers.row_programs import find_row_programs
+from tests.builders.graph import Sketch
+
+
+def title(graph: Graph, phase: Phase = "inference") -> str:
+    (group,) = find_row_programs(graph).whole
+    return describe(plan_of([canonical_program(dataflow(graph), group)], phase, ""))
+
+
+def rms_norm() -> Graph:
+    s = Sketch()
+    return s.build(s.rms_norm(s.input(16, 32), s.input(32)))
+
+
+def residual_norm(*, kept: bool) -> Graph:
+    s = Sketch()
+    total = s.op("add", s.input(16, 32), s.input(16, 32))
+    out = s.rms_norm(total, s.input(32))
+    return s.build(out, total) if kept else s.build(out)
+
+
+def layer_norm() -> Graph:
+    s = Sketch()
+    x = s.input(16, 32)
+    scale = s.op("rsqrt", s.op("add", s.reduce("var", x), 1e-5))
+    return s.build(s.op("mul", s.op("sub", x, s.mean(x)), scale))
+
+
+def softmax() -> Graph:
+    s = Sketch()
+    return s.build(s.softmax(s.input(16, 32)))
+
+
+def masked_by_addition() -> Graph:
+    s = Sketch()
+    return s.build(s.softmax(s.op("add", s.input(4, 16, 32), s.input(16, 32))))
+
+
+def masked_by_choice() -> Graph:
+    s = Sketch()
+    return s.build(s.softmax(s.op("where", s.input(16, 32, dtype="bool"), s.input(16, 32), -1e9)))
+
+
+def quantisation() -> Graph:
+    s = Sketch()
+    x = s.input(16, 32)
+    return s.build(s.op("div", x, s.reduce("amax", s.op("abs", x))))
+
+
+def of_nothing_known() -> Graph:
+    s = Sketch()
+    x = s.input(16, 32)
+    return s.build(s.op("mul", s.op("sub", x, s.reduce("amin", x)), s.reduce("sum", x)))
+
+
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        (rms_norm(), "RMS norm"),
+        (residual_norm(kept=False), "residual add + RMS norm"),
+        (residual_norm(kept=True), "residual add + RMS norm with 2 outputs"),
+        (layer_norm(), "layer norm"),
+        (softmax(), "softmax"),
+        (masked_by_addition(), "masked softmax"),
+        (masked_by_choice(), "masked softmax"),
+        (quantisation(), "row program with amax"),
+        (of_nothing_known(), "row program with amin and sum"),
+    ],
+)
+def test_a_program_is_named_after_what_it_computes(graph: Graph, expected: str) -> None:
+    assert title(graph) == expected
+
+
+def test_gradients_say_so() -> None:
+    assert title(rms_norm(), "backward") == "norm gradient"
+    assert title(softmax(), "backward") == "row reduction gradient"

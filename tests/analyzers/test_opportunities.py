@@ -1,0 +1,274 @@
+"""Advice: plans become findings, a finding is what shares a program, its price says what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.hardware.calibration import default_calibration
+from advisor.hardware.gpus import gpu_by_key
+from advisor.model.base import Location, Range, check_deep
+from advisor.model.findings import Finding
+from advisor.model.graph import Graph
+from advisor.model.plan import Prediction
+from analyzers.exposure import Situation, exposed
+from analyzers.opportunities import Advice, PricedGraph, advise
+from analyzers.pricing import Unit, price_list
+from tests.builders.graph import Sketch, tensor
+
+GPU = gpu_by_key("h200")
+NO_GPU = Situation(GPU, default_calibration(GPU), eager=True)
+ON_GPU = Situation(GPU, default_calibration(GPU), eager=True, step_ns=1_000_000, busy_ns=900_000)
+ROWS, COLUMNS = 4096, 2048
+
+
+def norms(
+    count: int = 2,
+    residual: bool = True,
+    identity: str = "g0",
+    phase: str = "inference",
+    rows: int = ROWS,
+) -> Graph:
+    """A first norm and then residual sums with norms, a matmul between them, as decoders have."""
+    s = Sketch(phase=phase, identity=identity)  # type: ignore[arg-type]
+    hidden, weight, square = s.input(rows, COLUMNS), s.input(COLUMNS), s.input(COLUMNS, COLUMNS)
+    normed = s.rms_norm(hidden, weight)
+    for _ in range(count - 1):
+        mixed = s.opaque("aten.mm.default", normed, square, outputs=(tensor(rows, COLUMNS),))
+        hidden = s.op("add", hidden, mixed) if residual else mixed
+        normed = s.rms_norm(hidden, weight)
+    return s.build(
+        s.opaque("aten.mm.default", normed, square, outputs=(tensor(rows, COLUMNS),)), hidden
+    )
+
+
+def softmaxes() -> Graph:
+    s = Sketch(identity="soft")
+    return s.build(s.softmax(s.input(ROWS, COLUMNS)))
+
+
+def advice_of(
+    *graphs: Graph, situation: Situation = NO_GPU, priced: Sequence[Unit] | None = None
+) -> Advice:
+    prices = None if priced is None else price_list(priced)
+    found = advise([PricedGraph(graph, prices) for graph in graphs], situation)
+    for record in (*found.plans, *found.findings, found.recommended):
+        check_deep(record)
+    return found
+
+
+def evidence(finding: Finding, kind: str) -> list[str]:
+    return [item.text for item in finding.evidence if item.kind == kind]
+
+
+def test_equal_programs_of_all_graphs_are_one_finding_with_all_sites() -> None:
+    found = advice_of(norms(3, residual=False), norms(2, residual=False, identity="g1"))
+    (finding,) = found.findings
+    (plan,) = found.plans
+    assert finding.plan_id == plan.id
+    assert [site.graph for site in plan.sites] == ["g0"] * 3 + ["g1"] * 2
+    assert "5 sites" in finding.title
+    assert plan.title == "RMS norm"
+    assert finding.provenance == "exact"
+
+
+def test_forward_and_backward_are_told_apart() -> None:
+    found = advice_of(norms(1, phase="forward"), norms(1, phase="backward", identity="g1"))
+    assert {plan.phase for plan in found.plans} == {"forward", "backward"}
+    assert len(found.findings) == len({plan.id for plan in found.plans}) == 2
+
+
+def test_different_programs_are_findings_of_their_own_and_the_best_comes_first() -> None:
+    found = advice_of(norms(1), softmaxes())
+    assert {f.title.split(" in ")[0] for f in found.findings} == {"RMS norm", "softmax"}
+    savings = [plan_saving(found, finding) for finding in found.findings]
+    assert savings == sorted(savings, reverse=True)
+    assert found.recommended.order == tuple(f.id for f in found.findings)
+
+
+def plan_saving(found: Advice, finding: Finding) -> int:
+    plan = next(p for p in found.plans if p.id == finding.plan_id)
+    assert plan.prediction is not None
+    return plan.prediction.saving_ns.mid
+
+
+def test_a_norm_with_and_without_its_residual_is_one_finding_with_two_ways() -> None:
+    """Three norms, two after a residual sum: one kernel for all, or a longer one for two of them."""
+    found = advice_of(norms(3))
+    (finding,) = found.findings
+    titles = {plan.title: len(plan.sites) for plan in found.plans}
+    assert titles == {"RMS norm": 3, "residual add + RMS norm with 2 outputs": 2}
+    main = next(plan for plan in found.plans if plan.id == finding.plan_id)
+    assert main.title == "RMS norm"
+    ways = [a for a in finding.alternatives if a.route == "generated_kernel"]
+    assert len(ways) == 2
+    assert {plan_id for way in ways for plan_id in way.plan_ids} == {
+        plan.id for plan in found.plans
+    }
+    savings = [way.saving_ns.mid for way in ways if way.saving_ns is not None]
+    assert savings == sorted(savings, reverse=True)
+
+
+def test_node_names_that_repeat_in_another_graph_are_other_nodes() -> None:
+    """Two graphs with the same ids but different neighbours: reasons and sites do not mix."""
+    s = Sketch(identity="other")
+    x = s.input(ROWS, COLUMNS)
+    weight = s.input(COLUMNS)
+    s.input(COLUMNS, COLUMNS)
+    normed = s.rms_norm(x, weight)
+    graph = s.build(s.opaque("custom.sink.default", normed, outputs=(tensor(ROWS, COLUMNS),)))
+    found = advice_of(norms(1, phase="forward"), graph)
+    assert len(found.findings) == 2
+    for finding, name in (
+        (f, p.sites[0].graph) for f in found.findings for p in found.plans if p.id == f.plan_id
+    ):
+        reasons = " ".join(evidence(finding, "legality"))
+        assert ("custom.sink" in reasons) == (name == "other")
+        assert ("aten.mm" in reasons) == (name == "g0")
+
+
+def test_without_a_gpu_exposure_is_not_judged_and_says_what_it_needs() -> None:
+    (finding,) = advice_of(norms(1)).findings
+    assert finding.exposed_saving_ns is None
+    assert "no GPU here" in evidence(finding, "cannot_judge")[0]
+    assert "modelled kernel times" in evidence(finding, "time")[0]
+    assert [member.time_ns for member in finding.members] == [None] * len(finding.members)
+    assert sum(member.count for member in finding.members) == 6
+
+
+def test_measured_kernels_make_the_price_of_the_present_state() -> None:
+    graph = norms(1)
+    members = [node.id for node in graph.nodes if node.op not in ("opaque",)]
+    units = [Unit(f"kernel_{name}", frozenset({name}), 10_000, 1) for name in members]
+    found = advice_of(graph, situation=ON_GPU, priced=units)
+    (finding,) = found.findings
+    (plan,) = found.plans
+    assert plan.prediction is not None
+    assert plan.prediction.before_ns == Range(low=60_000, mid=60_000, high=60_000)
+    assert plan.prediction.basis == "measured kernel times"
+    assert sum(member.time_ns or 0 for member in finding.members) == 60_000
+    assert finding.exposed_saving_ns is not None
+    assert "5 launches fewer" in evidence(finding, "host")[0]
+    half = advice_of(graph, situation=ON_GPU, priced=units[:3])
+    assert half.plans[0].prediction is not None
+    assert half.plans[0].prediction.basis == "measured and modelled kernel times"
+
+
+def test_a_kernel_that_also_computes_something_else_leaves_work_behind() -> None:
+    graph = norms(1)
+    members = frozenset(node.id for node in graph.nodes if node.op not in ("opaque",))
+    alone = advice_of(graph, situation=ON_GPU, priced=[Unit("k", members, 60_000, 1)])
+    s = Sketch()
+    # The same norm, whose kernel also computes the exponential of another tensor.
+    weight, other = s.input(COLUMNS), s.input(ROWS, COLUMNS)
+    normed = s.rms_norm(s.input(ROWS, COLUMNS), weight)
+    inside = frozenset(n.id for n in s.nodes if n.op != "opaque")
+    beside = s.op("exp", s.opaque("aten.sort.default", other))
+    shared = advice_of(
+        s.build(normed, beside),
+        situation=ON_GPU,
+        priced=[Unit("k", inside | {beside[1:]}, 60_000, 1)],
+    )
+    first, second = alone.plans[0].prediction, shared.plans[0].prediction
+    assert first is not None
+    assert second is not None
+    assert second.before_ns == first.before_ns
+    assert second.after_ns.mid > first.after_ns.mid
+
+
+def test_a_finding_that_loses_is_not_recommended() -> None:
+    graph = norms(1)
+    members = [node.id for node in graph.nodes if node.op not in ("opaque",)]
+    found = advice_of(graph, situation=ON_GPU, priced=[Unit("k", frozenset(members), 10, 1)])
+    assert len(found.findings) == 1
+    assert found.recommended.order == ()
+    assert found.recommended.set_saving_ns is None
+
+
+def test_the_set_saves_the_sum_of_what_is_recommended() -> None:
+    found = advice_of(norms(1), softmaxes(), situation=ON_GPU)
+    savings = [f.exposed_saving_ns for f in found.findings]
+    total = found.recommended.set_saving_ns
+    assert total is not None
+    assert total.mid == sum(s.mid for s in savings if s is not None)
+
+
+def test_places_are_listed_once_each() -> None:
+    graph = norms(2, residual=False)
+    nodes = tuple(
+        msgspec.structs.replace(n, location=Location(module=f"layers.{i // 8}.norm"))
+        for i, n in enumerate(graph.nodes)
+    )
+    (finding,) = advice_of(msgspec.structs.replace(graph, nodes=nodes)).findings
+    assert len(finding.locations) == len(set(finding.locations)) == 2
+
+
+def test_nothing_to_fuse_is_no_finding() -> None:
+    s = Sketch()
+    found = advice_of(s.build(s.op("exp", s.input(8, 8))))
+    assert (found.plans, found.findings, found.recommended.order) == ((), (), ())
+    assert advise([], NO_GPU).findings == ()
+
+
+def test_the_summary_lists_every_plan_with_its_price() -> None:
+    found = advice_of(norms(3))
+    rows = {row.id: row for row in found.summaries()}
+    for plan in found.plans:
+        assert plan.prediction is not None
+        assert (rows[plan.id].sites, rows[plan.id].saving_ns) == (
+            len(plan.sites), plan.prediction.saving_ns,
+        )  # fmt: skip
+
+
+@given(
+    st.tuples(*[st.integers(-(10**6), 10**7)] * 3).map(sorted),
+    st.integers(0, 10**7),
+    st.integers(0, 10**7),
+    st.integers(0, 1000),
+    st.booleans(),
+)
+def test_exposure_is_bounded_by_the_idle_time_of_the_step(
+    saving: list[int], step: int, busy: int, launches: int, eager: bool
+) -> None:
+    low, mid, high = saving
+    price = Range(low=0, mid=0, high=0)
+    prediction = Prediction(
+        before_ns=price, after_ns=price, saving_ns=Range(low=low, mid=mid, high=high), bytes_before=0,
+        bytes_after=0, basis="test",
+    )  # fmt: skip
+    situation = stepped(eager, step, busy)
+    exposure, said = exposed(prediction, launches, situation)
+    assert said.kind == "host"
+    assert exposure is not None
+    exposure.check()
+    idle = max(step - busy, 0)
+    host = launches * situation.calibration.launch_ns if eager else 0
+    assert exposure.high <= max(high + min(host, idle), exposure.mid)
+    assert exposure.low >= min(0, low)
+    if step and busy >= step:
+        assert exposure.mid == mid
+
+
+def stepped(eager: bool, step: int, busy: int) -> Situation:
+    return Situation(GPU, default_calibration(GPU), eager, step_ns=step, busy_ns=busy)
+
+
+@pytest.mark.parametrize(("step", "busy"), [(None, 5), (5, None), (None, None)])
+def test_exposure_needs_a_clean_step_and_a_busy_time(step: int | None, busy: int | None) -> None:
+    price = Range(low=1, mid=2, high=3)
+    prediction = Prediction(
+        before_ns=price,
+        after_ns=price,
+        saving_ns=price,
+        bytes_before=0,
+        bytes_after=0,
+        basis="test",
+    )
+    situation = Situation(GPU, default_calibration(GPU), eager=True, step_ns=step, busy_ns=busy)
+    exposure, said = exposed(prediction, 3, situation)
+    assert exposure is None
+    assert said.kind == "cannot_judge"
