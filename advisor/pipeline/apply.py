@@ -72,6 +72,7 @@ def apply_run(run: RunDirectory, only: Sequence[str], emit: Emit) -> Applied:
     stages.verify(found, run, device, emit)
     if device.type == "cuda":
         stages.time(found, gpu_recorder, device, emit)
+        stages.verify(found, run, device, emit)
         applied = _measured(session, workload)
     else:
         applied = _unmeasured(session, captured)

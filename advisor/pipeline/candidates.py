@@ -5,7 +5,9 @@ Each step may refuse a plan, with the reason; a refused plan goes no further.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -32,11 +34,16 @@ from collectors.live.capture import Capture
 SHOWN_GPUS = ("a100", "h200", "b200", "rtx4090", "mi300x")
 # A few bytes come from slow paths and cost nothing; more is a configuration to avoid.
 TOLERATED_SPILL_BYTES = 32
+# Verification processes at once: each holds a CUDA context or an interpreter.
+MOST_WORKERS = 4
 
 
 @dataclass
 class Candidate:
-    """One plan on its way: what is known of it so far, and why it was refused, if it was."""
+    """One plan on its way: what is known of it so far, and why it was refused, if it was.
+
+    `verified` is the configuration that `numerics` is about.
+    """
 
     plan: FusionPlan
     source: KernelSource | None = None
@@ -44,6 +51,7 @@ class Candidate:
     config: LaunchConfig | None = None
     usable: tuple[LaunchConfig, ...] = ()
     numerics: Numerics | None = None
+    verified: LaunchConfig | None = None
     resources: tuple[KernelResources, ...] = ()
     timings: list[KernelTiming] = field(default_factory=list)
     refused: str | None = None
@@ -161,19 +169,29 @@ def check_regions(
 def verify(
     candidates: Mapping[str, Candidate], run: RunDirectory, device: torch.device, emit: Emit
 ) -> None:
-    """Numerics of every kernel, in a process of its own."""
-    for made in _generated(candidates):
-        item, plan = made.item, made.item.plan
-        plan_file = run.plans_path / f"{plan.id}.json"
-        found = verify_numerics(plan_file, made.path, device=device.type, config=made.config)
-        item.numerics = found
-        failed = [case for case in found.cases if not case.passed]
-        if failed:
-            item.refused = f"numerics: {failed[0].name}: {failed[0].detail}"
-        worst = max((case.max_error_ulps or 0.0 for case in found.cases), default=0.0)
-        passed = f"{len(found.cases)} cases pass on the {found.executed_on}"
-        message = f"{plan.title}: {item.refused or f'{passed}, at most {worst:.2f} ulps'}"
-        emit("verify", "running", plan=plan.id, value=worst, message=message)
+    """Numerics of every kernel in its present configuration, each in a process of its own."""
+    waiting = [made for made in _generated(candidates) if made.item.verified != made.config]
+
+    def check(made: _Generated) -> tuple[_Generated, Numerics]:
+        plan_file = run.plans_path / f"{made.item.plan.id}.json"
+        kind = device.type
+        return made, verify_numerics(plan_file, made.path, device=kind, config=made.config)
+
+    with ThreadPoolExecutor(max_workers=min(MOST_WORKERS, os.cpu_count() or 1)) as pool:
+        for made, numerics in pool.map(check, waiting):
+            _take_numerics(made, numerics, emit)
+
+
+def _take_numerics(made: _Generated, numerics: Numerics, emit: Emit) -> None:
+    item, plan = made.item, made.item.plan
+    item.numerics, item.verified = numerics, made.config
+    failed = [case for case in numerics.cases if not case.passed]
+    if failed:
+        item.refused = f"numerics ({made.config.label()}): {failed[0].name}: {failed[0].detail}"
+    worst = max((case.max_error_ulps or 0.0 for case in numerics.cases), default=0.0)
+    passed = f"{len(numerics.cases)} cases pass on the {numerics.executed_on}"
+    message = f"{plan.title}: {item.refused or f'{passed}, at most {worst:.2f} ulps'}"
+    emit("verify", "running", plan=plan.id, value=worst, message=message)
 
 
 def time(
