@@ -48,7 +48,10 @@ def _row_sizes(plan: FusionPlan, size: int, first: int = 3) -> tuple[int, ...]:
     """Distinct sizes per axis, so that a mixed-up axis cannot go unseen."""
     if plan.row_axes == 1:
         return (first * size,)
-    return tuple(first if axis == 0 else size + (axis % 2) for axis in range(plan.row_axes))
+    if size == 1:
+        return (first, *(1,) * (plan.row_axes - 1))
+    others = [other for other in range(size, size + plan.row_axes) if other != first]
+    return (first, *others[: plan.row_axes - 1])
 
 
 def make_inputs(

@@ -1,0 +1,186 @@
+"""Wrong kernels must fail, each with the reason a person needs; right ones pass everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="interpreting kernels needs triton")
+
+from advisor.codegen import render
+from advisor.model import base
+from advisor.model.applied import Numerics
+from advisor.model.launch import LaunchConfig
+from advisor.model.plan import FusionPlan
+from advisor.verify._numerics_worker import error_ulps, tolerance
+from advisor.verify.numerics import verify_numerics
+from tests.builders.plan import PlanBuilder, rms_norm
+
+CONFIG = LaunchConfig(block_rows=2, num_warps=4)
+
+
+def verdict(
+    plan: FusionPlan, folder: Path, *edits: tuple[str, str], timeout_s: float = 60.0
+) -> Numerics:
+    """Verify the plan against its kernel after each of `edits` was made in the text, once."""
+    text = render(plan).text
+    for old, new in edits:
+        assert text.count(old) >= 1, f"{old!r} is not in the kernel"
+        text = text.replace(old, new)
+    plan_path, kernel_path = folder / "plan.json", folder / f"{plan.id}.py"
+    plan_path.write_bytes(base.encode(plan))
+    kernel_path.write_text(text)
+    return verify_numerics(plan_path, kernel_path, device="cpu", config=CONFIG, timeout_s=timeout_s)
+
+
+def failures(found: Numerics) -> dict[str, str]:
+    assert not found.passed
+    return {case.name: case.detail for case in found.cases if not case.passed}
+
+
+def difference() -> FusionPlan:
+    """Rows of the first input, cut out of wider storage, minus the second."""
+    make = PlanBuilder()
+    wide, narrow = make.input(dense=False), make.input(spans=(False, True))
+    return make.plan(make.op("sub", wide, narrow), title="difference", columns=40)
+
+
+def peak() -> FusionPlan:
+    """The largest value of each row, and whether the row is above zero."""
+    make = PlanBuilder()
+    x = make.input()
+    top = make.op("amax", x)
+    return make.plan(top, make.op("gt", top, 0.0), title="peak", columns=40)
+
+
+def test_a_wrong_constant_shows_beside_small_values(tmp_path: Path) -> None:
+    found = failures(verdict(rms_norm(dtype="float32"), tmp_path, ("1e-06", "1.01e-06")))
+    assert "small values" in found
+    assert "ulps, at most" in found["small values"]
+    assert found["small values"].startswith("v")
+
+
+def test_an_unwritten_column_keeps_its_poison(tmp_path: Path) -> None:
+    edit = ("mask=row_ok & column_ok)", "mask=row_ok & (columns < n_columns - 1))")
+    found = failures(verdict(rms_norm(), tmp_path, edit))
+    assert any(name.startswith("columns") for name in found)
+    assert all("ulps" in detail for name, detail in found.items() if name.startswith("columns"))
+
+
+def test_a_wrong_row_stride(tmp_path: Path) -> None:
+    found = failures(verdict(difference(), tmp_path, ("* in0_stride_0", "* n_columns")))
+    assert "one row" not in found
+    assert "columns 40" in found
+
+
+def test_swapped_operands(tmp_path: Path) -> None:
+    found = failures(
+        verdict(difference(), tmp_path, ("in0_value - in1_value", "in1_value - in0_value"))
+    )
+    assert "zeros values" not in found
+    assert {"columns 40", "one row", "small values"} <= set(found)
+
+
+def test_nan_must_come_through(tmp_path: Path) -> None:
+    # The interpreter's own maximum lets NaN through whatever it is told.
+    edit = ("tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)", "tl.where(a > b, a, b)")
+    found = failures(verdict(peak(), tmp_path, edit))
+    assert set(found) == {"special values"}
+    assert "non-finite where eager's are not" in found["special values"]
+
+
+def test_another_test_is_another_program(tmp_path: Path) -> None:
+    found = failures(verdict(peak(), tmp_path, ("v1 = v0 > 0.0", "v1 = v0 >= 0.0")))
+    assert set(found) == {"zeros values"}
+    assert "integer results differ" in found["zeros values"]
+
+
+def test_an_input_may_not_be_written(tmp_path: Path) -> None:
+    line = "    tl.store(out0 + row_start + columns"
+    edit = (line, "    tl.store(in0 + row_start + columns, 0.0, mask=row_ok & column_ok)\n" + line)
+    found = failures(verdict(rms_norm(), tmp_path, edit))
+    assert set(found.values()) == {"an input was overwritten"}
+
+
+def test_a_crash_is_told_with_its_status_and_last_words(tmp_path: Path) -> None:
+    crash = ("    return out", "    raise ArithmeticError('planted')")
+    found = verdict(rms_norm(), tmp_path, crash)
+    assert found.cases[0].detail.endswith("status 1: ArithmeticError: planted")
+    killed = ("import torch\n", "import os, torch\nos.abort()\n")
+    found = verdict(rms_norm(), tmp_path, killed)
+    assert "ended with status -6" in found.cases[0].detail
+
+
+def test_a_hang_is_ended(tmp_path: Path) -> None:
+    hang = ("import torch\n", "import time, torch\ntime.sleep(600)\n")
+    found = verdict(rms_norm(), tmp_path, hang, timeout_s=4)
+    assert failures(found) == {"run": "no result within 4 s"}
+
+
+def test_silence_is_no_verdict(tmp_path: Path) -> None:
+    mute = ("import torch\n", "import os, torch\nos._exit(0)\n")
+    found = verdict(rms_norm(), tmp_path, mute)
+    assert failures(found) == {"run": "the kernel process printed no verdict"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_right_kernel_passes(dtype: str, tmp_path: Path) -> None:
+    found = verdict(rms_norm(dtype=dtype), tmp_path)
+    assert failures_or_none(found) == {}
+    assert found.executed_on == "interpreter"
+    assert {"no rows", "ragged rows", "special values"} <= {case.name for case in found.cases}
+
+
+def failures_or_none(found: Numerics) -> dict[str, str]:
+    return {case.name: case.detail for case in found.cases if not case.passed}
+
+
+def test_many_outputs_axes_and_strides_pass(tmp_path: Path) -> None:
+    make = PlanBuilder(row_axes=3)
+    x = make.input("bfloat16", dense=False)
+    mask = make.input("bool", (True, False, False, True), dense=False, unit_stride=False)
+    scale = make.input("float32", (False, True, True, False), dense=False)
+    wide = make.op("mul", make.cast(x, "float32"), scale)
+    kept = make.op("where", mask, wide, "-inf")
+    top = make.op("amax", kept)
+    safe = make.op("where", make.op("isinf", top), 0.0, top)
+    powers = make.op("exp", make.op("sub", kept, safe))
+    total = make.op("add", make.op("sum", powers), 1e-9)
+    out = make.cast(make.op("div", powers, total), "bfloat16")
+    plan = make.plan(
+        out, top, make.op("gt", total, 1.0), title="mixed", sizes=(2, 3, 4), columns=24
+    )
+    assert failures_or_none(verdict(plan, tmp_path)) == {}
+
+
+def test_errors_are_counted_in_last_places() -> None:
+    truth = torch.tensor([[1.0, 1.0, 1e-3]], dtype=torch.float64)
+    value = truth.float()
+    assert error_ulps(value, truth, True) < 0.01
+    value[0, 0] += 3 * 2**-23
+    assert error_ulps(value, truth, True) == pytest.approx(3, abs=0.01)
+    # A small element is measured by the largest of its row.
+    value = truth.float()
+    value[0, 2] += 2**-23
+    assert error_ulps(value, truth, True) == pytest.approx(1, abs=0.01)
+    assert error_ulps(torch.full((1, 3), torch.nan), truth, True) == 0.0
+
+
+def test_rows_are_judged_by_their_own_size() -> None:
+    truth = torch.tensor([[1e6, 1.0], [1e-6, 1e-6]], dtype=torch.float64)
+    value = truth.float()
+    value[1, 0] *= 1 + 2**-18
+    assert error_ulps(value, truth, True) > 20
+    assert error_ulps(value, truth, False) < 1e-4
+
+
+def test_tolerance_grows_with_what_the_plan_asks_for() -> None:
+    plan = rms_norm()
+    short, long = (tolerance(plan, torch.float32, n, 0.0) for n in (64, 4096))
+    assert long == short + 6
+    assert tolerance(plan, torch.bfloat16, 64, 0.0) == 3
+    # Eager's own error counts, up to what the plan's casts explain.
+    assert tolerance(plan, torch.bfloat16, 64, 10.0) == 20
+    assert tolerance(plan, torch.bfloat16, 64, 1e9) == 64
