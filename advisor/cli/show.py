@@ -18,6 +18,7 @@ from advisor.report.markdown import to_markdown
 from advisor.report.report_document import report_document
 from advisor.report.terminal import render_next, render_report
 from advisor.report.text import heading
+from analyzers.demangle import short_name
 
 FORMATS = ("text", "markdown", "html", "json")
 
@@ -39,7 +40,7 @@ def show(run: Path, form: str, as_json: bool) -> None:
     elif form == "text":
         _terminal(report, applied, directory)
     else:
-        document = report_document(report, applied)
+        document = report_document(report, applied, short_name)
         title = f"{report.workload.target}: fusion advice"
         text = to_markdown(document) if form == "markdown" else to_html(title, document)
         click.echo(text, nl=False)

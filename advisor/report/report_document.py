@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from advisor.model.applied import Applied, Comparison, PlanVerdict
 from advisor.model.findings import Finding
 from advisor.model.report import Report
@@ -37,12 +39,18 @@ VERDICT_MOOD: dict[str, Mood] = {
     "refused": "bad",
     "not_measured": "dim",
 }
+Namer = Callable[[str], str]
 MAX_KERNELS = 40
 MAX_NAME = 120
 
 
-def report_document(report: Report, applied: Applied | None = None) -> Document:
-    """Verdict, findings with evidence, recommended order, metrics, kernels, warnings, proof."""
+def report_document(
+    report: Report, applied: Applied | None = None, namer: Namer | None = None
+) -> Document:
+    """Verdict, findings with evidence, recommended order, metrics, kernels, warnings, proof.
+
+    `namer` shortens kernel names for people.
+    """
     blocks: list[Block] = [Heading(report.workload.target, 1), Paragraph(subject(report))]
     blocks += _verdict(report)
     findings = ranked(report)
@@ -60,7 +68,7 @@ def report_document(report: Report, applied: Applied | None = None) -> Document:
     if report.metrics:
         blocks += [Heading("Metrics"), _metrics(report)]
     if report.kernels:
-        blocks += [Heading("Kernels"), *_kernels(report)]
+        blocks += [Heading("Kernels"), *_kernels(report, namer or short)]
     if report.warnings:
         blocks += [Heading("Warnings"), Items(tuple(warning_lines(report)))]
     return (*blocks, Heading("Made by"), Paragraph(_origin(report)))
@@ -165,12 +173,12 @@ def _metrics(report: Report) -> Block:
     return table(titles, rows)
 
 
-def _kernels(report: Report) -> list[Block]:
+def _kernels(report: Report, namer: Namer) -> list[Block]:
     total = sum(kernel.time_ns for kernel in report.kernels if kernel.time_ns > 0)
     shown = sorted(report.kernels, key=lambda kernel: -kernel.time_ns)[:MAX_KERNELS]
     rows = [
         (
-            code(short(k.name)),
+            code(namer(k.name)),
             k.role,
             k.library,
             f"{k.count:,.4g}",

@@ -14,6 +14,14 @@ from advisor.model.applied import (
     Timing,
 )
 from advisor.model.base import Location, Range, Warning_
+from advisor.model.comparison import (
+    Comparability,
+    Difference,
+    IdentityCheck,
+    MetricChange,
+    ReportComparison,
+    Side,
+)
 from advisor.model.findings import Alternative, Evidence, Finding, Member
 from advisor.model.graph import Graph, Node, TensorMeta
 from advisor.model.plan import FusionPlan, Guard, PlanInput, PlanOp, PlanOutput, Prediction, Site
@@ -266,3 +274,34 @@ def run_info() -> RunInfo:
 
 def progress() -> Progress:
     return Progress(time=CREATED, job="0" * 16, stage="capture", state="running", value=187)
+
+
+def report_comparison() -> ReportComparison:
+    """A step that got a tenth shorter."""
+    side = Side(label="a", created=CREATED, workload=report().workload)
+    check = IdentityCheck(
+        name="gpu", before="h200", after="h200", outcome="agree", required=True, weight=3
+    )
+    return ReportComparison(
+        before=side,
+        after=side,
+        comparability=Comparability(comparable=True, score=1.0, checks=(check,)),
+        metrics=(
+            MetricChange(
+                name="step_ns",
+                unit="ns",
+                definition="clean step, median",
+                provenance_before="measured",
+                provenance_after="measured",
+                difference=Difference(
+                    before=100,
+                    after=90,
+                    change=-10,
+                    low=-12.0,
+                    high=-8.0,
+                    significance="significant",
+                    direction="better",
+                ),
+            ),
+        ),
+    )

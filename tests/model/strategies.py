@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from advisor.model.applied import Applied, Comparison, PlanVerdict, SetVerdict, Timing
 from advisor.model.base import Range, Record
+from advisor.model.comparison import Comparability
 from advisor.model.findings import Alternative, Evidence, Finding
 from advisor.model.graph import Graph, Node, TensorMeta
 from advisor.model.optable import DTYPES, FLOAT_DTYPES, ITEM_BYTES, OPS
@@ -155,6 +156,15 @@ def reports(draw: st.DrawFn) -> Report:
             recommended=records(Recommended, order=st.just(order)),
         )
     )
+
+
+def comparability() -> st.SearchStrategy[Comparability]:
+    """A verdict that agrees with its reasons."""
+    fraction = st.floats(0, 1)
+    refused = st.lists(st.text(max_size=5), min_size=1, max_size=2).map(tuple)
+    return records(
+        Comparability, comparable=st.just(True), reasons=st.just(()), score=fraction
+    ) | records(Comparability, comparable=st.just(False), reasons=refused, score=fraction)
 
 
 def tensor_metas() -> st.SearchStrategy[TensorMeta]:

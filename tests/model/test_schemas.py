@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 from advisor.errors import InvalidRecordError, UsageError
 from advisor.model.base import Record, decode, encode
+from advisor.model.comparison import ReportComparison
 from advisor.model.run import Progress, RunInfo
 from advisor.model.schemas import DIRECTORY, RECORDS, schema_of, schema_text, write_schemas
 from tests.model import builders, strategies
@@ -26,6 +27,7 @@ EXAMPLES: dict[str, Any] = {
     "applied": builders.applied,
     "run": builders.run_info,
     "progress": builders.progress,
+    "comparison": builders.report_comparison,
 }
 ANY_RECORD: dict[str, st.SearchStrategy[Any]] = {
     "report": strategies.reports(),
@@ -34,6 +36,7 @@ ANY_RECORD: dict[str, st.SearchStrategy[Any]] = {
     "applied": strategies.applications(),
     "run": strategies.records(RunInfo),
     "progress": strategies.records(Progress),
+    "comparison": strategies.records(ReportComparison, comparability=strategies.comparability()),
 }
 
 

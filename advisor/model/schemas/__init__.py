@@ -14,6 +14,7 @@ import msgspec
 from advisor.errors import UsageError
 from advisor.model.applied import Applied
 from advisor.model.base import Record, schema
+from advisor.model.comparison import ReportComparison
 from advisor.model.graph import Graph
 from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
@@ -28,6 +29,7 @@ RECORDS: tuple[tuple[str, type[Record], str], ...] = (
     ("graph", Graph, "a captured graph"),
     ("applied", Applied, "applied.json"),
     ("run", RunInfo, "run.json"),
+    ("comparison", ReportComparison, "compare --format json"),
     ("progress", Progress, "one line of progress.jsonl"),
 )
 

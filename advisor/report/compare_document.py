@@ -1,0 +1,215 @@
+"""A comparison of two reports as a document."""
+
+from __future__ import annotations
+
+from advisor.model.comparison import (
+    Comparability,
+    Difference,
+    FindingChange,
+    KernelChange,
+    ReportComparison,
+)
+from advisor.report.document import (
+    Block,
+    Content,
+    Document,
+    Heading,
+    Items,
+    Mood,
+    Paragraph,
+    Words,
+    code,
+    table,
+)
+from advisor.report.report_document import Namer, short
+from advisor.report.text import INSIGNIFICANT, counted, range_text
+from advisor.units import UNKNOWN, format_fraction, format_value
+
+MAX_KERNELS = 30
+UNTESTED = "?"
+MOODS: dict[str, Mood] = {"better": "good", "worse": "bad", "changed": "plain"}
+STATUS_MOODS: dict[str, Mood] = {"new": "bad", "gone": "good", "changed": "warn", "same": "dim"}
+OUTCOME_MOODS: dict[str, Mood] = {"agree": "good", "differ": "bad", "unknown": "dim"}
+LEGEND = (
+    f"{INSIGNIFICANT} not significant: the interval of the change holds zero. {UNTESTED} too few "
+    "steps to say (four in each run suffice). Intervals are at 95 % and speak of the steps of "
+    "these two processes."
+)
+
+
+def comparison_document(comparison: ReportComparison, namer: Namer = short) -> Document:
+    """Whether the two compare and why, then metrics, findings, roles and kernels.
+
+    `namer` shortens kernel names.
+    """
+    title = (code(comparison.before.label), Words(" → "), code(comparison.after.label))
+    blocks: list[Block] = [Heading(title, 1), *_comparability(comparison.comparability)]
+    if not comparison.comparability.comparable:
+        return tuple(blocks)
+    if comparison.metrics:
+        blocks += [Heading("Metrics"), *_metrics(comparison)]
+    if comparison.findings:
+        blocks += [Heading("Findings"), _findings(comparison.findings)]
+    if comparison.roles:
+        blocks += [Heading("Kernel time per step by role"), _roles(comparison)]
+    if comparison.kernels:
+        blocks += [Heading("Kernels per step"), *_kernels(comparison.kernels, namer)]
+    return (*blocks, Paragraph(Words(LEGEND, "dim")))
+
+
+def change_words(change: Difference, unit: str) -> Words:
+    """`-12.0 % (-14.0 % … -10.0 %)`; `~` in front if not significant, `?` if untested."""
+    if change.change is None:
+        return Words(UNKNOWN, "dim")
+    if change.significance == "insignificant":
+        return Words(f"{INSIGNIFICANT} {_moved(change, unit)}", "dim")
+    if change.change == 0:
+        return Words("same", "dim")
+    mark = f"{UNTESTED} " if change.significance == "untested" else ""
+    mood = "plain" if mark else MOODS.get(change.direction, "plain")
+    return Words(f"{mark}{_moved(change, unit)}", mood)
+
+
+def _moved(change: Difference, unit: str) -> str:
+    """As a share of the value before, with its interval; in the unit where that value is 0."""
+    if not change.before or change.change is None:
+        return (
+            f"{change.change or 0:+,.4g}" if unit == "count" else format_value(change.change, unit)
+        )
+    base = abs(change.before)
+    text = _signed(change.change / base)
+    if change.low is None or change.high is None:
+        return text
+    return f"{text} ({_signed(change.low / base)} … {_signed(change.high / base)})"
+
+
+def _signed(fraction: float) -> str:
+    return f"{'+' if fraction > 0 else ''}{format_fraction(fraction)}"
+
+
+def _comparability(found: Comparability) -> list[Block]:
+    score = f"Comparability {found.score:.2f} of 1."
+    if found.comparable:
+        head = (Words("Comparable. ", "good"), Words(score))
+    else:
+        head = (Words("Not comparable. ", "bad"), Words(score))
+    blocks: list[Block] = [Paragraph(head)]
+    if found.reasons:
+        blocks += [Paragraph("Against it:"), Items(tuple(found.reasons))]
+        names = " ".join(f"--accept {r.partition(':')[0].replace(' ', '_')}" for r in found.reasons)
+        hint = (Words("To compare all the same: "), code(names))
+        blocks.append(Paragraph(hint))
+    if found.accepted:
+        names = ", ".join(found.accepted)
+        blocks.append(Paragraph(Words(f"Differ and were accepted: {names}.", "warn")))
+    rows: list[tuple[Content, ...]] = [
+        (
+            check.name.replace("_", " "),
+            short(check.before or check.text or UNKNOWN),
+            short(check.after or UNKNOWN) if check.after or not check.text else "",
+            Words(check.outcome, OUTCOME_MOODS[check.outcome]),
+            "required" if check.required else "stated",
+        )
+        for check in found.checks
+    ]
+    titles = ("Same work?", "Before", "After", "Outcome", "")
+    return [*blocks, table([(title, False) for title in titles], rows)]
+
+
+def _metrics(comparison: ReportComparison) -> list[Block]:
+    rows: list[tuple[Content, ...]] = []
+    skipped: list[Content] = []
+    same: list[str] = []
+    for metric in comparison.metrics:
+        if metric.note:
+            skipped.append((code(metric.name), Words(f" {metric.note}")))
+            continue
+        found = metric.difference
+        if found.change == 0 and found.low == found.high:
+            same.append(metric.name)
+            continue
+        rows.append(
+            (
+                code(metric.name),
+                format_value(found.before, metric.unit),
+                format_value(found.after, metric.unit),
+                change_words(found, metric.unit),
+            )
+        )
+    titles = (("Metric", False), ("Before", True), ("After", True), ("Change", False))
+    blocks: list[Block] = [table(titles, rows)] if rows else []
+    if same:
+        blocks.append(Paragraph((Words("Unchanged: "), code(", ".join(same)))))
+    if skipped:
+        blocks += [Paragraph("Not compared:"), Items(tuple(skipped))]
+    return blocks
+
+
+def _findings(changes: tuple[FindingChange, ...]) -> Block:
+    rows: list[tuple[Content, ...]] = [
+        (
+            Words(change.status, _finding_mood(change)),
+            change.kind,
+            change.title,
+            range_text(change.saving_before_ns) if change.before else "–",
+            range_text(change.saving_after_ns) if change.after else "–",
+            change.text,
+        )
+        for change in changes
+    ]
+    titles = ("", "Kind", "Finding", "Saved before", "Saves now", "What changed")
+    return table([(title, False) for title in titles], rows)
+
+
+def _finding_mood(change: FindingChange) -> Mood:
+    return "dim" if change.kind == "note" else STATUS_MOODS[change.status]
+
+
+def _roles(comparison: ReportComparison) -> Block:
+    rows = [
+        (
+            role.role,
+            f"{role.count_before:,.4g} → {role.count_after:,.4g}",
+            format_value(role.time.before, "ns"),
+            format_value(role.time.after, "ns"),
+            change_words(role.time, "ns"),
+        )
+        for role in comparison.roles
+    ]
+    titles = (("Role", False), ("Kernels", True), ("Before", True), ("After", True))
+    return table((*titles, ("Change", False)), rows)
+
+
+def _kernels(changes: tuple[KernelChange, ...], namer: Namer) -> list[Block]:
+    rows: list[tuple[Content, ...]] = []
+    for change in changes[:MAX_KERNELS]:
+        rows.append(
+            (
+                _names(change, namer),
+                change.role,
+                change.basis.replace("_", " "),
+                format_value(change.time.before, "ns") if change.before else "–",
+                format_value(change.time.after, "ns") if change.after else "–",
+                _kernel_words(change),
+            )
+        )
+    titles = (("Kernel", False), ("Role", False), ("Matched by", False))
+    figures = (("Before", True), ("After", True), ("Change", False))
+    blocks: list[Block] = [table((*titles, *figures), rows)]
+    left = len(changes) - len(rows)
+    if left > 0:
+        blocks.append(Paragraph(f"and {counted(left, 'kernel')} more that changed less"))
+    return blocks
+
+
+def _names(change: KernelChange, namer: Namer) -> Content:
+    names = [namer(name) for name in (change.before, change.after) if name is not None]
+    if len(names) == 2 and names[0] != names[1]:
+        return (code(names[0]), Words(" → "), code(names[1]))
+    return code(names[0])
+
+
+def _kernel_words(change: KernelChange) -> Words:
+    if change.before is None:
+        return Words("new", "plain")
+    return Words("gone", "plain") if change.after is None else change_words(change.time, "ns")
