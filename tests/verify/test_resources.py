@@ -16,11 +16,12 @@ import pytest
 
 pytest.importorskip("triton", reason="compiling needs triton")
 
-from advisor.codegen import abi, default_config, render
+from advisor.codegen import abi, render
 from advisor.errors import UnreadableError, UsageError
 from advisor.hardware.gpus import gpu_by_key
 from advisor.hardware.occupancy import occupancy
 from advisor.model.applied import KernelResources
+from advisor.model.launch import default_config
 from advisor.verify._compile_process import worker_environment
 from advisor.verify.binaries import read_amdgcn, read_cubin
 from advisor.verify.resources import ResourceRequest, kernel_resources, resources_of
