@@ -1,4 +1,4 @@
-"""Iteration spaces: the axes of a group, where every value lives on them, how inputs are addressed."""
+"""Iteration spaces: the axes of a group, where values live on them, how inputs are addressed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advice: plans become findings, a finding is what shares a program, its price says what it rests on."""
+"""Advice: what shares a program is one finding; its price says what it rests on."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def plan_saving(found: Advice, finding: Finding) -> int:
 
 
 def test_a_norm_with_and_without_its_residual_is_one_finding_with_two_ways() -> None:
-    """Three norms, two after a residual sum: one kernel for all, or a longer one for two of them."""
+    """Three norms, two after a residual sum: one kernel for all, or a longer one for two."""
     found = advice_of(norms(3))
     (finding,) = found.findings
     titles = {plan.title: len(plan.sites) for plan in found.plans}
@@ -237,8 +237,8 @@ def test_exposure_is_bounded_by_the_idle_time_of_the_step(
     low, mid, high = saving
     price = Range(low=0, mid=0, high=0)
     prediction = Prediction(
-        before_ns=price, after_ns=price, saving_ns=Range(low=low, mid=mid, high=high), bytes_before=0,
-        bytes_after=0, basis="test",
+        before_ns=price, after_ns=price, saving_ns=Range(low=low, mid=mid, high=high),
+        bytes_before=0, bytes_after=0, basis="test",
     )  # fmt: skip
     situation = stepped(eager, step, busy)
     exposure, said = exposed(prediction, launches, situation)

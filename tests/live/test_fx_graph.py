@@ -1,4 +1,4 @@
-"""Lowering: what an FX graph of ATen computes, the lowered graph computes too, in the table's words."""
+"""Lowering: what an FX graph of ATen computes, the lowered graph computes in the table's words."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ X, Y, POSITIVE, FLAGS = (
     double(4, 6) > 0,
 )
 UNARY = (
-    "neg abs exp exp2 expm1 sin cos tanh sigmoid erf relu floor ceil sign isnan isinf reciprocal square"
-).split()
-POSITIVE_ONLY = "log log2 log1p sqrt rsqrt".split()
-BINARY = "add.Tensor sub.Tensor mul.Tensor div.Tensor eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor".split()
-SCALAR = "add.Scalar sub.Scalar mul.Scalar div.Scalar eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar".split()
+    "neg", "abs", "exp", "exp2", "expm1", "sin", "cos", "tanh", "sigmoid", "erf", "relu", "floor",
+    "ceil", "sign", "isnan", "isinf", "reciprocal", "square",
+)  # fmt: skip
+POSITIVE_ONLY = ("log", "log2", "log1p", "sqrt", "rsqrt")
+BINARY = ("add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge")
 
 
 def overload(name: str) -> Call:
@@ -61,11 +61,16 @@ def case(name: str, ops: str, function: Call, *inputs: torch.Tensor) -> Any:
     return pytest.param(ops.split(), function, inputs, id=name)
 
 
+def filled(number: float, *shape: int) -> torch.Tensor:
+    made: torch.Tensor = aten.full.default(list(shape), number, dtype=torch.float64)
+    return made
+
+
 SPELLINGS = (
     *(case(n, "mul" if n == "square" else n, overload(n), X) for n in UNARY),
     *(case(n, n, overload(n), POSITIVE) for n in POSITIVE_ONLY),
-    *(case(n, n.partition(".")[0], overload(n), X, Y) for n in BINARY),
-    *(case(n, n.partition(".")[0], partial(_with, overload(n), 0.5), X) for n in SCALAR),
+    *(case(n, n, overload(f"{n}.Tensor"), X, Y) for n in BINARY),
+    *(case(f"{n} 0.5", n, partial(_with, overload(f"{n}.Scalar"), 0.5), X) for n in BINARY),
     *(case(n, n, overload(n), X, Y) for n in ("maximum", "minimum")),
     *(case(n, n, overload(n), FLAGS, Y > 0) for n in ("logical_and", "logical_or")),
     case("logical_not", "logical_not", overload("logical_not"), FLAGS),
@@ -73,10 +78,12 @@ SPELLINGS = (
     case("bitwise_or of flags", "logical_or", aten.bitwise_or.Tensor, FLAGS, Y > 0),
     case("bitwise_not of flags", "logical_not", aten.bitwise_not.default, FLAGS),
     case("where", "where", aten.where.self, FLAGS, X, Y),
-    case("where with a number", "opaque where", lambda c, x: aten.where.ScalarOther(c, x, 0.0), FLAGS, X),
+    case("where with a number", "opaque where",
+         lambda c, x: aten.where.ScalarOther(c, x, 0.0), FLAGS, X),
     case("add with alpha", "mul add", lambda x, y: aten.add.Tensor(x, y, alpha=3), X, Y),
     case("sub with alpha", "mul sub", lambda x, y: aten.sub.Tensor(x, y, alpha=0.5), X, Y),
-    case("broadcast with alpha", "mul add", lambda x, y: aten.add.Tensor(x, y, alpha=2), X, double(6)),
+    case("broadcast with alpha", "mul add",
+         lambda x, y: aten.add.Tensor(x, y, alpha=2), X, double(6)),
     case("pow 2", "mul", lambda x: aten.pow.Tensor_Scalar(x, 2), X),
     case("pow 2.0", "mul", lambda x: aten.pow.Tensor_Scalar(x, 2.0), X),
     case("pow 3", "mul mul", lambda x: aten.pow.Tensor_Scalar(x, 3), X),
@@ -92,13 +99,14 @@ SPELLINGS = (
     case("clamp from above", "minimum", lambda x: aten.clamp.default(x, None, 0.5), X),
     case("clamp_min", "maximum", lambda x: aten.clamp_min.default(x, 0.1), X),
     case("clamp_max", "minimum", lambda x: aten.clamp_max.default(x, 0.1), X),
-    case("a widening cast", "cast", lambda x: prims.convert_element_type.default(x, torch.float64), FLAGS),
+    case("a widening cast", "cast",
+         lambda x: prims.convert_element_type.default(x, torch.float64), FLAGS),
     case("_to_copy", "cast", lambda x: aten._to_copy.default(x, dtype=torch.float64), FLAGS),
     case("view", "reshape", lambda x: aten.view.default(x, [2, 12]), X),
     case("reshape", "reshape", lambda x: aten.reshape.default(x, [-1]), X),
     case("unsqueeze", "reshape", lambda x: aten.unsqueeze.default(x, 1), X),
     case("squeeze", "reshape", lambda x: aten.squeeze.dim(x, 0), double(1, 6)),
-    case("squeeze all", "reshape", lambda x: aten.squeeze.default(x), double(1, 6, 1)),
+    case("squeeze all", "reshape", aten.squeeze.default, double(1, 6, 1)),
     case("expand", "expand", lambda x: aten.expand.default(x, [3, 4, 6]), X),
     case("clone", "reshape", aten.clone.default, X),
     case("sum", "sum", lambda x: aten.sum.dim_IntList(x, [-1], True), X),
@@ -108,17 +116,23 @@ SPELLINGS = (
     case("mean", "mean", lambda x: aten.mean.dim(x, [0]), X),
     case("mean of everything", "mean", aten.mean.default, X),
     case("amax", "amax", lambda x: aten.amax.default(x, [1], True), X),
-    case("amin of everything", "amin", lambda x: aten.amin.default(x), X),
+    case("amin of everything", "amin", aten.amin.default, X),
     case("var", "var", lambda x: aten.var.correction(x, [-1], correction=1, keepdim=True), X),
     case("var by default", "var", lambda x: aten.var.correction(x, [-1]), X),
     case("biased var", "var", lambda x: aten.var.correction(x, [-1], correction=0), X),
-    case("var_mean", "var mean", lambda x: aten.var_mean.correction(x, [-1], correction=0, keepdim=True), X),
+    case("var_mean", "var mean",
+         lambda x: aten.var_mean.correction(x, [-1], correction=0, keepdim=True), X),
     case("online softmax", "amax sub exp sum", lambda x: prepare_softmax_online(x, 1), X),
-    case("online softmax over the first axis", "amax sub exp sum", lambda x: prepare_softmax_online(x, 0), X),
-    case("a number from full", "opaque where", lambda c, x: aten.where.self(c, x, aten.full.default([], -3.5, dtype=torch.float64)), FLAGS, X),
-    case("a number seen through a view", "opaque expand add", lambda x: aten.add.Tensor(x, aten.expand.default(aten.full.default([1, 1], 2.5, dtype=torch.float64), [4, 6])), X),
-    case("minus infinity", "opaque where", lambda c, x: aten.where.self(c, x, aten.full.default([], float("-inf"), dtype=torch.float64)), FLAGS, X),
-    case("scalar_tensor", "opaque mul", lambda x: aten.mul.Tensor(x, aten.scalar_tensor.default(3.0, dtype=torch.float64)), X),
+    case("online softmax over the first axis", "amax sub exp sum",
+         lambda x: prepare_softmax_online(x, 0), X),
+    case("a number from full", "opaque where",
+         lambda c, x: aten.where.self(c, x, filled(-3.5)), FLAGS, X),
+    case("a number seen through a view", "opaque expand add",
+         lambda x: aten.add.Tensor(x, aten.expand.default(filled(2.5, 1, 1), [4, 6])), X),
+    case("minus infinity", "opaque where",
+         lambda c, x: aten.where.self(c, x, filled(float("-inf"))), FLAGS, X),
+    case("scalar_tensor", "opaque mul",
+         lambda x: aten.mul.Tensor(x, aten.scalar_tensor.default(3.0, dtype=torch.float64)), X),
 )  # fmt: skip
 
 
@@ -147,11 +161,13 @@ OUTSIDE = (
     ("a transpose", lambda x: aten.permute.default(x, [1, 0]), (X,)),
     ("a slice", lambda x: aten.slice.Tensor(x, 0, 1, 3), (X,)),
     ("bits of integers", aten.bitwise_and.Tensor, (torch.ones(3, dtype=torch.int64),) * 2),
-    ("a sum of integers", lambda x: aten.sum.dim_IntList(x, [0]), (torch.ones(3, dtype=torch.int64),)),
+    ("a sum of integers",
+     lambda x: aten.sum.dim_IntList(x, [0]), (torch.ones(3, dtype=torch.int64),)),
     ("an argmax", lambda x: aten.argmax.default(x, 1), (X,)),
     ("a scan", lambda x: aten.cumsum.default(x, 1), (X,)),
-    ("a matmul", lambda x, y: aten.mm.default(x, y), (X, double(6, 2))),
-    ("a copy in another order", lambda x: aten.clone.default(aten.permute.default(x, [1, 0])), (X,)),
+    ("a matmul", aten.mm.default, (X, double(6, 2))),
+    ("a copy in another order",
+     lambda x: aten.clone.default(aten.permute.default(x, [1, 0])), (X,)),
     ("dropout", lambda x: aten.native_dropout.default(x, 0.5, True)[0], (X,)),
 )  # fmt: skip
 
@@ -184,7 +200,7 @@ def test_a_write_says_what_it_writes() -> None:
 
 
 class ByHand:
-    """An FX graph written call by call, so that a write does not replace what is read afterwards."""
+    """An FX graph written call by call: a write does not replace what is read afterwards."""
 
     def __init__(self) -> None:
         self.graph = fx.Graph()

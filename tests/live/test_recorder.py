@@ -1,4 +1,4 @@
-"""Recording: what the profiler writes, the trace reader reads, with steps and variants where they were."""
+"""Recording: what the profiler writes the reader reads, steps and variants where they were."""
 
 from __future__ import annotations
 

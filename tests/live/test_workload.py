@@ -180,6 +180,7 @@ def make():
 
 
 MAKE = "def make():\n    "
+PAIR = MAKE + "m = nn.Linear(1, 1)\n    return "
 WRONG = (
     ("an integer", MAKE + "return 3", UsageError, "int"),
     ("nothing", MAKE + "return None", UsageError, "NoneType"),
@@ -188,15 +189,17 @@ WRONG = (
     ("a list", MAKE + "return [nn.Linear(1, 1), ()]", UsageError, "list"),
     ("a pair without a module", MAKE + "return (lambda: 1), ()", UsageError, "tuple"),
     ("four things", MAKE + "return 1, 2, 3, 4", UsageError, "tuple"),
-    ("no loss", MAKE + "m = nn.Linear(1, 1)\n    return m, torch.optim.SGD(m.parameters()), 3", UsageError, "tuple"),
-    ("no model", MAKE + "m = nn.Linear(1, 1)\n    return m.forward, torch.optim.SGD(m.parameters()), abs", UsageError, "tuple"),
-    ("a factory that raises", MAKE + "raise ValueError('too\\nbad')", WorkloadError, "ValueError: too"),
+    ("no loss", PAIR + "m, torch.optim.SGD(m.parameters()), 3", UsageError, "tuple"),
+    ("no model", PAIR + "m.forward, torch.optim.SGD(m.parameters()), abs", UsageError, "tuple"),
+    ("a factory that raises",
+     MAKE + "raise ValueError('too\\nbad')", WorkloadError, "ValueError: too"),
     ("a factory that exits", MAKE + "raise SystemExit(3)", WorkloadError, "SystemExit: 3"),
     ("a factory with arguments", "def make(size):\n    return size", WorkloadError, "TypeError"),
     ("no such factory", "x = 1", UsageError, "no factory 'make'"),
     ("a factory that is a number", "make = 1", UsageError, "no factory 'make'"),
     ("a syntax error", "def make(:", WorkloadError, "SyntaxError"),
-    ("a missing import", "import target_not_there", WorkloadError, "No module named 'target_not_there'"),
+    ("a missing import",
+     "import target_not_there", WorkloadError, "No module named 'target_not_there'"),
     ("a file that raises", "1 / 0", WorkloadError, "ZeroDivisionError"),
     ("a script that exits", "raise SystemExit('usage')", WorkloadError, "SystemExit: usage"),
 )  # fmt: skip

@@ -1,0 +1,338 @@
+"""Graphs of which something must stay out, and the reason that is to be given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from analyzers.row_programs import MAX_GROUP_OPS, MAX_GROUP_TENSORS, find_row_programs
+from tests.analyzers.planted import Planted, made, planted
+from tests.builders.graph import Sketch, tensor
+
+
+def a_write_between_two_readers() -> Planted:
+    s = Sketch()
+    x = s.input(16, 32)
+    row = s.mean(x)
+    before = s.op("exp", row)
+    s.opaque("aten.copy_.default", x, s.input(16, 32), mutates=(x,), alias_of=x)
+    after = s.op("sub", x, row)
+    return planted(
+        s.build(before, after), (row, before), **{after: "leaves the group and comes back"}
+    )
+
+
+def a_write_to_a_view_between_two_readers() -> Planted:
+    s = Sketch()
+    x = s.input(16, 32)
+    row = s.mean(s.reshape(x, 16, 32))
+    before = s.op("exp", row)
+    view = s.opaque("aten.slice.Tensor", x, alias_of=x)
+    s.opaque("aten.add_.Tensor", view, s.input(16, 32), mutates=(view,), alias_of=view)
+    after = s.op("sub", x, row)
+    return planted(
+        s.build(before, after), (row, before), **{after: "leaves the group and comes back"}
+    )
+
+
+def a_value_read_transposed() -> Planted:
+    s = Sketch()
+    x = s.input(16, 16)
+    row = s.mean(x)
+    kept = s.op("sub", x, row)
+    turned = s.opaque(
+        "aten.permute.default", x, outputs=(tensor(16, 16, strides=(1, 16)),), alias_of=x
+    )
+    out = s.op("add", kept, turned)
+    return planted(s.build(out), (row, kept, out), **{turned: "not a row operation"})
+
+
+def a_member_read_transposed() -> Planted:
+    s = Sketch()
+    x = s.input(16, 16)
+    square = s.op("mul", x, x)
+    row = s.mean(square)
+    turned = s.opaque(
+        "aten.permute.default", square, outputs=(tensor(16, 16, strides=(1, 16)),), alias_of=square
+    )
+    out = s.op("mul", row, turned)
+    return planted(s.build(out), (square, row), **{out: "leaves the group and comes back"})
+
+
+def a_member_read_shifted() -> Planted:
+    s = Sketch()
+    x = s.input(16, 32)
+    square = s.op("mul", x, x)
+    row = s.mean(square)
+    shifted = s.opaque("aten.roll.default", square)
+    out = s.op("sub", shifted, row)
+    return planted(s.build(out), (square, row), **{out: "leaves the group and comes back"})
+
+
+def a_row_value_used_as_a_column() -> Planted:
+    s = Sketch()
+    x = s.input(16, 16)
+    square = s.op("mul", x, x)
+    row = s.mean(square, keepdim=False)
+    out = s.op("add", square, row)
+    return planted(s.build(out), (square, row), **{out: "another position"})
+
+
+def a_row_value_expanded_into_a_column() -> Planted:
+    s = Sketch()
+    x = s.input(16, 16)
+    square = s.op("mul", x, x)
+    row = s.mean(square, keepdim=False)
+    out = s.op("add", square, s.expand(row, 16, 16))
+    return planted(s.build(out), (square, row), **{out: "another position"})
+
+
+def a_value_combined_with_other_rows_of_itself() -> Planted:
+    s = Sketch()
+    square = s.op("exp", s.input(8, 32))
+    row = s.mean(square)
+    out = s.op("add", square, s.reshape(square, 8, 1, 32))
+    return planted(s.build(row, out), (square, row), **{out: "combined with itself"})
+
+
+def a_reduction_over_another_axis() -> Planted:
+    s = Sketch()
+    x = s.op("exp", s.input(8, 16, 32))
+    inner, outer = s.mean(x), s.mean(x, (1,))
+    return planted(s.build(inner, outer), (x, inner), **{outer: "over other axes"})
+
+
+def a_reduction_over_the_leading_axis() -> Planted:
+    s = Sketch()
+    x = s.op("exp", s.input(64, 32))
+    total = s.reduce("sum", x, (0,))
+    return planted(s.build(total), **{total: "not over the innermost axes"})
+
+
+def a_reshape_that_mixes_rows_and_columns() -> Planted:
+    s = Sketch()
+    x = s.op("exp", s.input(8, 6, 10))
+    row = s.mean(x)
+    mixed = s.op("neg", s.reshape(x, 8, 4, 15))
+    return planted(s.build(row, mixed), (x, row), **{mixed: "incompatible ways"})
+
+
+def a_reduction_over_part_of_the_columns() -> Planted:
+    s = Sketch()
+    x = s.op("exp", s.input(8, 64))
+    row = s.mean(x)
+    part = s.mean(s.reshape(x, 8, 4, 16))
+    return planted(s.build(row, part), (x, row), **{part: "over other axes"})
+
+
+def a_path_through_a_matmul() -> Planted:
+    s = Sketch()
+    x = s.input(32, 32)
+    scale = s.mean(x)
+    scaled = s.op("mul", x, scale)
+    product = s.opaque("aten.mm.default", scaled, s.input(32, 32))
+    out = s.op("add", product, scale)
+    return planted(
+        s.build(out),
+        (scale, scaled),
+        **{out: "leaves the group and comes back", product: "aten.mm"},
+    )
+
+
+def a_random_op_is_a_boundary() -> Planted:
+    s = Sketch()
+    weights = s.softmax(s.input(16, 32))
+    inside = made(s)
+    kept = s.opaque("inductor_random", s.input(), outputs=(tensor(16, 32),))
+    out = s.op("mul", weights, s.op("gt", kept, 0.1))
+    return planted(s.build(out), (*inside, *made(s, *inside)), **{kept: "not a row operation"})
+
+
+def an_opaque_op_in_the_middle() -> Planted:
+    s = Sketch()
+    x = s.op("exp", s.opaque("aten.cumsum.default", s.op("exp", s.input(16, 32))))
+    out = s.op("div", x, s.reduce("sum", x))
+    return planted(s.build(out), made(s)[1:], **{"%opaque2": "aten.cumsum"})
+
+
+def double_precision() -> Planted:
+    s = Sketch()
+    x = s.input(16, 32, dtype="float64")
+    out = s.softmax(x)
+    return planted(s.build(out), **{"%amax1": "float64"})
+
+
+def a_cast_to_double_stays_out() -> Planted:
+    s = Sketch()
+    out = s.softmax(s.input(16, 32))
+    inside = made(s)
+    wide = s.cast(out, "float64")
+    return planted(s.build(wide), inside, **{wide: "float64"})
+
+
+def complex_numbers() -> Planted:
+    s = Sketch()
+    row = s.reduce("sum", s.op("mul", s.input(16, 32, dtype="complex64"), 2.0))
+    return planted(s.build(row), **{row: "complex64"})
+
+
+def a_result_not_in_row_major_order() -> Planted:
+    s = Sketch()
+    x = s.input(16, 32)
+    row = s.mean(x)
+    out = s.op("sub", x, row, strides=(1, 16))
+    last = s.op("exp", row)
+    return planted(s.build(out, last), (row, last), **{out: "row-major"})
+
+
+def a_copy_to_the_cpu() -> Planted:
+    s = Sketch()
+    x = s.input(16, 32)
+    out = s.op("exp", s.mean(x))
+    inside = made(s)
+    copied = s.op("cast", out, dtype="bfloat16", device="cpu")
+    return planted(s.build(copied), inside, **{copied: "on cpu"})
+
+
+def an_operand_on_the_cpu() -> Planted:
+    s = Sketch()
+    x = s.input(16, 32)
+    row = s.mean(x)
+    out = s.op("mul", x, row)
+    scaled = s.op("mul", out, s.input(device="cpu"))
+    return planted(s.build(scaled), (row, out), **{scaled: "on cpu"})
+
+
+def a_single_row() -> Planted:
+    s = Sketch()
+    x = s.input(4096)
+    out = s.softmax(x)
+    return planted(s.build(out), **{"%amax1": "single row"})
+
+
+def a_row_that_does_not_fit_in_registers() -> Planted:
+    s = Sketch()
+    out = s.softmax(s.input(64, 131_072))
+    return planted(s.build(out), **{"%amax1": "131,072 columns does not fit in registers"})
+
+
+def an_unknown_stride() -> Planted:
+    s = Sketch(s0=4)
+    x = s.input("s0", 32)
+    row = s.mean(x)
+    out = s.op("exp", row)
+    padded = s.op("mul", s.input("s0", 32, strides=("u0", 1)), out)
+    return planted(s.build(padded), (row, out), **{padded: "size u0 is unknown"})
+
+
+def a_total_over_everything() -> Planted:
+    s = Sketch()
+    x = s.input(64, 32)
+    total = s.mean(s.op("mul", x, x), (0, 1))
+    return planted(s.build(total), **{total: "single row"})
+
+
+def rows_of_one_element() -> Planted:
+    s = Sketch()
+    out = s.softmax(s.input(64, 1))
+    return planted(s.build(out), **{"%amax1": "single element"})
+
+
+def a_row_value_written_at_full_size() -> Planted:
+    s = Sketch()
+    x = s.input(16, 32)
+    row = s.op("exp", s.mean(x))
+    inside = made(s)
+    wide = s.op("neg", s.expand(row, 16, 32))
+    return planted(s.build(wide), inside, **{wide: "broadcast value"})
+
+
+def a_row_value_summed_again() -> Planted:
+    s = Sketch()
+    x = s.input(16, 32)
+    row = s.op("exp", s.mean(x))
+    inside = made(s)
+    total = s.reduce("sum", s.expand(row, 16, 32))
+    return planted(s.build(total), inside, **{total: "repeated along the columns"})
+
+
+def a_mask_smaller_than_the_rows_is_not_recomputed() -> Planted:
+    s = Sketch()
+    scores, mask = s.input(2, 4, 8, 8), s.input(2, 1, 8, 8)
+    scaled = s.op("mul", mask, -1e4)
+    out = s.softmax(s.op("add", scores, scaled))
+    return planted(s.build(out), made(s, scaled), **{scaled: "recomputed"})
+
+
+def an_unknown_size() -> Planted:
+    s = Sketch(s0=4)
+    out = s.softmax(s.input("s0", "u0"))
+    return planted(s.build(out), **{"%amax1": "size u0 is unknown"})
+
+
+def too_many_tensors() -> Planted:
+    s = Sketch()
+    total = s.op("exp", s.mean(s.input(16, 32)))
+    kept = [s.op("mul", s.input(16, 32), total) for _ in range(MAX_GROUP_TENSORS)]
+    found = find_row_programs(s.build(*kept)).whole
+    assert len(found) == 1
+    # mean's input, and for every member an input and an output.
+    assert len(found[0].members) == 2 + (MAX_GROUP_TENSORS - 1) // 2
+    return planted(
+        s.build(*kept), tuple(f"%{name}" for name in found[0].members), **{kept[-1]: "would touch"}
+    )
+
+
+def too_many_ops() -> Planted:
+    s = Sketch()
+    value = s.softmax(s.input(16, 32))
+    for _ in range(MAX_GROUP_OPS):
+        value = s.op("neg", value)
+    return planted(s.build(value), made(s)[:MAX_GROUP_OPS])
+
+
+def unrelated_groups_that_share_a_scalar() -> Planted:
+    s = Sketch()
+    scalar = s.op("exp", s.input())
+    first = s.softmax(s.op("mul", s.input(16, 32), scalar))
+    inside = made(s, scalar)
+    second = s.softmax(s.op("mul", s.input(8, 64), scalar))
+    return planted(
+        s.build(first, second), inside, made(s, scalar, *inside), **{scalar: "broadcast value"}
+    )
+
+
+STAYS_OUT: tuple[Callable[[], Planted], ...] = (
+    a_write_between_two_readers,
+    a_write_to_a_view_between_two_readers,
+    a_value_read_transposed,
+    a_member_read_transposed,
+    a_member_read_shifted,
+    a_row_value_used_as_a_column,
+    a_row_value_expanded_into_a_column,
+    a_value_combined_with_other_rows_of_itself,
+    a_reduction_over_another_axis,
+    a_reduction_over_the_leading_axis,
+    a_reshape_that_mixes_rows_and_columns,
+    a_reduction_over_part_of_the_columns,
+    a_path_through_a_matmul,
+    a_random_op_is_a_boundary,
+    an_opaque_op_in_the_middle,
+    double_precision,
+    a_cast_to_double_stays_out,
+    complex_numbers,
+    a_result_not_in_row_major_order,
+    a_copy_to_the_cpu,
+    an_operand_on_the_cpu,
+    a_single_row,
+    a_row_that_does_not_fit_in_registers,
+    an_unknown_stride,
+    a_total_over_everything,
+    rows_of_one_element,
+    a_row_value_written_at_full_size,
+    a_row_value_summed_again,
+    a_mask_smaller_than_the_rows_is_not_recomputed,
+    an_unknown_size,
+    too_many_tensors,
+    too_many_ops,
+    unrelated_groups_that_share_a_scalar,
+)
