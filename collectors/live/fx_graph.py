@@ -135,9 +135,13 @@ def _elements(node_id: str, value: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _aliasing(builder: GraphBuilder, node: fx.Node) -> tuple[str | None, tuple[str, ...]]:
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or node.op != "call_function":
+    if node.op != "call_function":
         return None, ()
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        # It does not say what it writes: if it has an effect at all, whatever it is given.
+        held = [builder.values.get(leaf) for leaf in node.all_input_nodes if node.is_impure()]
+        return None, tuple(value for value in held if isinstance(value, str))
     alias: str | None = None
     written: list[str] = []
     for position, parameter in enumerate(schema.arguments):

@@ -79,6 +79,9 @@ def random_graphs(draw: st.DrawFn) -> tuple[Graph, dict[str, torch.Tensor]]:
         pool.append(draw_input(draw, sketch, shape, values))
     sources = list(pool)
     start = pool[0] if sketch.meta(pool[0]).dtype != "bool" else sketch.cast(pool[0], "float32")
+    if draw(st.booleans()):
+        pool.append(draw_input(draw, sketch, full, values))
+        start = sketch.op("mul", start, pool[-1], dtype="float32")
     pool += [
         start,
         sketch.reduce(draw(st.sampled_from(REDUCTIONS[:4])), start, keepdim=draw(st.booleans())),
@@ -195,7 +198,7 @@ def draw_reshape(draw: st.DrawFn, sketch: Sketch, value: str) -> str:
     return sketch.reshape(value, *shape)
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(random_graphs())
 def test_every_group_of_a_random_graph_computes_what_the_graph_computes(
     drawn: tuple[Graph, dict[str, torch.Tensor]],

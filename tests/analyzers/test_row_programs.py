@@ -1,4 +1,4 @@
-"""Row programs: the planted corpus is found as written down, and groups never wait for each other."""
+"""Row programs: the planted corpus is found as written, and groups never wait for each other."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from torch._dynamo.source import ConstantSource
 from torch._inductor.inductor_prims import prepare_softmax_online
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.node import has_side_effect
 
 from advisor.model.graph import Graph
 from advisor.model.optable import spec_of
@@ -241,6 +242,21 @@ def test_equal_nodes_are_two_if_something_was_written_in_between() -> None:
     made = hand.lower(before, hand.call(aten.exp.default, x)).graph
     assert ops_of(made) == ["exp", "opaque", "exp"]
     assert made.outputs[0] != made.outputs[1]
+
+
+@has_side_effect
+def scribble(x: torch.Tensor) -> torch.Tensor:
+    return x.zero_()
+
+
+def test_an_effect_without_a_schema_writes_whatever_it_is_given() -> None:
+    hand = ByHand()
+    x = hand.input(X)
+    before = hand.call(aten.exp.default, x)
+    hand.call(scribble, x)
+    made = hand.lower(before, hand.call(aten.exp.default, x)).graph
+    assert ops_of(made) == ["exp", "opaque", "exp"]
+    assert made.nodes[2].mutates == (f"%{made.inputs[0]}",)
 
 
 def test_a_constant_that_is_written_to_is_no_number_any_more() -> None:

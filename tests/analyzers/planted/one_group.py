@@ -87,6 +87,21 @@ def row_values_and_scalars_from_outside() -> Planted:
     return planted(s.build(out), made(s))
 
 
+def two_equal_nodes() -> Planted:
+    s = Sketch()
+    x = s.input(16, 32)
+    row = s.mean(s.op("exp", x))
+    out = s.op("div", s.op("exp", x), row)
+    return planted(s.build(out), made(s))
+
+
+def a_number_in_place_of_a_tensor() -> Planted:
+    s = Sketch()
+    x, flags = s.input(16, 32), s.input(16, 32, dtype="bool")
+    out = s.softmax(s.op("where", flags, x, "-inf"))
+    return planted(s.build(out), made(s))
+
+
 def an_expanded_row_value() -> Planted:
     s = Sketch()
     x = s.input(16, 32)
@@ -146,6 +161,8 @@ ONE_GROUP: tuple[Callable[[], Planted], ...] = (
     columns_split_into_two_axes_reduced_together,
     a_row_value_without_the_reduced_axis,
     row_values_and_scalars_from_outside,
+    two_equal_nodes,
+    a_number_in_place_of_a_tensor,
     an_expanded_row_value,
     symbolic_rows,
     symbolic_columns,
