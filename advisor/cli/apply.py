@@ -63,6 +63,9 @@ def apply(run: Path, only: tuple[str, ...], progress: str) -> None:
         except AdvisorError as error:
             emit("done", "failed", message=error.line())
             raise
+        except KeyboardInterrupt:
+            emit("done", "cancelled", message="interrupted")
+            raise
         except Exception as error:
             emit("done", "failed", message=f"{type(error).__name__}: {error}")
             raise

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import fx
+from torch._inductor import list_mode_options
 from torch._inductor.compile_fx import compile_fx_inner
 
 from advisor import __version__
@@ -56,16 +57,22 @@ class SwapLog:
 
 
 def plan_backend(
-    kernels: Sequence[ReadyKernel], log: SwapLog, inner: Callable[..., Any] = compile_fx_inner
+    kernels: Sequence[ReadyKernel],
+    log: SwapLog,
+    inner: Callable[..., Any] = compile_fx_inner,
+    **settings: Any,
 ) -> Callable[..., Any]:
-    """A Dynamo backend that swaps the sites of `kernels`; earlier ones claim their sites first."""
+    """A Dynamo backend that swaps the sites of `kernels`; earlier ones claim their sites first.
+
+    `settings` are Inductor's own.
+    """
 
     def hook(graph: fx.Graph, phase: Phase, identity: str) -> None:
         lowered = lower(graph, identity, phase)
         swaps = choose_swaps(lowered.graph, kernels)
         log.outcomes += rewrite(graph, lowered.fx_node, lowered.fx_aliases, swaps)
 
-    return backend_with(HookPass(hook, cache_key(kernels)), inner, **EXACT_LAYOUT)
+    return backend_with(HookPass(hook, cache_key(kernels)), inner, **settings | EXACT_LAYOUT)
 
 
 def choose_swaps(graph: Graph, kernels: Sequence[ReadyKernel]) -> list[Swap]:
@@ -102,21 +109,28 @@ def cache_key(kernels: Sequence[ReadyKernel]) -> str:
 
 
 def fusion_advisor(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], *, options: dict[str, Any] | None = None
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
 ) -> Any:
     """`torch.compile(model, backend="fusion_advisor", options={"run": "runs/x"})`.
 
-    Compiles with the plans that `apply` kept in that run. Plans are data: they are checked again
-    and their kernels regenerated; nothing of the run directory is executed. Raises `UsageError`
-    without a run, or if nothing was applied to it.
+    Compiles with the plans that `apply` kept in that run; `mode` and all other options are
+    Inductor's. Plans are data: they are checked again and their kernels regenerated; nothing of
+    the run directory is executed. Raises `UsageError` without a run, or if nothing was applied to
+    it.
     """
-    where = (options or {}).get("run")
+    settings = {**(list_mode_options(mode) if mode else {}), **(options or {})}
+    where = settings.pop("run", None)
     if where is None:
         raise UsageError(
             "the fusion_advisor backend needs a run",
             remedy='torch.compile(model, backend="fusion_advisor", options={"run": "runs/x"})',
         )
-    return plan_backend(kept_kernels(RunDirectory.at(Path(where))), SwapLog())(gm, example_inputs)
+    kernels = kept_kernels(RunDirectory.at(Path(where)))
+    return plan_backend(kernels, SwapLog(), **settings)(gm, example_inputs)
 
 
 def kept_kernels(run: RunDirectory) -> list[ReadyKernel]:

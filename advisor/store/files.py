@@ -70,9 +70,9 @@ def _replace(path: Path, data: bytes) -> None:
             handle.flush()
             os.fsync(descriptor)
         temporary.replace(path)
-    except OSError:
+    finally:
+        # There only after a failure or an interrupt.
         temporary.unlink(missing_ok=True)
-        raise
     sync_directory(path.parent)
 
 
