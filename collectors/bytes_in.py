@@ -59,32 +59,46 @@ class Source:
                 break
         return b"".join(parts)[:size]
 
-    def chunks(self) -> Iterator[bytes]:
-        """The content in pieces of about `CHUNK_BYTES`; raises `UnreadableError`."""
+    def chunks(self, start: int = 0) -> Iterator[bytes]:
+        """The content from byte `start` in pieces of about `CHUNK_BYTES`; raises `UnreadableError`.
+
+        Compressed content is decompressed from its beginning all the same.
+        """
+        skip = 0 if self.packing is None else start
         total = 0
         try:
-            for chunk in self._decompressed():
+            for chunk in self._decompressed(start):
                 total += len(chunk)
                 self._check_size(total)
-                yield chunk
+                if skip:
+                    skip, chunk = max(skip - len(chunk), 0), chunk[skip:]  # noqa: PLW2901
+                if chunk:
+                    yield chunk
         except OSError as error:
             raise _unreadable(self.path, error) from error
 
-    def _decompressed(self) -> Iterator[bytes]:
-        if self._magic.startswith(_GZIP):
+    @property
+    def packing(self) -> str | None:
+        """How the content is compressed; None if it is not."""
+        kinds = {_GZIP: "gzip", _ZSTD: "zstd", _ZIP: "zip"}
+        return next((kind for magic, kind in kinds.items() if self._magic.startswith(magic)), None)
+
+    def _decompressed(self, start: int) -> Iterator[bytes]:
+        if self.packing == "gzip":
             return self._streamed(
                 lambda: isal_zlib.decompressobj(_GZIP_WINDOW), cast("type[Exception]", IsalError)
             )
-        if self._magic == _ZSTD:
+        if self.packing == "zstd":
             return self._streamed(
                 lambda: zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError
             )
-        if self._magic == _ZIP:
+        if self.packing == "zip":
             return self._zipped()
-        return self._plain()
+        return self._plain(CHUNK_BYTES, start)
 
-    def _plain(self, size: int = CHUNK_BYTES) -> Iterator[bytes]:
+    def _plain(self, size: int, start: int = 0) -> Iterator[bytes]:
         with self.path.open("rb") as file:
+            file.seek(start)
             while chunk := file.read(size):
                 yield chunk
 

@@ -9,7 +9,8 @@ from typing import Any
 from advisor.errors import UnreadableError
 from advisor.model.trace import Trace, TraceBuilder
 from collectors.bytes_in import Source
-from collectors.kineto_columns import Collector
+from collectors.kineto_pair import read_by_two
+from collectors.kineto_part import Ended, collect
 from collectors.kineto_stream import EventStream
 from collectors.kineto_structs import CATEGORIES
 
@@ -50,18 +51,18 @@ def sniff(head: bytes) -> bool:
 def read(path: Path) -> Trace:
     """The whole file as a checked trace; raises `UnreadableError` if it holds no event of ours."""
     source = Source(path)
-    stream = EventStream(source)
     builder = TraceBuilder(source="kineto")
-    collector = Collector(builder, stream.decoder.kind_of)
-    for events in stream:
-        collector.take(events)
-    collector.flush()
-    if not collector.events:
+    read_so = read_by_two(source, builder)
+    if read_so is None:
+        builder, stream = TraceBuilder(source="kineto"), EventStream(source)
+        read_so = stream, collect(source, stream, builder)
+    stream, ended = read_so
+    if not ended.events:
         raise UnreadableError(
             "holds no events", where=str(path), remedy="profile at least one step"
         )
     _describe(builder, stream.metadata)
-    _warn(builder, stream, source)
+    _warn(builder, ended)
     return builder.build()
 
 
@@ -107,13 +108,13 @@ def _integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _warn(builder: TraceBuilder, stream: EventStream, source: Source) -> None:
-    for kind, count in stream.damage.counts.items():
-        builder.warn(kind, f"{_DAMAGE[kind]} (first at byte {stream.damage.first[kind]})", count)
-    if not stream.whole or source.truncated:
+def _warn(builder: TraceBuilder, ended: Ended) -> None:
+    for kind, count in ended.damage.counts.items():
+        builder.warn(kind, f"{_DAMAGE[kind]} (first at byte {ended.damage.first[kind]})", count)
+    if not ended.whole or ended.truncated:
         builder.complete = False
-        why = source.truncated or "the JSON ends early"
+        why = ended.truncated or "the JSON ends early"
         builder.warn(
             "truncated",
-            f"{why}: complete events were kept, {stream.dropped_bytes} bytes at the end dropped",
+            f"{why}: complete events were kept, {ended.dropped_bytes} bytes at the end dropped",
         )

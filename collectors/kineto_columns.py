@@ -1,4 +1,4 @@
-"""Lists of Kineto events in, batches of columns for the `TraceBuilder` out.
+"""Lists of Kineto events in, batches of columns for `TraceColumns` out.
 
 Going through the events once per field would cost more than decoding them: a batch is turned into
 columns by unpacking every struct at once, and text that recurs (shapes, grids, names) is looked up
@@ -16,7 +16,7 @@ from msgspec import Raw
 from msgspec.structs import astuple
 
 from advisor.model.growing import MISSING
-from advisor.model.trace import TraceBuilder
+from advisor.model.trace_columns import TraceColumns
 from collectors import kineto_structs as structs
 from collectors.api_calls import call_kind, sync_kind
 from collectors.kineto_numbers import INVALID, nanoseconds
@@ -90,7 +90,7 @@ class Codes:
 class Collector:
     """Sorts events by table and hands full batches to the builder."""
 
-    def __init__(self, builder: TraceBuilder, kinds: dict[type[Event], type[Event]]) -> None:
+    def __init__(self, builder: TraceColumns, kinds: dict[type[Event], type[Event]]) -> None:
         self.builder = builder
         self.events = 0
         self._kinds = kinds

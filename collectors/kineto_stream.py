@@ -25,7 +25,7 @@ RESYNC_BYTES = 16 << 20
 _TAIL_BYTES = (1 << 11, 1 << 16)
 _BORDER = re.compile(rb'\}\s*,\s*(?=\{\s*"[^"\\]+"\s*:)')
 # Where nothing proves a cut, only what begins as Kineto's events do is taken for one.
-_EVENT_BORDER = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat)"\s*:)')
+EVENT_BORDER = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat)"\s*:)')
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _TOKEN = re.compile(_STRING + rb'|[{}\[\]"]', re.DOTALL)
@@ -55,11 +55,14 @@ class EventStream:
     """Iterate to get lists of events; `metadata` and `damage` are complete afterwards.
 
     `whole` is False if the array never ended; `dropped_bytes` then counts what followed the last
-    complete event.
+    complete event. With `inside` the source begins within the array, between two events; what
+    follows the array is then kept as `tail`, to `describe` the stream of the beginning.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, inside: bool = False) -> None:
         self.decoder = EventDecoder()
+        self.tail = b""
+        self._inside = inside
         self.metadata: dict[str, Any] = {}
         self.damage = Damage()
         self.dropped_bytes = 0
@@ -72,7 +75,7 @@ class EventStream:
 
     def __iter__(self) -> Iterator[list[Event]]:
         chunks = self._source.chunks()
-        buffer = self._open(chunks)
+        buffer = b"" if self._inside else self._open(chunks)
         for chunk in chunks:
             events, used = self._next(buffer)
             yield events
@@ -167,7 +170,7 @@ class EventStream:
                 repair(text, self.damage, position)
         if decoded is not None:
             return decoded
-        pieces = _pieces(text + b',{"ph":') if _EVENT_BORDER.search(text) else []
+        pieces = _pieces(text + b',{"ph":') if EVENT_BORDER.search(text) else []
         if len(pieces) > 1:
             return [e for a, b in pieces for e in self._salvaged(text[a:b], position + a)]
         event = self._leniently(repair(_LOST_QUOTE.sub(rb"\\\\" + b'"', text), Damage(), 0))
@@ -202,10 +205,15 @@ class EventStream:
             if size > MAX_METADATA_BYTES:
                 self.damage.note("metadata_skipped", self._position)
                 break
+        self.tail = b"".join(parts)
+        if not self._inside:
+            self.describe(self.tail)
+
+    def describe(self, tail: bytes) -> None:
+        """Read the metadata around the array; `tail` is what follows its `]`."""
         if self._bare_array:
             return
-        whole = self._head + b"]" + b"".join(parts)
-        found = _metadata(whole)
+        found = _metadata(self._head + b"]" + tail)
         if found is None:
             self.damage.note("metadata_skipped", self._position)
             found = _metadata(self._head + b"]}")
@@ -282,7 +290,7 @@ def _spans(buffer: bytes) -> tuple[list[tuple[int, int]], int | None]:
 def _pieces(text: bytes) -> list[tuple[int, int]]:
     """What lies before each guessed border, inside a string or not."""
     spans, start = [], 0
-    for border in _EVENT_BORDER.finditer(text):
+    for border in EVENT_BORDER.finditer(text):
         spans.append((start, border.start() + 1))
         start = border.end()
     return spans

@@ -6,7 +6,7 @@ twice; extending an array moves pages instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,15 +53,36 @@ class Growing:
 
     def add(self, batch: Mapping[str, Any], length: int) -> None:
         """Append `length` rows; existing columns that the batch lacks are absent in them."""
+        first = self._longer(length)
+        for name in batch.keys() - self._arrays.keys():
+            self._new(name, first)
+        for name, array in self._arrays.items():
+            array[first : self.rows] = batch.get(name, _ABSENT[self._kinds[name]])
+
+    def extend(self, length: int, columns: Iterable[tuple[str, NDArray[Any]]]) -> None:
+        """`add`, one column after the other: no two of them need exist at once."""
+        first = self._longer(length)
+        absent = set(self._arrays)
+        for name, values in columns:
+            if name not in self._arrays:
+                self._new(name, first)
+            self._arrays[name][first : self.rows] = values
+            absent.discard(name)
+        for name in absent:
+            self._arrays[name][first : self.rows] = _ABSENT[self._kinds[name]]
+
+    def filled(self) -> dict[str, NDArray[Any]]:
+        """The columns that batches have filled, without copying them."""
+        return {name: array[: self.rows] for name, array in self._arrays.items()}
+
+    def _longer(self, length: int) -> int:
+        """Make room for `length` more rows; the first of them."""
         first, self.rows = self.rows, self.rows + length
         if self.rows > self._capacity:
             self._capacity = max(self.rows, self._capacity * 3 // 2)
             for array in self._arrays.values():
                 array.resize(self._capacity, refcheck=False)
-        for name in batch.keys() - self._arrays.keys():
-            self._new(name, first)
-        for name, array in self._arrays.items():
-            array[first : self.rows] = batch.get(name, _ABSENT[self._kinds[name]])
+        return first
 
     def fill(self, name: str, value: int) -> None:
         """Give a column one value in every row, unless batches filled it or it is unknown."""

@@ -7,7 +7,7 @@ analyzers rely on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,8 +18,9 @@ import pandas as pd
 from advisor.errors import InvalidRecordError
 from advisor.model import frames, linking, overruns
 from advisor.model.base import Provenance, Record, Warning_
-from advisor.model.growing import DTYPES, MISSING, Growing
-from advisor.model.trace_schema import FRAMES, TABLES, Columns, ColumnType
+from advisor.model.growing import DTYPES, MISSING
+from advisor.model.trace_columns import INPUTS, TraceColumns
+from advisor.model.trace_schema import TABLES, ColumnType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     Int64: TypeAlias = NDArray[np.int64]
     Batch: TypeAlias = dict[str, NDArray[Any]]
 
-_INPUTS: dict[str, Columns] = {**TABLES, "frames": FRAMES}
 # Columns that hold row numbers: table, column, the table they point into.
 _POINTERS = (
     ("kernels", "launch", "launches"),
@@ -112,9 +112,9 @@ def _check_times(name: str, frame: pd.DataFrame) -> None:
         raise InvalidRecordError("an event has a negative duration", where=name)
 
 
-@dataclass
-class TraceBuilder:
-    """Collects batches of events; text columns hold codes from `text()`, -1 where absent."""
+@dataclass(kw_only=True)
+class TraceBuilder(TraceColumns):
+    """Collects batches of events and makes the trace of them."""
 
     source: str
     rank: int = 0
@@ -124,56 +124,13 @@ class TraceBuilder:
     stacks_recorded: bool = False
     complete: bool = True
     modelled: dict[str, Provenance] = field(default_factory=dict)
-    _columns: dict[str, Growing] = field(init=False)
-    _codes: dict[str, int] = field(default_factory=dict)
-    _threads: dict[str, int] = field(default_factory=dict)
-    _warnings: dict[str, tuple[str, int]] = field(default_factory=dict)
-    _order: dict[str, Int64] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._columns = {table: Growing(columns) for table, columns in _INPUTS.items()}
-
-    def text(self, value: str | None) -> int:
-        """The code of a string; -1 for None."""
-        return -1 if value is None else self._codes.setdefault(value, len(self._codes))
-
-    def texts(self, values: Iterable[str]) -> list[int]:
-        """The codes of many strings."""
-        codes = self._codes
-        return [codes.setdefault(value, len(codes)) for value in values]
-
-    def thread(self, process: object, thread: object) -> int:
-        """The number of a host thread; 24572 and "24572" are the same (2021 files mix them)."""
-        return self._threads.setdefault(f"{process}/{thread}", len(self._threads))
-
-    def warn(self, code: str, message: str, count: int = 1) -> None:
-        """Count something skipped, repaired or clipped; the first message of a code is kept."""
-        if count:
-            first, seen = self._warnings.get(code, (message, 0))
-            self._warnings[code] = (first, seen + count)
-
-    def add(self, table: str, batch: Mapping[str, Sequence[int] | Sequence[float] | Any]) -> None:
-        """Append equally long columns; a column left out is absent in every row of the batch."""
-        lengths = {len(values) for values in batch.values()}
-        if not batch.keys() <= _INPUTS[table].keys() or len(lengths) != 1:
-            raise InvalidRecordError("a batch has unknown or unequal columns", where=table)
-        self._columns[table].add(batch, lengths.pop())
-
-    def event(self, table: str, **values: int | float | str | None) -> None:
-        """Append one row, text as it is: for readers of small files, and for tests."""
-        columns = _INPUTS[table]
-        row = {
-            name: [self.text(value) if columns[name] == "text" else value]  # type: ignore[arg-type]
-            for name, value in values.items()
-            if value is not None
-        }
-        self.add(table, row)
+    _order: dict[str, Int64] = field(init=False, default_factory=dict)
 
     def build(self) -> Trace:
         """Sort, attribute, freeze, check; the builder is empty and of no use afterwards."""
         for table in self._columns.values():
             table.fill("rank", self.rank)
-        raw = {table: self._sorted(table) for table in _INPUTS}
+        raw = {table: self._sorted(table) for table in INPUTS}
         self._renumber(raw["comms"])
         self._locate(raw["ops"], raw.pop("frames"))
         clipped, removed_ns = overruns.clip([raw["kernels"], raw["copies"]], MISSING)
