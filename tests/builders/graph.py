@@ -9,6 +9,7 @@ graph = sketch.build(y)
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from advisor.model.base import Location, Phase
 from advisor.model.graph import Arg, AttributeValue, Graph, Node, TensorMeta, is_value, node_of
@@ -88,7 +89,7 @@ class Sketch:
         shape: tuple[Dim, ...] | None = None,
         strides: tuple[Dim, ...] | None = None,
         device: str | None = None,
-        **node: object,
+        **node: Any,
     ) -> str:
         """A pointwise op; `dtype` defaults to bool for comparisons, else to the last operand's."""
         metas = [self.meta(a) for a in args if is_value(a)]
@@ -114,7 +115,7 @@ class Sketch:
         axes: tuple[int, ...] = (-1,),
         *,
         keepdim: bool = True,
-        **node: object,
+        **node: Any,
     ) -> str:
         """A reduction over some axes, the last by default."""
         source = self.meta(value)
@@ -159,7 +160,7 @@ class Sketch:
         outputs: tuple[TensorMeta, ...] | None = None,
         mutates: tuple[str, ...] = (),
         alias_of: str | None = None,
-        **node: object,
+        **node: Any,
     ) -> str:
         """Any other op; its output is like its first argument unless given."""
         metas = outputs if outputs is not None else (self.meta(args[0]),)
@@ -211,10 +212,10 @@ class Sketch:
         *outputs: TensorMeta,
         attributes: dict[str, AttributeValue] | None = None,
         name: str = "",
-        **node: object,
+        **node: Any,
     ) -> str:
         identity = f"{name or op}{len(self.nodes)}"
-        fields: dict[str, object] = {
+        fields: dict[str, Any] = {
             "target": op,
             "label": f"aten.{op}.default",
             "location": Location(),
@@ -222,7 +223,7 @@ class Sketch:
         }
         made = Node(
             id=identity, op=op, args=args, attributes=attributes or {}, outputs=outputs, **fields
-        )  # type: ignore[arg-type]
+        )
         self.nodes.append(made)
         return made.value()
 
