@@ -65,6 +65,14 @@ POINTWISE: dict[str, Spelling] = {
     "where": Spelling("tl.where({0}, {1}, {2})", "torch.where({0}, {1}, {2})"),
 }
 
+# Arithmetic of booleans in PyTorch's sense: one-bit integers would wrap around.
+BOOLEAN: dict[str, str] = {
+    "add": "logical_or",
+    "mul": "logical_and",
+    "maximum": "logical_or",
+    "minimum": "logical_and",
+}
+
 # `{0}` is the operand with lanes past the last column set to the identity of the reduction.
 REDUCTIONS: dict[str, Spelling] = {
     "sum": Spelling("tl.sum({0}, axis=1)[:, None]", "{0}.sum(-1, keepdim=True)"),

@@ -12,7 +12,14 @@ import math
 from dataclasses import dataclass
 
 from advisor.codegen import abi
-from advisor.codegen.expressions import HELPERS, IDENTITY, POINTWISE, REDUCTIONS, TRITON_DTYPES
+from advisor.codegen.expressions import (
+    BOOLEAN,
+    HELPERS,
+    IDENTITY,
+    POINTWISE,
+    REDUCTIONS,
+    TRITON_DTYPES,
+)
 from advisor.codegen.layout import docstring, statement, wrapped
 from advisor.errors import IllegalFusionError
 from advisor.model.graph import NON_FINITE, Arg, literal_value
@@ -198,11 +205,7 @@ class _Body:
 
     def _expression(self, op: PlanOp) -> str:
         if op.op == "cast":
-            return (
-                self._cast(str(op.args[0]), op.dtype)
-                if isinstance(op.args[0], str)
-                else str(op.args[0])
-            )
+            return self._cast(str(op.args[0]), op.dtype)
         if op.op == "var":
             return self._variance(op)
         if spec_of(op.op).kind == "reduction":
@@ -218,7 +221,8 @@ class _Body:
                 o if arg in self.dtypes else f"tl.full((1, 1), {o}, tl.float32)"
                 for o, arg in zip(operands, op.args, strict=True)
             ]
-        return POINTWISE[op.op].triton.format(*operands)
+        name = BOOLEAN.get(op.op, op.op) if op.dtype == "bool" else op.op
+        return POINTWISE[name].triton.format(*operands)
 
     def _variance(self, op: PlanOp) -> str:
         operand = self._operand(op.args[0], op.dtype)

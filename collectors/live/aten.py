@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import torch
+from msgspec.structs import replace
 from torch import fx
 
 from advisor.model.graph import AttributeValue, TensorMeta, literal, value_id
@@ -257,6 +258,22 @@ def _reduce(builder: GraphBuilder, node: fx.Node) -> bool:
     return True
 
 
+def _any(builder: GraphBuilder, node: fx.Node) -> bool:
+    """Whether any element is not zero: the largest |x| is not."""
+    value = builder.arg(node.args[0])
+    if not isinstance(value, str) or value not in builder.meta:
+        return False
+    source, meta = builder.meta[value], builder.tensor_meta(node.meta["val"])
+    wide = replace(source, dtype="float32")
+    number = builder.emit(node, "cast", (value,), wide, dtype="float32")
+    size = builder.emit(node, "abs", (number,), wide)
+    largest = builder.emit(
+        node, "amax", (size,), replace(meta, dtype="float32"), axes=_axes(node, len(source.shape))
+    )
+    builder.bind(node, builder.emit(node, "ne", (largest, 0.0), meta))
+    return True
+
+
 def _axes(node: fx.Node, rank: int) -> tuple[int, ...]:
     dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
     if dims is None or dims == []:
@@ -310,6 +327,7 @@ HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(_BITWISE, _bitwise),
     **dict.fromkeys(_RESHAPES, _reshape),
     **dict.fromkeys(_REDUCTIONS, _reduce),
+    **{f"aten.any.{overload}": _any for overload in ("default", "dim", "dims")},
     **{f"aten.{n}.{o}": _add_sub for n in ("add", "sub") for o in ("Tensor", "Scalar")},
     "aten.pow.Tensor_Scalar": _power,
     "aten.square.default": _square,

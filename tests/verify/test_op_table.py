@@ -218,6 +218,10 @@ def everything(dtype: str) -> FusionPlan:
         if make.dtype(value) == "bool":
             value = make.cast(value, "float32")
         total = make.op("add", total, value)
+    above, below = make.op("gt", x, 0.0), make.op("lt", x, y)
+    for name in ("add", "mul", "maximum", "minimum", "where"):
+        flag = make.op(name, above, below, *([above] if name == "where" else []))
+        total = make.op("add", total, make.cast(flag, "float32"))
     for spec in REDUCTIONS:
         total = make.op("add", total, make.op(spec.name, x, **dict.fromkeys(spec.attributes, 1.0)))
     return make.plan(total, title=f"everything {dtype}", columns=256)

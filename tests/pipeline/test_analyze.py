@@ -1,0 +1,195 @@
+"""What `analyze` says of recorded traces: the right finding first, counts, notes, nothing false."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from advisor.errors import UnreadableError, UsageError
+from advisor.model.base import decode, encode
+from advisor.model.findings import Finding
+from advisor.model.report import Report
+from advisor.pipeline.analyze import analyze
+from tests.builders.trace import SHARED, event, kineto
+
+TRACES = SHARED / "traces"
+ENGINES = SHARED / "engine_outputs" / "kineto_gpu"
+RANKS = tuple(f"public/param_dlrm_8rank/rank{rank}.json.gz" for rank in (0, 1, 7))
+
+
+@cache
+def report(*names: str) -> Report:
+    paths = [TRACES / name for name in names]
+    if not all(path.exists() for path in paths):
+        pytest.skip("the shared traces are not here")
+    return analyze(paths)
+
+
+def first(found: Report) -> Finding:
+    """The finding that the report puts first."""
+    by_id = {finding.id: finding for finding in found.findings}
+    return by_id[found.recommended.order[0]]
+
+
+def by_rule(found: Report, rule: str) -> Finding:
+    """The largest finding of a rule."""
+    mine = [finding for finding in found.findings if finding.rule == rule]
+    return max(mine, key=lambda f: f.exposed_saving_ns.mid if f.exposed_saving_ns else 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("h200/llama_decode.eager.json.gz", "launch-bound"),
+        ("h200/llama_decode.inductor.json.gz", "launch-bound"),
+        ("h200/bert.eager.json.gz", "launch-bound"),
+        ("h200/mamba.eager.json.gz", "launch-bound"),
+        ("h200/dlrm_train.eager.json.gz", "launch-bound"),
+        ("public/hta_a100_resnet_ddp_rank0.json.gz", "launch-bound"),
+        ("h200/llama_prefill.eager.json.gz", "attention-written-out"),
+        ("public/tl_h100_qwen0.5b.json.gz", "row_program"),
+        ("public/tl_mi300_qwen0.5b.json.gz", "row_program"),
+        ("h200/resnet50.eager.json.gz", "batch-norm"),
+        ("h200/unet.eager.json.gz", "library-norm"),
+    ],
+)
+def test_the_first_finding(name: str, rule: str) -> None:
+    assert first(report(name)).rule == rule
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "sites"),
+    [
+        ("h200/llama_prefill.eager.json.gz", "row_program", 9),
+        ("h200/llama_prefill.eager.json.gz", "gated-mlp", 4),
+        ("h200/llama_prefill.eager.json.gz", "rotary-written-out", 8),
+        ("h200/llama_prefill.eager.json.gz", "attention-written-out", 4),
+        ("h200/llama_decode.eager.json.gz", "row_program", 9),
+        ("h200/llama_decode.eager.json.gz", "rotary-written-out", 8),
+        ("h200/bert.eager.json.gz", "attention-written-out", 4),
+        ("h200/bert.eager.json.gz", "library-norm", 9),
+        ("h200/resnet50.eager.json.gz", "batch-norm", 53),
+        ("h200/unet.eager.json.gz", "library-norm", 8),
+        ("public/tl_h100_qwen0.5b.json.gz", "row_program", 49),
+        ("public/tl_h100_qwen0.5b.json.gz", "rotary-written-out", 48),
+        ("public/tl_mi300_qwen0.5b.json.gz", "row_program", 49),
+        ("public/tl_mi300_qwen0.5b.json.gz", "rotary-written-out", 48),
+        ("public/tl_mi300_qwen0.5b.json.gz", "gated-mlp", 24),
+    ],
+)
+def test_how_many_sites(name: str, rule: str, sites: int) -> None:
+    finding = by_rule(report(name), rule)
+    assert finding.evidence[0].values["sites"] == sites
+    assert finding.provenance == "inferred"
+
+
+@pytest.mark.parametrize("name", ["tl_h100_qwen0.5b", "tl_mi300_qwen0.5b"])
+def test_residuals_and_layers_of_qwen(name: str) -> None:
+    found = report(f"public/{name}.json.gz")
+    norms = by_rule(found, "row_program")
+    assert any("residual add + RMS norm at 48 sites" in a.text for a in norms.alternatives)
+    assert by_rule(found, "rotary-written-out").evidence[0].values["pairs"] == 24
+
+
+@pytest.mark.parametrize("name", ["h200/resnet50.eager.json.gz", "h200/unet.eager.json.gz"])
+def test_what_the_norms_stand_beside(name: str) -> None:
+    title = first(report(name)).title
+    assert ("BatchNorm + ReLU" in title) or ("GroupNorm + SiLU" in title)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "public/tl_mi300_torch_compile_block.json.gz",
+        "public/tl_mi300_vllm_decode_hipgraph.json.gz",
+        "h200/bert_cudagraph.inductor.json.gz",
+        "h200/llama_prefill.inductor.json.gz",
+        "h200/unet.inductor.json.gz",
+        "h200/resnet50.inductor.json.gz",
+    ],
+)
+def test_nothing_to_fuse(name: str) -> None:
+    found = report(name)
+    assert {finding.kind for finding in found.findings} <= {"note"}
+    assert any(f.id in ("already-fused", "already-graphed") for f in found.findings)
+    assert not found.recommended.order
+
+
+@pytest.mark.parametrize("name", ["mi300x_sglang_qwen3_8b_decode", "a100_triton_pointwise"])
+def test_nothing_to_fuse_in_engines(name: str) -> None:
+    path = ENGINES / f"{name}.trace.json.gz"
+    if not path.exists():
+        pytest.skip("the shared engine outputs are not here")
+    assert {finding.kind for finding in analyze([path]).findings} <= {"note"}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_bucket_overlaps_nothing_and_that_is_a_note(rank: int) -> None:
+    found = report(f"h200/ddp_onebucket.rank{rank}.json.gz")
+    (finding,) = [f for f in found.findings if f.rule == "exposed-communication"]
+    assert (finding.id, finding.kind) == ("lost-overlap", "note")
+
+
+def test_buckets_that_overlap_are_no_lost_overlap() -> None:
+    found = report("h200/ddp_overlap.rank0.json.gz")
+    assert "lost-overlap" not in {f.id for f in found.findings}
+
+
+def test_rank_7_is_the_straggler() -> None:
+    found = report(*RANKS)
+    finding = first(found)
+    assert (finding.rule, finding.evidence[0].values["straggler"]) == ("straggler-rank", 7)
+    assert found.workload.rank == 7
+    assert {w.code: w.count for w in found.warnings}["ranks-missing"] == 5
+
+
+def test_in_ddp_overlap_rank_1_waits_for_rank_0() -> None:
+    found = report("h200/ddp_overlap.rank1.json.gz", "h200/ddp_overlap.rank0.json.gz")
+    assert by_rule(found, "straggler-rank").evidence[0].values["straggler"] == 0
+
+
+@pytest.mark.parametrize(
+    "path", sorted((TRACES / "h200").glob("*.json.gz")), ids=lambda path: path.name
+)
+def test_reports_hold_together(path: Path) -> None:
+    found = report(f"h200/{path.name}")
+    assert decode(encode(found), Report) == found
+    busy, span = (found.metrics[f"gpu_{name}_ns"].value for name in ("busy", "span"))
+    assert busy is not None
+    assert span is not None
+    for finding in found.findings:
+        saving = finding.exposed_saving_ns
+        assert saving is None or 0 <= saving.low <= saving.mid <= saving.high <= max(span, busy)
+        assert finding.plan_id is None
+    # What is claimed by one finding is not claimed by another: members never exceed the kernels.
+    claimed = sum(m.time_ns or 0 for f in found.findings for m in f.members if f.kind != "note")
+    assert claimed <= busy
+
+
+def test_a_gpu_may_be_named_and_must_exist(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(kineto([event("kernel", "k", 1, 1, device=0, stream=7)]))
+    assert analyze([path]).workload.gpu is None
+    assert "gpu-unknown" in {w.code for w in analyze([path]).warnings}
+    assert analyze([path], gpu="a100").workload.gpu == "a100"
+    with pytest.raises(UsageError, match="unknown GPU"):
+        analyze([path], gpu="abacus")
+
+
+def test_a_step_range_of_ones_own(tmp_path: Path) -> None:
+    launch = event("cuda_runtime", "cudaLaunchKernel", 12, 1, correlation=5)
+    kernel = event("kernel", "k", 15, 4, device=0, stream=7, correlation=5)
+    path = tmp_path / "t.json"
+    path.write_bytes(kineto([event("user_annotation", "my step 1", 10, 20), launch, kernel]))
+    assert analyze([path], step_prefix="my step").metrics["kernels_per_step"].value == 1
+    with pytest.raises(UsageError, match="no range of this trace begins with 'other'"):
+        analyze([path], step_prefix="other")
+
+
+def test_no_trace_is_unreadable(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text("<html>")
+    with pytest.raises(UnreadableError, match=r"t\.json"):
+        analyze([path])
