@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from advisor.model.base import Location, Warning_
 from advisor.model.graph import Graph, Node
@@ -33,9 +34,9 @@ from analyzers.pricing import PriceList, Unit, price_list
 from analyzers.recorded_ops import RecordedOp, recorded_op
 
 if TYPE_CHECKING:
-    import pandas as pd
     from numpy.typing import NDArray
 
+ACCUMULATE = "torch::autograd::AccumulateGrad"
 COMPILED = ("Torch-Compiled Region", "CompiledFunction", "triton_")
 # A step longer than this is analysed in its first part only: graphs are searched in Python.
 MOST_KERNELS = 20_000
@@ -268,7 +269,8 @@ def _translate(
         builder.nodes.append(node)
         builder.end(library_call=True)
         return
-    builder.begin(recorded, f"op{source.op}")
+    accumulates = _accumulates(trace, source)
+    builder.begin(recorded, f"op{source.op}", accumulates=accumulates)
     value = translate(builder, recorded)
     if value is None:
         meta, certain = output_of(recorded)
@@ -277,7 +279,7 @@ def _translate(
         value = builder.opaque(meta, operands_of(recorded), attributes_of(recorded), left)
         if meta is not None:
             builder.publish(value)
-    elif writes_elsewhere(recorded):
+    elif accumulates or writes_elsewhere(recorded):
         builder.store(value)
     else:
         builder.publish(value)
@@ -286,6 +288,12 @@ def _translate(
         library_call=communicates or is_library_call(recorded.name),
         product=left_operand(recorded) is not None,
     )
+
+
+def _accumulates(trace: Trace, source: _Source) -> bool:
+    """Whether autograd called the op to add to a parameter's gradient."""
+    parent = trace.ops["parent"].iat[source.op]
+    return not pd.isna(parent) and trace.ops["name"].iat[int(parent)] == ACCUMULATE
 
 
 def _kernel_name(trace: Trace, source: _Source) -> str:

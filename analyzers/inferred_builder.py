@@ -52,21 +52,28 @@ class InferredBuilder:
     _op: RecordedOp = field(default_factory=lambda: RecordedOp("", ()))
     _origin: str = ""
     _taken: set[str] = field(default_factory=set)
-    _read: list[str] = field(default_factory=list)
+    _read: list[tuple[str, bool]] = field(default_factory=list)
     _metas: dict[str, TensorMeta] = field(default_factory=dict)
     _left: tuple[Operand, str] | None = None
+    _written: bool = False
+    _updates_buffer: bool = False
 
-    def begin(self, op: RecordedOp, origin: str) -> None:
-        """Start translating an op; its nodes share `origin`."""
+    def begin(self, op: RecordedOp, origin: str, *, accumulates: bool = False) -> None:
+        """Start translating an op; its nodes share `origin`.
+
+        `accumulates`: it adds to the gradient of a parameter, a buffer that no earlier op made.
+        """
         self._op, self._origin = op, origin
+        self._written = op.name.endswith("_") and op.name != "aten::copy_"
+        self._updates_buffer = accumulates
         self._taken, self._read = set(), []
 
     def end(self, *, library_call: bool, product: bool = False) -> None:
         """The op is done: its reads count from now on."""
         if not product:
             self._left = None
-        for name in self._read:
-            self.pool.read(name)
+        for name, cut in self._read:
+            self.pool.read(name, cut=cut)
         self.pool.tick(library_call)
 
     def rollback(self, mark: int) -> None:
@@ -86,11 +93,15 @@ class InferredBuilder:
         """The value that an operand reads, through a view if it is not read as it lies."""
         if not item.shape:
             return self._input(item)
-        found = self.pool.find(item, self._taken)
+        written, self._written = self._written, False
+        if written and self._updates_buffer:
+            return self._input(item)
+        found = self.pool.find(item, self._taken, written=written)
         if found is None:
+            self._updates_buffer |= written
             return self._input(item)
         self._taken.add(found.name)
-        self._read.append(found.name)
+        self._read.append((found.name, item.extent() > item.elements))
         if same_layout(found.meta, item):
             return found.name
         self.views += 1
@@ -98,7 +109,7 @@ class InferredBuilder:
 
     def _shared(self, item: Operand, left: Operand | None) -> str:
         if item is left and self._left is not None and self._left[0] == left:
-            self._read.append(self._left[1])
+            self._read.append((self._left[1], False))
             return self._left[1]
         return self.operand(item)
 
@@ -211,6 +222,8 @@ class InferredBuilder:
     def publish(self, value: str) -> None:
         """Make the result of the current op readable by later ones."""
         self.pool.add(value, self._metas[value])
+        if self._updates_buffer:
+            self.pool.keep(value)
 
     def store(self, value: str) -> None:
         """The result went into a buffer of the caller: it leaves the step, unread as it is."""
@@ -218,8 +231,8 @@ class InferredBuilder:
 
     def overwrite(self) -> None:
         """The op wrote into its first operand: nobody reads the old value again."""
-        if self._read:
-            self.pool.finish(self._read[0])
+        if self._read and not self._updates_buffer:
+            self.pool.finish(self._read[0][0])
 
     def _append(
         self,

@@ -5,14 +5,17 @@ n elements can only hold a value of n elements and the same dtype; a strided par
 as large as its slowest axis. Among the values that fit, the choice is:
 
 1. not one that another operand of the same op reads already, and none that was overwritten;
-2. one laid out exactly as read (strides of axes of size 1 included) before one that a view would
+2. one that nobody has read yet before one already read (who cut out a part has not read it);
+3. one laid out exactly as read (strides of axes of size 1 included) before one that a view would
    have to reshape;
-3. one that nobody has read yet before one already read;
 4. the latest.
 
 A value that was read already is a candidate only until the next library call (GEMM, convolution,
 attention, collective): no fusion crosses one, and past it the origin is anybody's guess. A square
 that was reduced is finished (`x * rsqrt(mean(x²))` reads x again, not x²).
+
+An in-place op on a value of unknown origin updates a buffer (a weight, a counter). Later ops may
+read it, but the next in-place op is taken to update another buffer, not the same one again.
 """
 
 from __future__ import annotations
@@ -37,7 +40,9 @@ class Value:
     made_at: int
     era: int
     reads: int = 0
+    cuts: int = 0
     finished: bool = False
+    buffer: bool = False
 
 
 @dataclass
@@ -67,27 +72,42 @@ class ValuePool:
         if name in self._by_name:
             self._by_name[name].finished = True
 
-    def read(self, name: str) -> None:
-        """Count a read."""
+    def keep(self, name: str) -> None:
+        """The value is a buffer updated in place: a later in-place op updates another one."""
         if name in self._by_name:
-            self._by_name[name].reads += 1
+            self._by_name[name].buffer = True
+
+    def read(self, name: str, *, cut: bool = False) -> None:
+        """Count a read; who read a part has not read the value."""
+        if name in self._by_name:
+            self._by_name[name].cuts += cut
+            self._by_name[name].reads += not cut
 
     def unread(self) -> tuple[str, ...]:
         """Values that nobody read: what leaves the step."""
-        return tuple(v.name for v in self._by_name.values() if not v.reads and not v.finished)
+        return tuple(
+            v.name for v in self._by_name.values() if not v.reads and not v.cuts and not v.finished
+        )
 
-    def find(self, operand: Operand, taken: set[str]) -> Value | None:
-        """The value an operand reads by the rules above, or None if nothing fits."""
+    def find(self, operand: Operand, taken: set[str], *, written: bool = False) -> Value | None:
+        """The value an operand reads by the rules above, or None if nothing fits.
+
+        `written`: the op writes into this operand.
+        """
         size = max(operand.extent(), operand.elements)
         kinds = (
             (operand.dtype,) if operand.dtype else tuple({d for d, n in self._held if n == size})
         )
         fitting = [v for kind in kinds for v in self._held.get((kind, size), ())[-_LOOKED_AT:]]
-        open_ = [v for v in fitting if v.name not in taken and self._readable(v)]
+        open_ = [
+            v
+            for v in fitting
+            if v.name not in taken and self._readable(v) and not (written and v.buffer)
+        ]
         if not open_:
             self.unknown += 1
             return None
-        chosen = max(open_, key=lambda v: (*_likeness(v.meta, operand), v.reads == 0, v.made_at))
+        chosen = max(open_, key=lambda v: (v.reads == 0, *_likeness(v.meta, operand), v.made_at))
         self.ambiguous += len(open_) > 1
         return chosen
 

@@ -37,7 +37,9 @@ def find(subject: Subject) -> tuple[Match, ...]:
             if calls(node, LIBRARY_NORMS) and subject.free(facts, node.id) and node.value_args:
                 name, members = _with_neighbours(subject, facts, node)
                 if len(members) > 1:
-                    found.setdefault(name, []).append(Place(facts, members))
+                    place = Place(facts, members)
+                    subject = subject.without(place.nodes)
+                    found.setdefault(name, []).append(place)
     matches = []
     for kind in dict.fromkeys(
         name.split(" + ")[0 if not name.startswith("add") else 1] for name in found

@@ -20,13 +20,15 @@ from analyzers.subject import GraphFacts, Subject
 
 def find(subject: Subject) -> tuple[Match, ...]:
     """Softmaxes with pointwise neighbours of the same size that nobody else reads."""
-    places = [
-        Place(facts, nodes)
-        for facts in subject.graphs
-        for item in softmaxes(facts)
-        if item.last == item.nodes[0] and subject.free(facts, item.last)
-        if len(nodes := _with_neighbours(subject, facts, item.last)) > 1
-    ]
+    places = []
+    for facts in subject.graphs:
+        for item in softmaxes(facts):
+            if item.last != item.nodes[0] or not subject.free(facts, item.last):
+                continue
+            nodes = _with_neighbours(subject, facts, item.last)
+            if len(nodes) > 1:
+                places.append(Place(facts, nodes))
+                subject = subject.without(places[-1].nodes)
     if not places:
         return ()
     cost = cost_of(subject, places)

@@ -1,0 +1,100 @@
+"""`analyze` prints a report or writes it; failures are one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from advisor.cli.main import run
+from advisor.model.base import decode
+from advisor.model.report import Report
+from tests.builders.trace import event, kineto
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """A step of three kernels far apart: the host is late."""
+    events = [event("user_annotation", "ProfilerStep#0", 1, 400)]
+    for place in range(3):
+        at = 10 + 100 * place
+        events.append(event("cuda_runtime", "cudaLaunchKernel", at, 2, correlation=place + 1))
+        events.append(event("kernel", "k", at + 5, 3, device=0, stream=7, correlation=place + 1))
+    path = tmp_path / "t.json"
+    path.write_bytes(kineto(events))
+    return path
+
+
+def test_the_report_on_the_terminal(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["analyze", str(trace)]) == 0
+    out = capsys.readouterr().out
+    assert "Host-bound: the GPU stands idle for 95.6 % of the step" in out
+    assert "CUDA graph" in out
+
+
+@pytest.mark.parametrize("target", ["-", "report.json"])
+def test_the_report_as_json(
+    trace: Path, target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = target if target == "-" else str(tmp_path / target)
+    assert run(["analyze", str(trace), "-o", output, "--gpu", "h200"]) == 0
+    printed = capsys.readouterr()
+    data = printed.out.encode() if target == "-" else (tmp_path / target).read_bytes()
+    report = decode(data, Report)
+    assert report.workload.gpu == "h200"
+    assert report.metrics["kernels"].value == 3
+    assert [f.rule for f in report.findings] == ["launch-bound"]
+    if target != "-":
+        assert not printed.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ([], 2, "FILE"),
+        (["TRACE", "--gpu", "abacus"], 2, "unknown GPU"),
+        (["TRACE", "--step-range", "other"], 2, "no range"),
+        (["missing.json"], 3, "missing.json"),
+        (["."], 3, "directory"),
+    ],
+)
+def test_failures_are_one_line(
+    trace: Path, arguments: list[str], code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(trace) if word == "TRACE" else word for word in arguments]
+    assert run(["analyze", *given]) == code
+    assert words in capsys.readouterr().err
+
+
+def test_two_ranks_of_one_file_are_told_apart(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["analyze", str(trace), str(trace), "-o", "-"]) == 0
+    report = decode(capsys.readouterr().out.encode(), Report)
+    assert report.workload.world_size == 2
+    assert len(report.sources) == 2
+
+
+def test_it_needs_neither_torch_nor_dash(trace: Path) -> None:
+    program = (
+        "import sys; from advisor.cli.main import run;"
+        f"assert run(['analyze', {str(trace)!r}, '-o', '-']) == 0;"
+        "print({'torch', 'triton', 'dash', 'plotly'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.strip() == "set()"
+
+
+def test_help_does_not_import_tables() -> None:
+    program = (
+        "import sys; from advisor.cli.main import run; run(['analyze', '--help']);"
+        "print({'pandas', 'numpy'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.strip() == "set()"
