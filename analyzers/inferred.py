@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from advisor.model.base import Location, Warning_
 from advisor.model.graph import Graph, Node
@@ -34,6 +33,7 @@ from analyzers.pricing import PriceList, Unit, price_list
 from analyzers.recorded_ops import RecordedOp, recorded_op
 
 if TYPE_CHECKING:
+    import pandas as pd
     from numpy.typing import NDArray
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
@@ -76,7 +76,7 @@ class _Source:
 
     op: int | None
     kernels: tuple[int, ...]
-    opaque: bool
+    accumulates: bool = False
 
 
 def infer_graph(trace: Trace, steps: pd.DataFrame) -> InferredGraph:
@@ -172,8 +172,9 @@ def _sources(trace: Trace, rows: NDArray[Any]) -> list[_Source]:
         else:
             key = ("op", _owner(op, parents, launching))
         grouped.setdefault(key, []).append(int(rows[index]))
+    adding = _accumulating(trace)
     return [
-        _Source(at if what == "op" else None, tuple(found), what == "kernel")
+        _Source(at, tuple(found), at in adding) if what == "op" else _Source(None, tuple(found))
         for (what, at), found in grouped.items()
     ]
 
@@ -269,8 +270,7 @@ def _translate(
         builder.nodes.append(node)
         builder.end(library_call=True)
         return
-    accumulates = _accumulates(trace, source)
-    builder.begin(recorded, f"op{source.op}", accumulates=accumulates)
+    builder.begin(recorded, f"op{source.op}", accumulates=source.accumulates)
     value = translate(builder, recorded)
     if value is None:
         meta, certain = output_of(recorded)
@@ -279,7 +279,7 @@ def _translate(
         value = builder.opaque(meta, operands_of(recorded), attributes_of(recorded), left)
         if meta is not None:
             builder.publish(value)
-    elif accumulates or writes_elsewhere(recorded):
+    elif source.accumulates or writes_elsewhere(recorded):
         builder.store(value)
     else:
         builder.publish(value)
@@ -290,10 +290,13 @@ def _translate(
     )
 
 
-def _accumulates(trace: Trace, source: _Source) -> bool:
-    """Whether autograd called the op to add to a parameter's gradient."""
-    parent = trace.ops["parent"].iat[source.op]
-    return not pd.isna(parent) and trace.ops["name"].iat[int(parent)] == ACCUMULATE
+def _accumulating(trace: Trace) -> frozenset[int]:
+    """Ops by which autograd adds to the gradients of parameters."""
+    names = trace.ops["name"].cat
+    called = np.array([*(n == ACCUMULATE for n in names.categories), False])
+    parents = trace.ops["parent"].to_numpy(dtype=np.int64, na_value=NONE)
+    inside = (parents != NONE) & called[names.codes.to_numpy()][parents]
+    return frozenset(np.flatnonzero(inside).tolist())
 
 
 def _kernel_name(trace: Trace, source: _Source) -> str:
