@@ -275,41 +275,64 @@ def kernel_rows(trace: Trace, steps: pd.DataFrame) -> tuple[KernelRow, ...]:
     step: Ints = np.zeros(len(kernels), dtype=np.int64)
     if len(steps):
         step = step_of(activities(trace), steps)[: len(kernels)]
-    inside = step != NONE
-    kernels, step = kernels[inside].reset_index(drop=True), step[inside]
+    inside = np.flatnonzero(step != NONE)
+    names = kernels["name"].cat
+    columns = {
+        name: kernels[name].to_numpy(dtype=np.int64, na_value=NONE)[inside]
+        for name in ("duration_ns", "op", "registers_per_thread", "local_bytes_per_thread")
+    }
+    columns["step"] = step[inside]
+    occupancy = kernels["occupancy_estimated"].to_numpy(dtype=np.float64, na_value=np.nan)[inside]
+    codes = names.codes.to_numpy()[inside]
+    order = np.argsort(codes, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else []
     rows = [
-        _kernel_row(str(name), group, step[group.index.to_numpy()], len(steps), trace.ops)
-        for name, group in kernels.groupby("name", observed=True, sort=False)
+        _kernel_row(
+            str(names.categories[codes[group[0]]]),
+            {name: values[group] for name, values in columns.items()},
+            occupancy[group],
+            len(steps),
+            trace.ops,
+            first=int(group[0]),
+        )
+        for group in groups
     ]
     return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.name)))
 
 
 def _kernel_row(
-    name: str, group: pd.DataFrame, step: Ints, steps: int, ops: pd.DataFrame
+    name: str,
+    columns: dict[str, Ints],
+    occupancy: NDArray[np.float64],
+    steps: int,
+    ops: pd.DataFrame,
+    *,
+    first: int,
 ) -> KernelRow:
     def largest(column: str) -> int | None:
-        known = group[column].dropna()
-        return int(known.max()) if len(known) else None
+        most = int(columns[column].max())
+        return most if most >= 0 else None
 
-    occupancy = group["occupancy_estimated"].dropna()
-    rows = group["op"].dropna().to_numpy(dtype=np.int64)
+    known_occupancy = occupancy[~np.isnan(occupancy)]
+    rows = columns["op"][columns["op"] != NONE]
     codes, counts = np.unique(ops["name"].cat.codes.to_numpy()[rows], return_counts=True)
     common = codes[np.argsort(-counts, kind="stable")][:_OPS_SHOWN]
+    shown = tuple(str(op) for op in ops["name"].cat.categories[common])
     per_step = np.zeros(max(steps, 1), dtype=np.int64)
-    np.add.at(per_step, step, group["duration_ns"].to_numpy())
-    known = classify(name)
+    np.add.at(per_step, columns["step"], columns["duration_ns"])
+    known = classify(name, shown[0] if shown else None)
     return KernelRow(
         name=name,
         role=known.role,
         library=known.library,
-        count=len(group) / len(per_step),
+        count=len(columns["step"]) / len(per_step),
         time_ns=round(int(per_step.sum()) / len(per_step)),
         registers_per_thread=largest("registers_per_thread"),
         local_bytes_per_thread=largest("local_bytes_per_thread"),
-        occupancy_estimated=float(occupancy.mean()) if len(occupancy) else None,
-        ops=tuple(str(op) for op in ops["name"].cat.categories[common]),
+        occupancy_estimated=float(known_occupancy.mean()) if len(known_occupancy) else None,
+        ops=shown,
         calls=_calls(rows, len(per_step), ops),
-        first_execution=int(group.index[0]),
+        first_execution=first,
         time_per_step_ns=tuple(per_step.tolist()) if 0 < steps <= _STEPS_SHOWN else (),
     )
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Batch: TypeAlias = dict[str, Any]
 
 # So many events at a time become columns: enough for numpy, few enough for the cache.
-FLUSH_EVENTS = 8_192
+FLUSH_EVENTS = 2_048
 STEP_PREFIX = "ProfilerStep"
 _MAX_DURATION_NS = 24 * 3600 * 10**9
 _SIZE_COLUMNS = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
@@ -95,6 +95,8 @@ class Collector:
         self.events = 0
         self._kinds = kinds
         self._pending: dict[type[Event], list[Event]] = {kind: [] for kind in kinds.values()}
+        # Lists are emptied in place, so where to append never changes.
+        self._add = {kind: self._pending[base].append for kind, base in kinds.items()}
         self._waiting = 0
         self._kernels = 0
         self._threads: dict[tuple[Any, Any], int] = {}
@@ -106,7 +108,9 @@ class Collector:
     def take(self, events: list[Event]) -> None:
         """Accept the events of one chunk."""
         self.events += len(events)
-        add = {kind: self._pending[base].append for kind, base in self._kinds.items()}
+        if len(self._add) < len(self._kinds):  # the decoder has learnt a category
+            self._add = {kind: self._pending[base].append for kind, base in self._kinds.items()}
+        add = self._add
         for event in events:
             add[type(event)](event)
         self._waiting += len(events)
