@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint format schemas browser clean
+.PHONY: help install demo test check lint format schemas docs browser clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,10 @@ format: $(READY) ## rewrite the sources in the project's format
 
 schemas: $(READY) ## write the JSON Schema files from the record types
 	$(BIN)/python -m advisor.model.schemas
+
+docs: $(READY) ## write the reference of the rules
+	@mkdir -p docs
+	$(BIN)/fusion-advisor rules --format markdown > docs/rules.md
 
 clean: ## remove the environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist *.egg-info

@@ -28,6 +28,8 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("revert", "advisor.cli.revert:revert", "Take applied fusions out again."),
     ("show", "advisor.cli.show:show", "Print a run or a report."),
     ("compare", "advisor.cli.compare:compare", "Say what changed between two runs."),
+    ("gate", "advisor.cli.gate:gate", "Check a report against limits, for CI."),
+    ("rules", "advisor.cli.rules:rules", "List and explain the rules."),
     ("serve", "advisor.cli.serve:serve", "Open the dashboard over saved runs."),
     ("doctor", "advisor.cli.doctor:doctor", "Say what is installed and what is missing."),
     ("schema", "advisor.cli.schema:schema", "Print the JSON Schema of a record."),

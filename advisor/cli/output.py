@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import click
 from rich.console import RenderableType
 
+from advisor.errors import UsageError
 from advisor.report.text import render
 
 NARROWEST, WIDEST = 60, 140
@@ -25,3 +27,13 @@ def echo(renderable: RenderableType) -> None:
     width = max(NARROWEST, min(WIDEST, columns))
     colour = terminal and not os.environ.get("NO_COLOR")
     click.echo(render(renderable, width=width, colour=colour), nl=False)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that the user named; raises `UsageError` where that is not possible."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            "cannot write", where=str(path), why=error.strerror or str(error)
+        ) from error

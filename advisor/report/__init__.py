@@ -1,1 +1,5 @@
-"""Rendering of finished records: pure functions from a record to text; they compute nothing new."""
+"""Finished records to text, and judgements on finished reports: pure functions, no new figures.
+
+`*_document` modules turn a record into blocks, `markdown`, `html` and `plain_document` write them;
+`compare*` set two reports side by side, `gate*` hold one against limits.
+"""

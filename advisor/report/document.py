@@ -50,6 +50,13 @@ class Items:
 
 
 @dataclass(frozen=True)
+class Listing:
+    """Lines of a program, kept as they are."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Column:
     """A column of a table; `figures` are set to the right and never broken over lines."""
 
@@ -66,7 +73,7 @@ class Table:
     shares: tuple[float, ...] = ()
 
 
-Block: TypeAlias = Heading | Paragraph | Items | Table
+Block: TypeAlias = Heading | Paragraph | Items | Listing | Table
 Document: TypeAlias = tuple[Block, ...]
 
 

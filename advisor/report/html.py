@@ -10,6 +10,7 @@ from advisor.report.document import (
     Document,
     Heading,
     Items,
+    Listing,
     Paragraph,
     Table,
     Words,
@@ -35,7 +36,7 @@ th, td { padding: .3rem .7rem .3rem 0; text-align: left; vertical-align: top;
 th { color: var(--dim); font-weight: 600; }
 .figures { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 code { font: .9em ui-monospace, monospace; overflow-wrap: anywhere; }
-meter { width: 6rem; }
+meter { width: 6rem; } pre { font: .9em/1.5 ui-monospace, monospace; overflow-x: auto; }
 .strong { font-weight: 600; } .good { color: var(--good); } .dim { color: var(--dim); }
 .bad { color: var(--bad); font-weight: 600; } .warn { color: var(--warn); }
 @media print { body { margin: 0; max-width: none; font-size: 10pt; color: #000; background: #fff; }
@@ -65,6 +66,8 @@ def _block(block: Block) -> str:
         return f"<h{block.level}>{_line(block.text)}</h{block.level}>"
     if isinstance(block, Paragraph):
         return f"<p>{_line(block.content)}</p>"
+    if isinstance(block, Listing):
+        return f"<pre>{chr(10).join(_text(row) for row in block.text.splitlines())}</pre>"
     if isinstance(block, Items):
         tag = "ol" if block.numbered else "ul"
         rows = "".join(f"<li>{_line(row)}</li>" for row in block.rows)

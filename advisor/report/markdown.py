@@ -10,6 +10,7 @@ from advisor.report.document import (
     Document,
     Heading,
     Items,
+    Listing,
     Paragraph,
     Table,
     Words,
@@ -59,12 +60,21 @@ def _block(block: Block) -> str:
         return f"{'#' * block.level} {_line(block.text)}"
     if isinstance(block, Paragraph):
         return _line(block.content)
+    if isinstance(block, Listing):
+        return _listing(block.text)
     if isinstance(block, Items):
         marks = (f"{n}." if block.numbered else "-" for n in range(1, len(block.rows) + 1))
         return "\n".join(
             f"{mark} {_line(row)}" for mark, row in zip(marks, block.rows, strict=True)
         )
     return _table(block)
+
+
+def _listing(text: str) -> str:
+    """A fenced block whose fence is longer than any run of backticks inside."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return "\n".join((fence, *(visible(row) for row in text.splitlines()), fence))
 
 
 def _table(block: Table) -> str:

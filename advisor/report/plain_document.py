@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from advisor.report.document import Block, Content, Document, Heading, Items, Table, line
+from advisor.report.document import Block, Content, Document, Heading, Items, Listing, Table, line
 from advisor.report.text import plain
 from advisor.report.text import table as rich_table
 
@@ -29,6 +29,8 @@ def _block(block: Block, *, first: bool) -> RenderableType:
         text = Text("" if first else "\n").append_text(_line(block.text))
         text.stylize("bold")
         return text
+    if isinstance(block, Listing):
+        return Group(*(plain(f"    {row}", "dim") for row in block.text.splitlines()))
     if isinstance(block, Items):
         marks = [f"{n}. " if block.numbered else "- " for n in range(1, len(block.rows) + 1)]
         rows = zip(marks, block.rows, strict=True)

@@ -23,6 +23,7 @@ from advisor.model.comparison import (
     Side,
 )
 from advisor.model.findings import Alternative, Evidence, Finding, Member
+from advisor.model.gate import FindingLimit, GateCheck, GateConfig, GateResult, MetricLimit
 from advisor.model.graph import Graph, Node, TensorMeta
 from advisor.model.plan import FusionPlan, Guard, PlanInput, PlanOp, PlanOutput, Prediction, Site
 from advisor.model.report import (
@@ -305,3 +306,20 @@ def report_comparison() -> ReportComparison:
             ),
         ),
     )
+
+
+def gate_config() -> GateConfig:
+    """A step of at most 10 ms that grows by at most 5 %, and no regression."""
+    return GateConfig(
+        metric=(MetricLimit(name="step_ns", max=10_000_000, max_increase=0.05),),
+        finding=(FindingLimit(max=0, kind="regression"),),
+    )
+
+
+def gate_result() -> GateResult:
+    """A gate that one of two checks fails."""
+    checks = (
+        GateCheck(name="capture of the report", status="passed", text="whole"),
+        GateCheck(name="step_ns", status="failed", text="10.4 ms: above 10 ms"),
+    )
+    return GateResult(status="failed", report="report.json", checks=checks)

@@ -13,6 +13,7 @@ from advisor.model.applied import Applied, Comparison, PlanVerdict, SetVerdict, 
 from advisor.model.base import Range, Record
 from advisor.model.comparison import Comparability
 from advisor.model.findings import Alternative, Evidence, Finding
+from advisor.model.gate import ComparisonLimit, FindingLimit, GateConfig, MetricLimit
 from advisor.model.graph import Graph, Node, TensorMeta
 from advisor.model.optable import DTYPES, FLOAT_DTYPES, ITEM_BYTES, OPS
 from advisor.model.plan import (
@@ -165,6 +166,27 @@ def comparability() -> st.SearchStrategy[Comparability]:
     return records(
         Comparability, comparable=st.just(True), reasons=st.just(()), score=fraction
     ) | records(Comparability, comparable=st.just(False), reasons=refused, score=fraction)
+
+
+def gate_configs() -> st.SearchStrategy[GateConfig]:
+    """A configuration with at least one limit, all of them sane."""
+    tolerances = st.none() | st.floats(0, 1e6)
+    metric = records(
+        MetricLimit,
+        max=st.floats(0, 1e12),
+        min=st.none(),
+        max_increase=tolerances,
+        max_decrease=tolerances,
+        beyond_noise=st.just(False),
+    )
+    sizes = st.integers(0, 2**40)
+    finding = records(FindingLimit, max=sizes, saving_above_ns=st.none() | sizes)
+    return records(
+        GateConfig,
+        metric=st.lists(metric, min_size=1, max_size=2).map(tuple),
+        finding=st.lists(finding, max_size=2).map(tuple),
+        comparison=records(ComparisonLimit, min_score=st.none() | st.floats(0, 1)),
+    )
 
 
 def tensor_metas() -> st.SearchStrategy[TensorMeta]:

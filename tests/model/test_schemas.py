@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 from advisor.errors import InvalidRecordError, UsageError
 from advisor.model.base import Record, decode, encode
 from advisor.model.comparison import ReportComparison
+from advisor.model.gate import GateResult
 from advisor.model.run import Progress, RunInfo
 from advisor.model.schemas import DIRECTORY, RECORDS, schema_of, schema_text, write_schemas
 from tests.model import builders, strategies
@@ -28,6 +29,8 @@ EXAMPLES: dict[str, Any] = {
     "run": builders.run_info,
     "progress": builders.progress,
     "comparison": builders.report_comparison,
+    "gate": builders.gate_config,
+    "verdict": builders.gate_result,
 }
 ANY_RECORD: dict[str, st.SearchStrategy[Any]] = {
     "report": strategies.reports(),
@@ -37,6 +40,10 @@ ANY_RECORD: dict[str, st.SearchStrategy[Any]] = {
     "run": strategies.records(RunInfo),
     "progress": strategies.records(Progress),
     "comparison": strategies.records(ReportComparison, comparability=strategies.comparability()),
+    "gate": strategies.gate_configs(),
+    "verdict": strategies.records(
+        GateResult, status=st.just("failed"), comparability=st.none() | strategies.comparability()
+    ),
 }
 
 

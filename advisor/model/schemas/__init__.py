@@ -15,6 +15,7 @@ from advisor.errors import UsageError
 from advisor.model.applied import Applied
 from advisor.model.base import Record, schema
 from advisor.model.comparison import ReportComparison
+from advisor.model.gate import GateConfig, GateResult
 from advisor.model.graph import Graph
 from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
@@ -30,6 +31,8 @@ RECORDS: tuple[tuple[str, type[Record], str], ...] = (
     ("applied", Applied, "applied.json"),
     ("run", RunInfo, "run.json"),
     ("comparison", ReportComparison, "compare --format json"),
+    ("gate", GateConfig, "gates.toml"),
+    ("verdict", GateResult, "gate --json"),
     ("progress", Progress, "one line of progress.jsonl"),
 )
 

@@ -1,0 +1,89 @@
+"""`fusion-advisor gate`: does a report keep to its limits, for CI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from advisor.cli.output import echo, write_text
+from advisor.cli.reports import read_report
+from advisor.errors import EXIT_GATE_FAILED, EXIT_OK, EXIT_UNREADABLE, UnreadableError, UsageError
+from advisor.model.base import encode
+from advisor.model.gate import GateConfig, GateResult
+from advisor.model.report import Report
+from advisor.report.annotations import to_annotations
+from advisor.report.gate import judge
+from advisor.report.gate_config import MAX_CONFIG_BYTES, default_config, read_config
+from advisor.report.gate_document import gate_document
+from advisor.report.junit import to_junit
+from advisor.report.markdown import to_markdown
+from advisor.report.plain_document import to_terminal
+from advisor.report.sarif import to_sarif
+from advisor.store.files import read_bounded
+
+EXITS = {"passed": EXIT_OK, "failed": EXIT_GATE_FAILED, "not_comparable": EXIT_UNREADABLE}
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.argument("report", metavar="REPORT", type=click.Path(path_type=Path))
+@click.option("--baseline", type=click.Path(path_type=Path), help="Run or report to compare with.")
+@click.option("--config", type=_FILE, help="Limits, TOML; without it: no regressions.")
+@click.option("--junit", type=_FILE, help="Write JUnit XML.")
+@click.option("--sarif", type=_FILE, help="Write SARIF 2.1.0.")
+@click.option("--markdown", type=_FILE, help="Write Markdown, for a summary or a comment.")
+@click.option("--github", is_flag=True, help="Print GitHub annotations instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON instead of text.")
+@click.pass_context
+def gate(
+    ctx: click.Context,
+    report: Path,
+    baseline: Path | None,
+    config: Path | None,
+    junit: Path | None,
+    sarif: Path | None,
+    markdown: Path | None,
+    github: bool,
+    as_json: bool,
+) -> None:
+    """Check REPORT, a run directory or report.json, against limits.
+
+    Exit code 0 if it keeps to all, 1 if not, 2 for wrong usage or limits, 3 if a file cannot be
+    read or the baseline is of other work. An empty or partial capture never passes.
+    `fusion-advisor schema gate` prints what the configuration may hold.
+    """
+    if github and as_json:
+        raise UsageError("--github and --json both print to standard output")
+    subject = read_report(report)
+    against = None if baseline is None else read_report(baseline)
+    labels = (str(report), str(baseline))
+    result = judge(_config(config, subject, against), subject, against, labels)
+    for path, text in (
+        (junit, to_junit(result, subject.created) if junit else ""),
+        (sarif, to_sarif(result, subject, str(Path.cwd())) if sarif else ""),
+        (markdown, to_markdown(gate_document(result)) if markdown else ""),
+    ):
+        if path is not None:
+            write_text(path, text)
+    _print(result, subject, github=github, as_json=as_json)
+    ctx.exit(EXITS[result.status])
+
+
+def _config(path: Path | None, report: Report, baseline: Report | None) -> GateConfig:
+    if path is None:
+        return default_config(report, baseline)
+    try:
+        data = read_bounded(path.resolve(), MAX_CONFIG_BYTES)
+    except UnreadableError as error:
+        raise UsageError(error.what, where=str(path), why=error.why) from error
+    return read_config(data, str(path))
+
+
+def _print(result: GateResult, report: Report, *, github: bool, as_json: bool) -> None:
+    if as_json:
+        click.echo(encode(result), nl=False)
+    elif github:
+        click.echo(to_annotations(result, report), nl=False)
+    else:
+        echo(to_terminal(gate_document(result)))

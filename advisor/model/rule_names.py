@@ -1,0 +1,21 @@
+"""The ids of all rules, known without loading the rules themselves; a test holds them equal."""
+
+from __future__ import annotations
+
+RULE_IDS: tuple[str, ...] = (
+    "launch-bound",
+    "straggler-rank",
+    "exposed-communication",
+    "attention-written-out",
+    "batch-norm",
+    "rotary-written-out",
+    "gated-mlp",
+    "row_program",
+    "softmax-chain",
+    "library-norm",
+    "optimizer-updates",
+    "layout-conversion",
+    "pointwise-chain",
+    "repeated-copies",
+    "already-done",
+)

@@ -1,0 +1,204 @@
+"""Whether a report keeps to its limits. A capture that is empty or partial never does."""
+
+from __future__ import annotations
+
+from advisor.errors import UsageError
+from advisor.model.comparison import Comparability, Difference
+from advisor.model.findings import Finding
+from advisor.model.gate import (
+    CaptureLimit,
+    FindingLimit,
+    GateCheck,
+    GateConfig,
+    GateResult,
+    GateStatus,
+    MetricLimit,
+)
+from advisor.model.report import Metric, Report
+from advisor.report.compare import finding_changes, metric_changes
+from advisor.report.compare_work import comparability
+from advisor.report.gate_config import check_names
+from advisor.report.text import counted
+from advisor.units import format_fraction, format_ns, format_value
+
+# Warnings after which figures are of a part of the run, and nothing can be concluded from them.
+PARTIAL = ("truncated", "salvaged", "ranks_missing", "empty")
+# Warnings about single events that are lost; a configuration may allow them.
+LOSSY = ("event_dropped", "event_untimed", "duration_impossible")
+
+
+def judge(
+    config: GateConfig,
+    report: Report,
+    baseline: Report | None = None,
+    labels: tuple[str, str] = ("report", "baseline"),
+) -> GateResult:
+    """Every limit of the configuration, checked.
+
+    Raises `UsageError` for an unknown name, or a relative limit without a baseline.
+    """
+    if config.relative and baseline is None:
+        raise UsageError(
+            "a limit is relative", remedy="give the report to compare with: --baseline"
+        )
+    _check_allowed(config.capture)
+    check_names(config, report, *([] if baseline is None else [baseline]))
+    checks = [capture_check("report", report, config.capture)]
+    same: Comparability | None = None
+    if baseline is not None:
+        checks.append(capture_check("baseline", baseline, config.capture))
+        same = comparability(baseline, report, config.comparison.accept)
+        checks.append(_comparable(same, config.comparison.min_score))
+    status: GateStatus = "not_comparable"
+    if same is None or same.comparable:
+        checks += [_metric(limit, report, baseline) for limit in config.metric]
+        checks += [_findings(limit, report, baseline) for limit in config.finding]
+        status = "failed" if any(c.status == "failed" for c in checks) else "passed"
+    return GateResult(
+        status=status,
+        report=labels[0],
+        baseline=None if baseline is None else labels[1],
+        checks=tuple(checks),
+        comparability=same,
+    )
+
+
+def capture_check(which: str, report: Report, allowed: CaptureLimit) -> GateCheck:
+    """Whether the report rests on a whole capture."""
+    faults = []
+    for warning in report.warnings:
+        code = _code(warning.code)
+        lossy = code in LOSSY and code not in map(_code, allowed.allow_warnings)
+        if code in PARTIAL or lossy:
+            times = counted(warning.count, "time")
+            faults.append(f"{warning.code} ({times}): {warning.message}")
+    if not report.kernels and not (allowed.graphs_only and not _has_trace(report)):
+        faults.append("it holds no kernels")
+    if not report.metrics and not report.findings:
+        faults.append("it holds neither metrics nor findings")
+    text = f"not a whole capture: {'; '.join(faults)}" if faults else "whole"
+    return _checked(f"capture of the {which}", not faults, text)
+
+
+def _checked(name: str, passed: bool, text: str, findings: tuple[str, ...] = ()) -> GateCheck:
+    return GateCheck(
+        name=name, status="passed" if passed else "failed", text=text, findings=findings
+    )
+
+
+def _code(code: str) -> str:
+    return code.replace("-", "_")
+
+
+def _check_allowed(allowed: CaptureLimit) -> None:
+    for code in allowed.allow_warnings:
+        if _code(code) not in LOSSY:
+            raise UsageError(
+                f"the warning {code!r} cannot be allowed",
+                where="capture.allow_warnings",
+                remedy=f"only these can: {', '.join(LOSSY)}",
+            )
+
+
+def _has_trace(report: Report) -> bool:
+    return any("trace" in source.kind or "kineto" in source.kind for source in report.sources)
+
+
+def _comparable(found: Comparability, least: float | None) -> GateCheck:
+    name = "same work as the baseline"
+    if found.reasons:
+        return _checked(name, False, f"not comparable: {'; '.join(found.reasons)}")
+    score = f"comparability {found.score:.2f}"
+    if least is not None and found.score < least:
+        return _checked(name, False, f"{score} is below {least:.2f}")
+    accepted = f", accepted to differ: {', '.join(found.accepted)}" if found.accepted else ""
+    return _checked(name, True, f"{score}{accepted}")
+
+
+def _metric(limit: MetricLimit, report: Report, baseline: Report | None) -> GateCheck:
+    """One metric against all of its bounds; unknown values break any bound."""
+    metric = report.metrics.get(limit.name)
+    if metric is None or metric.value is None:
+        state = "is not in the report" if metric is None else "is unknown in the report"
+        return _checked(limit.name, False, f"{limit.name} {state}")
+    faults = list(_absolute(limit, metric))
+    shown = format_value(metric.value, metric.unit)
+    if metric.provenance != "measured":
+        shown += f" ({metric.provenance})"
+    if limit.relative and baseline is not None:
+        change = next(m for m in metric_changes(baseline, report) if m.name == limit.name)
+        if change.note:
+            faults.append(f"cannot be compared: {change.note}")
+        else:
+            shown += f", {format_value(change.difference.before, change.unit)} in the baseline"
+            faults += _relative(limit, change.difference, metric.unit)
+    return _checked(limit.name, not faults, f"{shown}: {'; '.join(faults) or 'within its limits'}")
+
+
+def _absolute(limit: MetricLimit, metric: Metric) -> list[str]:
+    value, faults = metric.value, []
+    if value is not None and limit.max is not None and value > limit.max:
+        faults.append(f"above {format_value(limit.max, metric.unit)}")
+    if value is not None and limit.min is not None and value < limit.min:
+        faults.append(f"below {format_value(limit.min, metric.unit)}")
+    return faults
+
+
+def _relative(limit: MetricLimit, change: Difference, unit: str) -> list[str]:
+    base, moved = change.before, change.change
+    if base is None or moved is None:
+        return ["cannot be compared"]
+    low = high = float(moved)
+    if limit.beyond_noise and change.low is not None and change.high is not None:
+        low, high = change.low, change.high
+    faults = []
+    percent = format_fraction(change.fraction) if base else f"{format_value(moved, unit)} from 0"
+    if limit.max_increase is not None and low > limit.max_increase * abs(base):
+        faults.append(f"grew by {percent}, more than {format_fraction(limit.max_increase)}")
+    if limit.max_decrease is not None and high < -limit.max_decrease * abs(base):
+        faults.append(f"changed by {percent}, more than -{format_fraction(limit.max_decrease)}")
+    return faults
+
+
+def _findings(limit: FindingLimit, report: Report, baseline: Report | None) -> GateCheck:
+    """Findings that fall under a limit, against its number; unpriced ones are told apart."""
+    fresh = None
+    if limit.new and baseline is not None:
+        changes = finding_changes(baseline, report)
+        fresh = {change.after for change in changes if change.status == "new"}
+    chosen = [f for f in report.findings if _falls_under(limit, f, fresh)]
+    hits, unpriced = chosen, 0
+    if limit.saving_above_ns is not None:
+        priced = [f for f in chosen if f.exposed_saving_ns is not None]
+        hits = [f for f in priced if _saving(f) > limit.saving_above_ns]
+        unpriced = len(chosen) - len(priced)
+    name = describe(limit)
+    text = f"{len(hits)} found, at most {limit.max} allowed"
+    if unpriced:
+        text += f"; {unpriced} without a price not counted"
+    if len(hits) > limit.max:
+        text += f": {', '.join(f'{f.title} ({f.id})' for f in hits)}"
+    return _checked(name, len(hits) <= limit.max, text, tuple(f.id for f in hits))
+
+
+def describe(limit: FindingLimit) -> str:
+    """What a limit counts: `new opportunities of rotary-written-out above 50 µs`."""
+    plural = {"opportunity": "opportunities", "regression": "regressions", "note": "notes"}
+    words = ["new"] if limit.new else []
+    words.append("findings" if limit.kind is None else plural[limit.kind])
+    words += [f"of {limit.rule}"] if limit.rule is not None else []
+    words += [] if limit.saving_above_ns is None else [f"above {format_ns(limit.saving_above_ns)}"]
+    return " ".join(words)
+
+
+def _falls_under(limit: FindingLimit, finding: Finding, fresh: set[str | None] | None) -> bool:
+    return (
+        limit.kind in (None, finding.kind)
+        and limit.rule in (None, finding.rule)
+        and (fresh is None or finding.id in fresh)
+    )
+
+
+def _saving(finding: Finding) -> int:
+    saving = finding.exposed_saving_ns
+    return 0 if saving is None else saving.mid

@@ -1,0 +1,475 @@
+"""The gate: limits hold or not, partial captures never pass, and every output says the same."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from msgspec.structs import replace
+
+from advisor.errors import UsageError
+from advisor.model.base import Location, Warning_, decode, encode
+from advisor.model.findings import Evidence
+from advisor.model.gate import (
+    CaptureLimit,
+    ComparisonLimit,
+    FindingLimit,
+    GateConfig,
+    GateResult,
+    MetricLimit,
+)
+from advisor.model.report import Metric, Report
+from advisor.model.rule_names import RULE_IDS
+from advisor.model.schemas import schema_of
+from advisor.report.annotations import to_annotations
+from advisor.report.document import visible
+from advisor.report.gate import judge
+from advisor.report.gate_config import default_config, read_config
+from advisor.report.gate_document import gate_document
+from advisor.report.html import to_html
+from advisor.report.junit import to_junit
+from advisor.report.markdown import to_markdown
+from advisor.report.sarif import to_sarif
+from analyzers.rules import RULES
+from tests.model import strategies
+from tests.model.builders import finding, price, report
+from tests.report.test_forms import FORBIDDEN, HOSTILE, Page, assert_harmless, rendered
+
+
+def steps(*values: int, provenance: str = "measured") -> Metric:
+    middle = sorted(values)[len(values) // 2]
+    return Metric(
+        value=middle, unit="ns", provenance=provenance, definition="d", per_step=values  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def with_step(*values: int, **fields: str) -> Report:
+    return replace(report(), metrics={"step_ns": steps(*values, **fields)})
+
+
+def metric_gate(**bounds: Any) -> GateConfig:
+    return GateConfig(metric=(MetricLimit(name="step_ns", **bounds),))
+
+
+def findings_gate(**limit: Any) -> GateConfig:
+    return GateConfig(finding=(FindingLimit(**limit),))
+
+
+def why(result: GateResult) -> str:
+    return "; ".join(f"{check.name}: {check.text}" for check in result.failed)
+
+
+# --- limits ---
+
+
+@pytest.mark.parametrize(
+    ("bounds", "value", "passes"),
+    [
+        ({"max": 100}, 100, True),
+        ({"max": 100}, 101, False),
+        ({"min": 100}, 100, True),
+        ({"min": 100}, 99, False),
+        ({"max": 0.5}, 1, False),
+        ({"max": 0}, 0, True),
+    ],
+)
+def test_absolute_bounds(bounds: dict[str, float], value: int, passes: bool) -> None:
+    assert (judge(metric_gate(**bounds), with_step(value)).status == "passed") == passes
+
+
+@pytest.mark.parametrize(
+    ("bounds", "before", "after", "passes"),
+    [
+        ({"max_increase": 0.05}, 100, 105, True),
+        ({"max_increase": 0.05}, 100, 106, False),
+        ({"max_increase": 0}, 100, 100, True),
+        ({"max_increase": 0}, 100, 101, False),
+        ({"max_increase": 0.05}, 100, 1, True),
+        ({"max_decrease": 0.05}, 100, 94, False),
+        ({"max_decrease": 0.05}, 100, 200, True),
+        ({"max_increase": 0.05}, 0, 1, False),
+        ({"max_increase": 0.05}, 0, 0, True),
+    ],
+)
+def test_relative_bounds(bounds: dict[str, float], before: int, after: int, passes: bool) -> None:
+    result = judge(metric_gate(**bounds), with_step(after), with_step(before))
+    assert (result.status == "passed") == passes, why(result)
+
+
+def test_beyond_noise_asks_the_whole_interval() -> None:
+    noisy = with_step(100, 140, 60, 120, 80), with_step(110, 150, 70, 130, 90)
+    clear = with_step(100, 101, 99, 100, 100), with_step(120, 121, 119, 120, 120)
+    plain, strict = (
+        metric_gate(max_increase=0.05),
+        metric_gate(max_increase=0.05, beyond_noise=True),
+    )
+    assert judge(plain, noisy[1], noisy[0]).status == "failed"
+    assert judge(strict, noisy[1], noisy[0]).status == "passed"
+    assert judge(strict, clear[1], clear[0]).status == "failed"
+    few = with_step(100), with_step(120)
+    assert judge(strict, few[1], few[0]).status == "failed", "without an interval the value decides"
+
+
+def test_an_unknown_value_breaks_any_bound() -> None:
+    absent = replace(report(), metrics={})
+    unknown = replace(report(), metrics={"step_ns": replace(steps(1), value=None)})
+    for subject, words in ((absent, "is not in the report"), (unknown, "is unknown")):
+        assert words in why(judge(metric_gate(max=1e9), subject))
+    relative = metric_gate(max_increase=9)
+    assert "cannot be compared: not in the report before" in why(
+        judge(relative, with_step(1), absent)
+    )
+    modelled = with_step(1, provenance="modelled")
+    assert "modelled before, measured after" in why(judge(relative, with_step(1), modelled))
+
+
+def test_a_relative_limit_needs_a_baseline() -> None:
+    for config in (metric_gate(max_increase=1), findings_gate(max=0, new=True)):
+        with pytest.raises(UsageError, match="--baseline"):
+            judge(config, report())
+
+
+def test_findings_are_counted_by_kind_rule_saving_and_novelty() -> None:
+    cheap = finding("cheap", saving=price(0, 1_000, 2_000))
+    dear = replace(finding("dear", saving=price(0, 90_000, 99_000)), rule="gated-mlp", title="D")
+    loss = replace(finding("loss", saving=price(1, 2, 3), kind="regression"), title="L")
+    unpriced = replace(finding("unpriced"), title="U")
+    subject = replace(report(), findings=(cheap, dear, loss, unpriced))
+    hits = {
+        "any": findings_gate(max=0),
+        "opportunities": findings_gate(max=0, kind="opportunity"),
+        "rule": findings_gate(max=0, rule="gated-mlp"),
+        "dear": findings_gate(max=0, kind="opportunity", saving_above_ns=50_000),
+        "regressions": findings_gate(max=0, kind="regression"),
+    }
+    counted = {name: judge(config, subject).checks[-1].findings for name, config in hits.items()}
+    assert counted == {
+        "any": ("cheap", "dear", "loss", "unpriced"),
+        "opportunities": ("cheap", "dear", "unpriced"),
+        "rule": ("dear",),
+        "dear": ("dear",),
+        "regressions": ("loss",),
+    }
+    text = judge(hits["dear"], subject).checks[-1].text
+    assert text == "1 found, at most 0 allowed; 1 without a price not counted: D (dear)"
+    assert judge(findings_gate(max=4), subject).status == "passed"
+    old = replace(subject, findings=(cheap, loss))
+    assert judge(findings_gate(max=0, new=True), subject, old).checks[-1].findings == (
+        "dear",
+        "unpriced",
+    )
+
+
+# --- captures ---
+
+
+@pytest.mark.parametrize("code", ["truncated", "salvaged", "ranks-missing", "event_dropped"])
+def test_a_partial_capture_never_passes(code: str) -> None:
+    partial = replace(report(), warnings=(Warning_(code=code, message="lost", count=3),))
+    assert f"{code} (3 times): lost" in why(judge(findings_gate(max=99), partial))
+    assert judge(findings_gate(max=99), report(), partial).status == "failed", "nor as a baseline"
+
+
+def test_harmless_warnings_pass_and_lost_events_may_be_allowed() -> None:
+    harmless = replace(report(), warnings=(Warning_(code="utf8_repaired", message="m"),))
+    assert judge(findings_gate(max=99), harmless).status == "passed"
+    lossy = replace(report(), warnings=(Warning_(code="event_dropped", message="m"),))
+    allowed = replace(
+        findings_gate(max=99), capture=CaptureLimit(allow_warnings=("event-dropped",))
+    )
+    assert judge(allowed, lossy).status == "passed"
+    for code in ("truncated", "anything"):
+        config = replace(allowed, capture=CaptureLimit(allow_warnings=(code,)))
+        with pytest.raises(UsageError, match="cannot be allowed"):
+            judge(config, lossy)
+
+
+def test_an_empty_capture_never_passes() -> None:
+    empty = replace(report(), kernels=())
+    assert "it holds no kernels" in why(judge(findings_gate(max=99), empty))
+    graphs = replace(findings_gate(max=99), capture=CaptureLimit(graphs_only=True))
+    assert judge(graphs, empty).status == "failed", "its trace was to hold kernels"
+    without = replace(empty, sources=empty.sources[:1])
+    assert judge(graphs, without).status == "passed"
+    nothing = replace(without, metrics={}, findings=(), plans=())
+    assert "neither metrics nor findings" in why(judge(graphs, nothing))
+
+
+# --- the same work ---
+
+
+def test_other_work_is_refused_with_reasons() -> None:
+    other = replace(report(), workload=replace(report().workload, rank=1))
+    result = judge(findings_gate(max=99), report(), other)
+    assert result.status == "not_comparable"
+    assert "rank: 1 before, 0 after" in why(result)
+    accepted = replace(findings_gate(max=99), comparison=ComparisonLimit(accept=("rank",)))
+    assert judge(accepted, report(), other).status == "passed"
+    picky = replace(accepted, comparison=ComparisonLimit(accept=("rank",), min_score=0.99))
+    assert "is below 0.99" in why(judge(picky, report(), other))
+
+
+# --- configuration ---
+
+GOOD = b"""
+[[metric]]
+name = "step_ns"
+max = 10_000_000
+max_increase = 0.05
+beyond_noise = true
+
+[[finding]]
+kind = "opportunity"
+saving_above_ns = 50_000
+max = 2
+
+[capture]
+allow_warnings = ["event_dropped"]
+
+[comparison]
+accept = ["mode"]
+min_score = 0.5
+"""
+
+
+def test_a_configuration_is_read() -> None:
+    config = read_config(GOOD, "gates.toml")
+    assert config.metric == (
+        MetricLimit(name="step_ns", max=10_000_000, max_increase=0.05, beyond_noise=True),
+    )
+    assert config.finding == (FindingLimit(kind="opportunity", saving_above_ns=50_000, max=2),)
+    assert config.comparison.min_score == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "sets no limit"),
+        ("[[metric]]\nname = 'step_ns'", "sets no bound"),
+        ("[[metric]]\nname = 'step_ns'\nmax = nan", "max is nan"),
+        ("[[metric]]\nname = 'step_ns'\nmin = -inf", "min is -inf"),
+        ("[[metric]]\nname = 'step_ns'\nmax_increase = inf", "max_increase is inf"),
+        ("[[metric]]\nname = 'step_ns'\nmax_increase = -0.1", "below zero"),
+        ("[[metric]]\nname = 'step_ns'\nmax_decrease = -1", "below zero"),
+        ("[[metric]]\nname = 'step_ns'\nmin = 2\nmax = 1", "min is above max"),
+        ("[[metric]]\nname = 'step_ns'\nmax = 1\nbeyond_noise = true", "relative"),
+        ("[[metric]]\nname = 'step_ns'\nmax = true", "Expected"),
+        ("[[metric]]\nname = 'step_ns'\nmax = '1'", "Expected"),
+        ("[[metric]]\nname = 'step_ns'\nmax = 1979-05-27", "Expected"),
+        ("[[metric]]\nname = 'step_ns'\nmaximum = 1", "maximum"),
+        ("[[finding]]\nmax = -1", "below zero"),
+        ("[[finding]]\nkind = 'bug'\nmax = 1", "kind"),
+        ("[comparison]\nmin_score = nan\n[[finding]]\nmax = 1", "no fraction"),
+        ("surprise = 1", "surprise"),
+        ("schema_version = 2\n[[finding]]\nmax = 1", "not known"),
+        ("[[metric", "not a TOML file"),
+        ("a = " + "[" * 100_000, "not a TOML file"),
+    ],
+)
+def test_a_bad_configuration_is_a_usage_error(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words.replace("[", r"\[")) as caught:
+        read_config(text.encode(), "gates.toml")
+    assert caught.value.where.startswith("gates.toml")
+    assert caught.value.exit_code == 2
+
+
+def test_bytes_that_are_no_text_are_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="UTF-8"):
+        read_config(b"\xff\xfe", "gates.toml")
+
+
+def test_unknown_names_list_near_ones() -> None:
+    near = GateConfig(metric=(MetricLimit(name="step_nss", max=1),))
+    with pytest.raises(UsageError, match="did you mean step_ns"):
+        judge(near, report())
+    with pytest.raises(UsageError, match="`fusion-advisor show`"):
+        judge(GateConfig(metric=(MetricLimit(name="§§§", max=1),)), report())
+    with pytest.raises(UsageError, match="did you mean gated-mlp"):
+        judge(findings_gate(max=0, rule="gated_mpl"), report())
+    # A figure that the tool knows and this report lacks is no error of the configuration.
+    known = GateConfig(metric=(MetricLimit(name="graph_breaks", max=1),))
+    assert judge(known, report()).status == "failed"
+
+
+def test_the_ids_of_rules_are_known_without_loading_them() -> None:
+    assert {rule.id for rule in RULES} <= set(RULE_IDS), "name new rules in rule_names.py"
+
+
+def test_without_a_configuration_regressions_and_slower_steps_fail() -> None:
+    slow, fast = with_step(200, 201, 199, 200, 200), with_step(100, 101, 99, 100, 100)
+    assert judge(default_config(fast, None), fast).status == "passed"
+    assert judge(default_config(slow, fast), slow, fast).status == "failed"
+    assert judge(default_config(fast, slow), fast, slow).status == "passed"
+    loss = replace(finding("loss", saving=price(1, 2, 3), kind="regression"), plan_id=None)
+    assert judge(default_config(fast, None), replace(fast, findings=(loss,))).status == "failed"
+
+
+# --- outputs ---
+
+# Every property that the SARIF 2.1.0 schema (OASIS) allows where we write.
+SARIF: dict[str, set[str]] = {
+    "log": {"$schema", "version", "runs", "inlineExternalProperties", "properties"},
+    "run": {"tool", "invocations", "columnKind", "results", "artifacts", "originalUriBaseIds"},
+    "driver": {"name", "version", "rules", "informationUri", "semanticVersion"},
+    "rule": {"id", "name", "shortDescription", "fullDescription", "help", "helpUri"},
+    "result": {
+        "ruleId", "ruleIndex", "level", "kind", "message", "locations", "partialFingerprints",
+        "properties",
+    },
+    "location": {"physicalLocation", "logicalLocations", "message", "id"},
+    "physicalLocation": {"artifactLocation", "region", "contextRegion", "address"},
+    "artifactLocation": {"uri", "uriBaseId", "index", "description"},
+    "logicalLocation": {"name", "fullyQualifiedName", "kind", "index"},
+}  # fmt: skip
+
+
+def assert_sarif(text: str) -> list[dict[str, Any]]:
+    """Closed property names, known words, resolvable indexes, absolute or based URIs."""
+    log = json.loads(text)
+    assert log.keys() <= SARIF["log"]
+    assert log["version"] == "2.1.0"
+    (run,) = log["runs"]
+    assert run.keys() <= SARIF["run"]
+    driver = run["tool"]["driver"]
+    assert driver.keys() <= SARIF["driver"]
+    ids = [rule["id"] for rule in driver["rules"]]
+    assert len(ids) == len(set(ids))
+    assert all(r.keys() <= SARIF["rule"] and r["shortDescription"]["text"] for r in driver["rules"])
+    for result in run["results"]:
+        assert result.keys() <= SARIF["result"]
+        assert ids[result["ruleIndex"]] == result["ruleId"]
+        assert result["level"] in ("none", "note", "warning", "error")
+        assert result["level"] == "none" or result.get("kind", "fail") == "fail"
+        assert result["message"]["text"]
+        assert any("physicalLocation" in place for place in result["locations"])
+        for place in result["locations"]:
+            assert_place(place)
+    found: list[dict[str, Any]] = run["results"]
+    return found
+
+
+def assert_place(place: dict[str, Any]) -> None:
+    assert place.keys() <= SARIF["location"]
+    for logical in place.get("logicalLocations", ()):
+        assert logical.keys() <= SARIF["logicalLocation"]
+    if "physicalLocation" in place:
+        physical = place["physicalLocation"]
+        assert physical.keys() <= SARIF["physicalLocation"]
+        artifact = physical["artifactLocation"]
+        assert artifact.keys() <= SARIF["artifactLocation"]
+        assert artifact["uri"].startswith("file:///") != ("uriBaseId" in artifact)
+        assert artifact["uri"].isascii()
+        assert " " not in artifact["uri"]
+        assert physical.get("region", {"startLine": 1})["startLine"] >= 1
+
+
+def broken(
+    title: str = "Spills", file: str | None = "/src/a model.py"
+) -> tuple[GateResult, Report]:
+    """A report with a regression that breaks the gate, and an opportunity that does not."""
+    loss = replace(
+        finding("loss", saving=price(1, 2, 3), kind="regression"),
+        title=title,
+        locations=(Location(module="m.layer", file=file, line=12),),
+    )
+    subject = replace(report(), findings=(loss, replace(finding("gain"), title="Gain")))
+    return judge(findings_gate(max=0, kind="regression"), subject, labels=("r.json", "")), subject
+
+
+def test_sarif_marks_what_broke_the_gate() -> None:
+    result, subject = broken()
+    check, loss, gain = assert_sarif(to_sarif(result, subject, "/src"))
+    assert (check["ruleId"], check["level"]) == ("gate", "error")
+    assert (loss["level"], gain["level"]) == ("error", "note")
+    place = loss["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"] == {"uri": "a%20model.py", "uriBaseId": "%SRCROOT%"}
+    assert place["region"] == {"startLine": 12}
+    elsewhere = assert_sarif(to_sarif(result, subject, "/other"))[1]
+    artifact = elsewhere["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert artifact == {"uri": "file:///src/a%20model.py"}
+    assert loss["partialFingerprints"] == elsewhere["partialFingerprints"]
+
+
+def test_a_finding_without_a_file_is_placed_at_the_report() -> None:
+    result, subject = broken(file=None)
+    loss = assert_sarif(to_sarif(result, subject))[1]
+    assert loss["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "r.json"
+
+
+def test_junit_counts_and_names_the_checks() -> None:
+    result, subject = broken()
+    suite = ET.fromstring(to_junit(result, subject.created))[0]
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    failed = [case for case in suite if case.find("failure") is not None]
+    assert [case.get("name") for case in failed] == ["regressions"]
+    assert "Spills (loss)" in (failed[0].find("failure").text or "")  # type: ignore[union-attr]
+
+
+def test_annotations_point_at_the_line() -> None:
+    result, subject = broken(title="50% worse,\n::error::x", file="a,b:c.py")
+    assert to_annotations(result, subject) == (
+        "::error title=Gate%3A regressions,file=a%2Cb%3Ac.py,line=12::"
+        "1 found, at most 0 allowed: 50%25 worse,\\n::error::x (loss)\n"
+    )
+    passing = judge(findings_gate(max=9), subject)
+    assert to_annotations(passing, subject).startswith("::warning title=50%25 worse%2C\\n")
+
+
+def test_no_more_annotations_than_are_shown() -> None:
+    many = tuple(
+        replace(finding(f"f{n}", saving=price(1, 2, 3), kind="regression"), locations=())
+        for n in range(30)
+    )
+    subject = replace(report(), findings=many)
+    lines = to_annotations(judge(findings_gate(max=99), subject), subject).splitlines()
+    assert len(lines) == 10
+    assert lines[-1] == "::notice title=Gate::and 21 more"
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_titles_stay_text(text: str) -> None:
+    result, subject = broken(title=text, file=text)
+    assert_sarif(to_sarif(result, subject, "/src"))
+    suite = ET.fromstring(to_junit(result, subject.created))
+    assert any(visible(text) in (node.text or "") for node in suite.iter("failure"))
+    annotations = to_annotations(result, subject)
+    assert annotations.count("\n") == len(annotations.splitlines()) == 1
+    document = gate_document(result)
+    assert not rendered(to_markdown(document))[0] & FORBIDDEN
+    assert_harmless(Page(to_html("t", document)))
+
+
+CONFIGS = st.sampled_from(
+    [
+        findings_gate(max=0),
+        findings_gate(max=9, kind="opportunity", saving_above_ns=5),
+        metric_gate(max=5),
+        GateConfig(metric=(MetricLimit(name="step_ns", max_increase=0.1),)),
+    ]
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(config=CONFIGS, subject=strategies.reports(), baseline=strategies.reports())
+def test_any_report_is_judged_and_written(
+    config: GateConfig, subject: Report, baseline: Report
+) -> None:
+    result = judge(config, subject, baseline)
+    data = encode(result)
+    Draft202012Validator(schema_of("verdict")).validate(json.loads(data))
+    assert decode(data, GateResult) == result
+    assert (result.status == "passed") <= bool(subject.kernels and baseline.kernels)
+    assert_sarif(to_sarif(result, subject))
+    root = ET.fromstring(to_junit(result, subject.created))
+    assert len(root.findall(".//failure")) == len(result.failed)
+    assert to_annotations(result, subject).count("::error") >= bool(result.failed)
+
+
+def test_evidence_is_not_needed_to_be_counted() -> None:
+    bare = replace(finding("x", saving=price(1, 2, 3)), evidence=(Evidence(kind="time", text=""),))
+    assert judge(findings_gate(max=1), replace(report(), findings=(bare,))).status == "passed"
