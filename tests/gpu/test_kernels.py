@@ -1,0 +1,168 @@
+"""Generated kernels on the GPU itself: every op, every wrong kernel, and time that makes sense."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="kernels need triton")
+
+from advisor.apply.kernels import write_source
+from advisor.codegen import render
+from advisor.model import base
+from advisor.model.applied import Numerics
+from advisor.model.launch import LaunchConfig, candidate_configs, default_config
+from advisor.model.optable import OpSpec
+from advisor.model.plan import FusionPlan
+from advisor.pipeline.measure import gpu_recorder
+from advisor.verify.interpret import evaluate
+from advisor.verify.kernel_module import load_module
+from advisor.verify.numerics import verify_numerics
+from advisor.verify.timing import best_config, time_kernel
+from analyzers.program_cost import site_bytes
+from tests.builders.plan import PlanBuilder, rms_norm
+from tests.verify import test_op_table as table
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+CUDA = torch.device("cuda")
+# Approximate instructions: ex2 after a rounded product loses a place for every unit of |x|.
+ULPS = {"exp": 16, "exp2": 4, "expm1": 16, "sigmoid": 16, "tanh": 8, "log1p": 8, "pow": 8, "log": 4,
+        "log2": 4, "sin": 4, "cos": 4, "erf": 4, "rsqrt": 4, "div": 4, "reciprocal": 4}  # fmt: skip
+
+
+def launched(
+    plan: FusionPlan, inputs: list[torch.Tensor], folder: Path, block_rows: int = 2
+) -> tuple[torch.Tensor, ...]:
+    """The outputs of the compiled kernel, on the CPU."""
+    _, path = write_source(plan, folder)
+    results = load_module(path).fused(*(t.to(CUDA) for t in inputs), block_rows=block_rows)
+    return tuple(result.cpu() for result in results)
+
+
+@pytest.mark.parametrize("dtype", table.FLOATS)
+@pytest.mark.parametrize("spec", table.POINTWISE, ids=lambda spec: spec.name)
+def test_a_pointwise_op_is_pytorchs(spec: OpSpec, dtype: str, tmp_path: Path) -> None:
+    plan, inputs = table.plan_of(spec, dtype), table.grid(spec.arity, dtype)
+    (got,) = launched(plan, inputs, tmp_path)
+    (want,) = evaluate(plan, inputs, "native")
+    (truth,) = evaluate(plan, inputs, "exact")
+    table.assert_close(got, want, truth, ULPS.get(spec.name, 0) if dtype == "float32" else 0.51)
+
+
+@pytest.mark.parametrize("name", table.DENSE)
+def test_helper_functions_over_their_range(name: str, tmp_path: Path) -> None:
+    make = PlanBuilder()
+    plan = make.plan(make.op(name, make.input()), title=name)
+    x = table.DENSE[name].reshape(1, -1).float()
+    (got,) = launched(plan, [x], tmp_path, block_rows=1)
+    (truth,) = evaluate(plan, [x], "exact")
+    # expm1 inherits the error of exp, which grows with the argument.
+    table.assert_close(got, truth.float(), truth, 64 if name == "expm1" else 8)
+
+
+def test_power_over_its_range(tmp_path: Path) -> None:
+    make = PlanBuilder()
+    plan = make.plan(make.op("pow", make.input(), make.input()), title="pow")
+    generator = torch.Generator().manual_seed(0)
+    base_ = torch.exp(torch.empty(200, 200).uniform_(-20, 20, generator=generator))
+    exponent = torch.empty(200, 200).uniform_(-4, 4, generator=generator)
+    exponent[:50] = torch.randint(-5, 6, (50, 200), generator=generator).float()
+    base_[:25] *= -1
+    (got,) = launched(plan, [base_, exponent], tmp_path)
+    (truth,) = evaluate(plan, [base_, exponent], "exact")
+    table.assert_close(got, torch.pow(base_, exponent), truth, 8)
+
+
+@pytest.mark.parametrize("name", ["add", "mul", "maximum", "minimum", "where", "logical_and"])
+def test_booleans_do_not_wrap(name: str, tmp_path: Path) -> None:
+    make = PlanBuilder()
+    args = [make.input("bool") for _ in range(3 if name == "where" else 2)]
+    plan = make.plan(make.op(name, *args), title=name)
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.rand((8, 33), generator=generator) > 0.5 for _ in args]
+    (got,) = launched(plan, inputs, tmp_path)
+    assert torch.equal(got, evaluate(plan, inputs, "native")[0])
+
+
+def verdict(plan: FusionPlan, folder: Path, *edits: tuple[str, str]) -> Numerics:
+    """The worker's verdict on the kernel, edited."""
+    text = render(plan).text
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    plan_path, kernel_path = folder / "plan.json", folder / f"{plan.id}.py"
+    plan_path.write_bytes(base.encode(plan))
+    kernel_path.write_text(text)
+    config = default_config(plan.sites[0].columns)
+    return verify_numerics(plan_path, kernel_path, device="cuda", config=config, timeout_s=120)
+
+
+@pytest.mark.parametrize("dtype", table.FLOATS)
+@pytest.mark.parametrize("columns", [96, 2048, 8192])
+def test_a_right_kernel_passes(dtype: str, columns: int, tmp_path: Path) -> None:
+    found = verdict(rms_norm(dtype=dtype, columns=columns), tmp_path)
+    assert [(case.name, case.detail) for case in found.cases if not case.passed] == []
+    assert found.executed_on == "gpu"
+
+
+def test_a_lost_nan_is_seen(tmp_path: Path) -> None:
+    make = PlanBuilder()
+    plan = make.plan(make.op("amax", make.input()), title="peak", columns=512)
+    edit = ("tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)", "tl.maximum(a, b)")
+    failed = [case.name for case in verdict(plan, tmp_path, edit).cases if not case.passed]
+    assert failed == ["special values"]
+
+
+def test_a_wrong_constant_is_seen(tmp_path: Path) -> None:
+    found = verdict(rms_norm(dtype="float32", columns=2048), tmp_path, ("1e-06", "1.01e-06"))
+    assert not found.passed
+
+
+def test_an_illegal_address_costs_the_child_alone(tmp_path: Path) -> None:
+    edit = ("tl.store(out0 + row_start", "tl.store(out0 + (1 << 44) + row_start")
+    found = verdict(rms_norm(columns=2048), tmp_path, edit)
+    assert not found.passed
+    assert "the kernel process ended with status" in found.cases[0].detail
+    assert torch.ones(4, device=CUDA).sum().item() == 4
+
+
+def test_time_stands_in_proportion_to_a_copy(tmp_path: Path) -> None:
+    make = PlanBuilder()
+    x, weight = make.input("bfloat16"), make.input("bfloat16", (False, True))
+    wide = make.cast(x, "float32")
+    scale = make.op("rsqrt", make.op("add", make.op("mean", make.op("mul", wide, wide)), 1e-6))
+    out = make.op("mul", make.cast(make.op("mul", wide, scale), "bfloat16"), weight)
+    plan = make.plan(out, title="norm", sizes=(32768,), columns=2048)
+    _, path = write_source(plan, tmp_path)
+    usable = candidate_configs(2048)[:4]
+    config = best_config(plan, str(path), gpu_recorder, CUDA, usable)
+    assert config in usable
+    moved = site_bytes(plan, plan.sites[0])
+    assert moved == pytest.approx(2 * 32768 * 2048 * 2, rel=0.01)
+    found = time_kernel(plan, str(path), config, gpu_recorder, CUDA, moved)
+    assert found.config == config.label()
+    assert found.copy_bandwidth_fraction is not None
+    assert found.peak_copy_bandwidth_fraction is not None
+    assert found.eager_bandwidth_fraction is not None
+    assert 0.7 < found.copy_bandwidth_fraction < 1.2
+    assert 0.6 < found.peak_copy_bandwidth_fraction < 1.2
+    assert found.eager_bandwidth_fraction < 0.6 * found.peak_copy_bandwidth_fraction
+    assert found.launch_ns is not None
+    assert 1_000 < found.launch_ns < 1_000_000
+    assert found.kernel.samples >= 20
+
+
+def test_every_configuration_gives_the_same_result(tmp_path: Path) -> None:
+    plan = rms_norm(columns=2048)
+    _, path = write_source(plan, tmp_path)
+    module = load_module(path)
+    x = torch.randn(37, 2048, device=CUDA).bfloat16()
+    weight = torch.randn(1, 2048, device=CUDA).bfloat16()
+    results = [
+        module.fused(x, weight, block_rows=c.block_rows, num_warps=c.num_warps)[0]
+        for c in (LaunchConfig(block_rows=1, num_warps=1), *candidate_configs(2048))
+    ]
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0], rtol=1e-2, atol=1e-2)
