@@ -1,0 +1,122 @@
+"""The same rules on graphs captured exactly: found by dataflow, whatever things are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from advisor.hardware.calibration import default_calibration
+from advisor.hardware.gpus import gpu_by_key
+from advisor.model.base import Location
+from advisor.model.graph import Graph, Node
+from advisor.samples.transformer_block import inference
+from analyzers.exposure import Situation
+from analyzers.opportunities import PricedGraph, advise
+from analyzers.rules import Match, find_all, find_others
+from analyzers.subject import captured_subject
+from tests.builders.captured import captured
+
+
+def subject_of(graphs: Sequence[Graph]) -> Any:
+    gpu = gpu_by_key("h200")
+    situation = Situation(gpu, default_calibration(gpu), True, step_ns=900_000, busy_ns=800_000)
+    priced = [PricedGraph(graph) for graph in graphs]
+    return captured_subject(priced, advise(priced, situation), situation, {}, None)
+
+
+def matches(graphs: Sequence[Graph]) -> list[Match]:
+    return list(find_all(subject_of(graphs)))
+
+
+def graphs_of(module: Callable[..., Any], *inputs: torch.Tensor) -> list[Graph]:
+    return [item.lowered.graph for item in captured(module, *inputs).graphs]
+
+
+@pytest.fixture(scope="module")
+def block() -> list[Graph]:
+    module, inputs = inference()
+    return graphs_of(module, *inputs)
+
+
+def renamed(graph: Graph) -> Graph:
+    """The graph with other ids, labels and places."""
+    names = {node.id: f"x{place}" for place, node in enumerate(graph.nodes)}
+
+    def value(arg: Any) -> Any:
+        if not (isinstance(arg, str) and arg.startswith("%")):
+            return arg
+        name, _, output = arg[1:].partition("#")
+        return f"%{names[name]}" + (f"#{output}" if output else "")
+
+    def node(old: Node) -> Node:
+        return msgspec.structs.replace(
+            old, id=names[old.id], label="", location=Location(),
+            args=tuple(value(a) for a in old.args), mutates=tuple(value(m) for m in old.mutates),
+            alias_of=None if old.alias_of is None else value(old.alias_of),
+            origin=None if old.origin is None else f"o-{old.origin}",
+        )  # fmt: skip
+
+    return msgspec.structs.replace(
+        graph,
+        nodes=tuple(node(n) for n in graph.nodes),
+        inputs=tuple(names[name] for name in graph.inputs),
+        outputs=tuple(value(v) for v in graph.outputs),
+    )
+
+
+def test_a_transformer_block(block: list[Graph]) -> None:
+    found = {m.finding.rule: m.finding for m in matches(block)}
+    sites = {rule: finding.evidence[0].values.get("sites") for rule, finding in found.items()}
+    assert sites["attention-written-out"] == 1
+    assert sites["rotary-written-out"] == 2
+    assert sites["gated-mlp"] == 1
+    assert {f.provenance for f in found.values()} == {"exact"}
+
+
+def test_row_programs_stay_what_they_are(block: list[Graph]) -> None:
+    subject = subject_of(block)
+    through = [m.finding for m in find_all(subject) if m.finding.rule == "row_program"]
+    assert tuple(through) == subject.advice.findings
+    assert not {f.id for f in through} & {f.id for f in find_others(subject)}
+
+
+def test_renaming_changes_no_candidate(block: list[Graph]) -> None:
+    other = [renamed(graph) for graph in block]
+    places = [
+        {node.id: place for place, node in enumerate(graph.nodes)} for graph in (block[0], other[0])
+    ]
+    results = []
+    for graphs, where in zip((block, other), places, strict=True):
+        results.append(
+            [(m.finding.rule, sorted(where[name] for _, name in m.nodes)) for m in matches(graphs)]
+        )
+    assert results[0] == results[1]
+
+
+def test_library_attention_is_not_attention_written_out() -> None:
+    q = torch.randn(1, 4, 64, 32)
+    graphs = graphs_of(functional.scaled_dot_product_attention, q, q, q)
+    assert "attention-written-out" not in {m.finding.rule for m in matches(graphs)}
+
+
+def test_a_gelu_gate_and_a_plain_activation() -> None:
+    class Gate(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate, self.up = nn.Linear(64, 512, bias=False), nn.Linear(64, 512, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return functional.gelu(self.gate(x)) * self.up(x)
+
+    graphs = graphs_of(Gate(), torch.randn(2048, 64))
+    titles = [m.finding.title for m in matches(graphs) if m.finding.rule == "gated-mlp"]
+    assert titles == ["GEGLU gate in separate ops, 1 site"]
+    plain = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 64))
+    graphs = graphs_of(plain, torch.randn(2048, 64))
+    assert "gated-mlp" not in {m.finding.rule for m in matches(graphs)}
