@@ -18,8 +18,9 @@ from advisor.model.findings import Finding
 from advisor.model.metric_names import higher_is_better
 from advisor.model.report import Metric, Report
 from advisor.report.compare_kernels import kernel_changes, role_changes
-from advisor.report.compare_work import INFERRED_MODE, comparability
+from advisor.report.compare_work import comparability
 from advisor.report.shift import difference
+from advisor.report.words import INFERRED_MODE
 
 EXACT_UNITS = ("count", "bytes")
 

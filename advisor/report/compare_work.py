@@ -16,6 +16,7 @@ import msgspec
 from advisor.errors import UsageError
 from advisor.model.comparison import Comparability, IdentityCheck, Outcome
 from advisor.model.report import KernelRow, Report
+from advisor.report.words import INFERRED_MODE
 
 ANCHOR_ROLES = ("gemm", "conv")
 # Roles that a graph replay still shows, when no operator and no shape is known.
@@ -25,8 +26,6 @@ FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 2, 4
 Shapes = tuple[tuple[int, ...], ...]
 Counts = dict[tuple[str, Shapes], float]
 MIN_SIMILARITY = 0.8
-# The mode of a report that was made from a bare trace.
-INFERRED_MODE = "trace"
 MAX_SHAPE_TEXT = 4096
 # The share of anchor kernels whose operator is known, below which shapes say nothing.
 _ENOUGH_KNOWN = 0.9

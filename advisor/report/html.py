@@ -32,7 +32,7 @@ h1, h2, h3, p, li { overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; }
 th, td { padding: .3rem .7rem .3rem 0; text-align: left; vertical-align: top;
-  border-bottom: 1px solid var(--rule); overflow-wrap: anywhere; min-width: 6ch; }
+  border-bottom: 1px solid var(--rule); overflow-wrap: break-word; }
 th { color: var(--dim); font-weight: 600; }
 .figures { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 code { font: .9em ui-monospace, monospace; overflow-wrap: anywhere; }

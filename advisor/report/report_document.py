@@ -22,6 +22,7 @@ from advisor.report.document import (
 from advisor.report.text import counted, gain_text, interval, range_text, speedup_text, timing_text
 from advisor.report.words import (
     cannot_judge,
+    device_text,
     evidence_text,
     first_to_fuse,
     members_text,
@@ -76,9 +77,8 @@ def report_document(
 
 def subject(report: Report) -> str:
     """What was measured, on what: one line."""
-    work, hardware = report.workload, report.hardware
-    device = hardware.name if hardware.present else f"{hardware.name} (not present, modelled)"
-    parts = [work.mode, device, *work.shapes]
+    work = report.workload
+    parts = [work.mode, device_text(report), *work.shapes]
     if work.world_size > 1:
         parts.append(f"rank {work.rank} of {work.world_size}")
     return " · ".join(part for part in parts if part)

@@ -13,6 +13,7 @@ from advisor.model.report import Metric, Report
 from advisor.report.text import counted, heading, interval, plain, range_text, table
 from advisor.report.words import (
     cannot_judge,
+    device_text,
     evidence_text,
     first_to_fuse,
     members_text,
@@ -62,10 +63,8 @@ def render_next(report: Report, run: str, *, applied: bool) -> RenderableType:
 
 
 def _subject(report: Report) -> Text:
-    work, hardware = report.workload, report.hardware
-    device = hardware.name if hardware.present else f"{hardware.name} (not present, modelled)"
-    line = plain(work.target, "bold")
-    line.append_text(plain(f" · {work.mode} · {device}", "dim"))
+    line = plain(report.workload.target, "bold")
+    line.append_text(plain(f" · {report.workload.mode} · {device_text(report)}", "dim"))
     return line
 
 

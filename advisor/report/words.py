@@ -10,7 +10,16 @@ from advisor.units import UNKNOWN, format_fraction, format_ns
 
 # The metric that a saving is a share of: the step with no profiler attached.
 STEP_METRIC = "step_ns"
+# The mode of a report that was made from a bare trace.
+INFERRED_MODE = "trace"
 MAX_MEMBERS = 8
+
+
+def device_text(report: Report) -> str:
+    """The GPU, and whether figures are modelled for it; a trace was measured where it was made."""
+    name = report.hardware.name
+    measured = report.hardware.present or report.workload.mode == INFERRED_MODE
+    return name if measured else f"{name} (not present, modelled)"
 
 
 def ranked(report: Report) -> tuple[Finding, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -244,6 +246,14 @@ def test_a_configuration_is_read() -> None:
     )
     assert config.finding == (FindingLimit(kind="opportunity", saving_above_ns=50_000, max=2),)
     assert config.comparison.min_score == 0.5
+
+
+def test_the_configuration_of_the_readme_is_valid() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    config = read_config(block.encode(), "README.md")
+    assert config.relative
+    judge(config, with_step(100), with_step(100))
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,10 @@ def test_nothing_to_fuse_is_said() -> None:
 
 def test_a_device_that_was_not_there_is_marked() -> None:
     hardware = replace(report().hardware, present=False)
-    assert "NVIDIA H200 (not present, modelled)" in shown(replace(report(), hardware=hardware))
+    absent = replace(report(), hardware=hardware)
+    assert "NVIDIA H200 (not present, modelled)" in shown(absent)
+    trace = replace(absent, workload=replace(absent.workload, mode="trace"))
+    assert "trace · NVIDIA H200\n" in shown(trace), "a trace was measured elsewhere, not modelled"
 
 
 def test_provenance_definition_and_warnings_are_printed() -> None:
