@@ -30,7 +30,7 @@ from dashboard.parts import (
     table,
 )
 
-CLOCKS = {"gpu_busy": "GPU time of the region", "step": "step time", "kernel": "kernel time"}
+CLOCKS = {"gpu_busy": "GPU time of the step", "step": "step time", "kernel": "kernel time"}
 
 
 def result_slot(context: Context, run: RunDirectory, plans: Sequence[str]) -> Component:
@@ -126,8 +126,12 @@ def _other_figures(result: SetVerdict) -> tuple[tuple[str, str, str], ...]:
 
 def _verdict(verdict: PlanVerdict) -> Component:
     blocks: list[Component] = [_words(verdict.verdict, verdict.reason)]
-    if verdict.measured is not None:
-        blocks.append(_comparisons([("region, all sites", verdict.measured)]))
+    compared = [("as predicted, all sites", verdict.measured)]
+    if verdict.region != verdict.measured:
+        compared.append(("compiled step, without and with it", verdict.region))
+    rows = [(label, value) for label, value in compared if value is not None]
+    if rows:
+        blocks.append(_comparisons(rows))
     figure = figures.predicted_measured(verdict)
     if figure is not None:
         label = "Predicted and measured saving per step, with intervals"

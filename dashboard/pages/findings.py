@@ -8,11 +8,12 @@ from typing import Any
 from dash.development.base_component import Component
 
 from advisor.model.findings import Finding
+from advisor.report.words import ranked
 from advisor.store.directory import RunDirectory
 from dashboard.context import Context
 from dashboard.page import Page, finding_path
 from dashboard.pages.frame import frame
-from dashboard.parts import grid, kernel_saving, message, section, worth_text
+from dashboard.parts import grid, message, section, worth_text
 
 _COLUMNS: tuple[dict[str, Any], ...] = (
     {"field": "rank", "headerName": "#", "maxWidth": 70, "minWidth": 60, "filter": False},
@@ -46,24 +47,13 @@ def layout(context: Context, run: str) -> Component:
     if not report.findings:
         text = "No rule fired on this run. The warnings on the overview say what could not be read."
         return frame(directory, report, "Findings", message("No findings", text))
-    rows = [_row(directory, i, f) for i, f in enumerate(ranked(report.findings), 1)]
+    rows = [_row(directory, i, f) for i, f in enumerate(ranked(report), 1)]
     body = section(
         "Findings",
         grid("findings-grid", _COLUMNS, rows, "Findings, largest saving first"),
         note="Savings are not additive: the overview gives that of the recommended set.",
     )
     return frame(directory, report, "Findings", body)
-
-
-def ranked(findings: tuple[Finding, ...]) -> list[Finding]:
-    """Largest exposed saving first; what cannot be judged follows, by the kernel time it saves."""
-    return sorted(findings, key=_rank)
-
-
-def _rank(finding: Finding) -> tuple[bool, int]:
-    exposed = finding.exposed_saving_ns
-    worth = exposed or kernel_saving(finding)
-    return exposed is None, -(worth.mid if worth else 0)
 
 
 def _row(run: RunDirectory, rank: int, finding: Finding) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from dashboard.proof import details_slot, result_slot
 # Shown as headline figures where the report has them, in this order.
 HEADLINE: tuple[tuple[str, str], ...] = (
     ("step_ns", "Step time"),
-    ("gpu_busy_ns", "GPU busy"),
+    ("gpu_busy_per_step_ns", "GPU busy"),
     ("gpu_idle_fraction", "GPU idle"),
     ("kernel_launches_per_step", "Kernel launches"),
     ("kernels_per_step", "Kernels"),

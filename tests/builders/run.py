@@ -252,7 +252,7 @@ def report_of(plan: FusionPlan, title: str, target: str) -> Report:
             definition=definition,
             per_step=(6_410_000, 6_420_000, 6_455_000),
         ),
-        "gpu_busy_ns": Metric(
+        "gpu_busy_per_step_ns": Metric(
             value=5_960_000,
             unit="ns",
             provenance="measured",

@@ -13,6 +13,7 @@ from dash.development.base_component import Component
 from advisor.model.base import Record
 from advisor.model.findings import Alternative
 from advisor.model.run import Progress
+from advisor.report.words import ranked
 from advisor.store import RunDirectory, RunStore
 from advisor.store.jobrecord import JobRecord
 from dashboard import figures, subgraph
@@ -23,9 +24,16 @@ from dashboard.jobpanel import _refresh, blocked, status
 from dashboard.jobs import JobRunner
 from dashboard.jobview import view_of
 from dashboard.page import finding_path, run_path
-from dashboard.pages.findings import ranked
 from dashboard.parts import worth_text
-from tests.builders.run import applied_of, findings, norm_plan, range_of, report_of, sample_run
+from tests.builders.run import (
+    applied_of,
+    comparison,
+    findings,
+    norm_plan,
+    range_of,
+    report_of,
+    sample_run,
+)
 
 HOSTILE = "<script>alert(1)</script>\"'&amp;`{{7*7}}`\u202egnp.exe " + "x" * 10_000
 
@@ -160,18 +168,32 @@ def test_who_may_not_apply_is_told_why(store: RunStore, run: RunDirectory) -> No
     assert f"fusion-advisor apply -- {run.path}" in blocked(closed, run)
 
 
-def test_findings_are_ranked_by_saving_with_the_unpriced_last() -> None:
-    order = [f.id for f in ranked(findings(norm_plan(), "t"))]
-    assert order == ["row-program-1", "register-spill-1", "launch-bound-1"]
+def test_findings_stand_as_on_the_terminal(context: Context, run: RunDirectory) -> None:
+    component, _title = render(context, f"{run_path(run.id)}/findings")
+    rows = component["findings-grid"].rowData
+    assert [row["title"] for row in rows] == [f.title for f in ranked(run.report())]
 
 
-def test_without_exposure_the_kernel_time_is_shown_and_ranks() -> None:
-    launch, _spill, norm = findings(norm_plan(), "t")
+def test_the_page_tells_what_was_predicted_from_what_decided(
+    context: Context, store: RunStore
+) -> None:
+    run = sample_run(store)
+    applied = run.applied()
+    assert applied is not None
+    (verdict,) = applied.plans
+    region = _changed(comparison(6_000_000, 5_000_000), clock="gpu_busy")
+    run.write_applied(_changed(applied, plans=(_changed(verdict, region=region),)))
+    text = page(context, finding_path(run.id, "row-program-1"))
+    assert "as predicted, all sites" in text
+    assert "compiled step, without and with it" in text
+
+
+def test_without_exposure_the_kernel_time_is_shown() -> None:
+    launch, _spill, _norm = findings(norm_plan(), "t")
     priced = Alternative(route="generated_kernel", text="t", saving_ns=range_of(50_000))
     unsure = _changed(launch, id="z", alternatives=(priced,))
     assert worth_text(unsure) == "cannot judge; of kernel time 50 µs (40 µs to 60 µs)"
     assert worth_text(launch) == "cannot judge"
-    assert [f.id for f in ranked((launch, unsure, norm))] == [norm.id, "z", launch.id]
 
 
 def test_a_finding_of_several_kernels_shows_each(context: Context, run: RunDirectory) -> None:
