@@ -28,9 +28,9 @@ from advisor.report.markdown import to_markdown
 from advisor.report.plain_document import to_terminal
 from advisor.report.shift import difference, interval_of_shift
 from advisor.report.text import render
-from analyzers.metrics import kernel_rows
+from analyzers.metrics import kernel_rows, trace_metrics
 from collectors import read_trace
-from tests.builders.trace import SHARED
+from tests.builders.trace import SHARED, Timeline
 from tests.model import strategies
 from tests.model.builders import finding, price, report
 from tests.report.test_forms import FORBIDDEN, Page, assert_harmless, rendered
@@ -280,6 +280,13 @@ def test_per_step_names() -> None:
     assert per_step_name("gpu_busy_ns") == "gpu_busy_per_step_ns"
     assert per_step_name("kernels") == "kernels_per_step"
     assert {"gpu_idle_fraction_per_step", "starved_per_step_ns"} <= BETTER.keys()
+
+
+def test_every_metric_of_a_trace_says_which_way_is_better() -> None:
+    line = Timeline()
+    line.range("ProfilerStep#0", 0, 100)
+    line.kernel(20, 5, correlation=line.launch(10))
+    assert trace_metrics(line.build()).keys() <= BETTER.keys(), "name it in metric_names.py"
 
 
 def metrics_of(before: Metric | None, after: Metric | None) -> tuple[str, str]:

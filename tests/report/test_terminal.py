@@ -12,7 +12,7 @@ from advisor.model.applied import Applied, Comparison
 from advisor.model.findings import Finding
 from advisor.model.report import Recommended, Report
 from advisor.report.applied import render_applied
-from advisor.report.progress import progress_line, render_progress
+from advisor.report.progress import progress_line
 from advisor.report.terminal import render_next, render_report
 from advisor.report.text import gain_text, range_text, render, speedup_text
 from advisor.report.words import first_to_fuse, ranked
@@ -188,15 +188,6 @@ def test_unknown_resources_are_not_zero_and_faults_are_named() -> None:
 def test_progress_shows_mark_stage_plan_value_and_message() -> None:
     event = replace(builders.progress(), plan=builders.PLAN_ID, message="graphs\n2")
     assert progress_line(event).plain == "▸ capture      01234567 187  graphs\\n2"
-
-
-def test_progress_keeps_the_latest_event_of_each_stage_in_order() -> None:
-    first = builders.progress()
-    events = [first, replace(first, stage="verify", value=None), replace(first, state="done")]
-    assert render(render_progress(events)).splitlines() == [
-        "✓ capture      187",
-        "▸ verify",
-    ]
 
 
 def test_findings_without_a_plan_count_their_places() -> None:
