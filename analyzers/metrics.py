@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -245,9 +245,10 @@ def _doubted(
 def doubts(trace: Trace, found: Activities, step: Ints, steps: int) -> str:
     """Why idle time may be recording that is missing; "" where nothing speaks for it."""
     graphs = np.flatnonzero((trace.launches["kind"] == "graph").to_numpy())
-    recorded = np.intersect1d(graphs, found.launch)
-    if len(recorded) < len(graphs):
-        missing = len(graphs) - len(recorded)
+    launched = np.zeros(len(trace.launches) + 1, dtype=bool)
+    launched[found.launch] = True  # NONE marks the last place
+    missing = len(graphs) - int(launched[graphs].sum())
+    if missing:
         return f"{missing} of {len(graphs)} graph launches have no recorded kernels"
     empty = steps - len(np.unique(step[(step != NONE) & found.kernel]))
     return f"{empty} of {steps} steps have no kernels" if empty else ""
@@ -284,6 +285,7 @@ def kernel_rows(trace: Trace, steps: pd.DataFrame) -> tuple[KernelRow, ...]:
     columns["step"] = step[inside]
     occupancy = kernels["occupancy_estimated"].to_numpy(dtype=np.float64, na_value=np.nan)[inside]
     codes = names.codes.to_numpy()[inside]
+    calls = _Calls(*map(_coded, (trace.ops["name"], trace.ops["input_shapes"])))
     order = np.argsort(codes, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else []
     rows = [
@@ -292,7 +294,7 @@ def kernel_rows(trace: Trace, steps: pd.DataFrame) -> tuple[KernelRow, ...]:
             {name: values[group] for name, values in columns.items()},
             occupancy[group],
             len(steps),
-            trace.ops,
+            calls,
             first=int(group[0]),
         )
         for group in groups
@@ -300,12 +302,30 @@ def kernel_rows(trace: Trace, steps: pd.DataFrame) -> tuple[KernelRow, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.name)))
 
 
+class _Coded(NamedTuple):
+    """A text column: a code in each row (-1: absent), and the texts by code."""
+
+    codes: NDArray[Any]
+    texts: pd.Index[Any]
+
+
+class _Calls(NamedTuple):
+    """What operators are called, and the shapes of their inputs."""
+
+    names: _Coded
+    shapes: _Coded
+
+
+def _coded(column: pd.Series[Any]) -> _Coded:
+    return _Coded(column.cat.codes.to_numpy(), column.cat.categories)
+
+
 def _kernel_row(
     name: str,
     columns: dict[str, Ints],
     occupancy: NDArray[np.float64],
     steps: int,
-    ops: pd.DataFrame,
+    calls: _Calls,
     *,
     first: int,
 ) -> KernelRow:
@@ -315,9 +335,9 @@ def _kernel_row(
 
     known_occupancy = occupancy[~np.isnan(occupancy)]
     rows = columns["op"][columns["op"] != NONE]
-    codes, counts = np.unique(ops["name"].cat.codes.to_numpy()[rows], return_counts=True)
+    codes, counts = np.unique(calls.names.codes[rows], return_counts=True)
     common = codes[np.argsort(-counts, kind="stable")][:_OPS_SHOWN]
-    shown = tuple(str(op) for op in ops["name"].cat.categories[common])
+    shown = tuple(str(op) for op in calls.names.texts[common])
     per_step = np.zeros(max(steps, 1), dtype=np.int64)
     np.add.at(per_step, columns["step"], columns["duration_ns"])
     known = classify(name, shown[0] if shown else None)
@@ -331,23 +351,21 @@ def _kernel_row(
         local_bytes_per_thread=largest("local_bytes_per_thread"),
         occupancy_estimated=float(known_occupancy.mean()) if len(known_occupancy) else None,
         ops=shown,
-        calls=_calls(rows, len(per_step), ops),
+        calls=_calls(rows, len(per_step), calls),
         first_execution=first,
         time_per_step_ns=tuple(per_step.tolist()) if 0 < steps <= _STEPS_SHOWN else (),
     )
 
 
-def _calls(rows: Ints, steps: int, ops: pd.DataFrame) -> dict[str, float]:
+def _calls(rows: Ints, steps: int, calls: _Calls) -> dict[str, float]:
     """Operators with their input shapes, by executions per step: what a kernel was asked to do."""
-    shapes = ops["input_shapes"].cat
-    width = len(shapes.categories) + 1
-    keys = ops["name"].cat.codes.to_numpy()[rows].astype(np.int64) * width
-    kinds, counts = np.unique(
-        keys + shapes.codes.to_numpy()[rows].astype(np.int64) + 1, return_counts=True
-    )
+    names, shapes = calls
+    width = len(shapes.texts) + 1
+    keys = names.codes[rows].astype(np.int64) * width
+    kinds, counts = np.unique(keys + shapes.codes[rows].astype(np.int64) + 1, return_counts=True)
     found = {}
     for place in np.argsort(-counts, kind="stable")[:_CALLS_SHOWN]:
         code, shape = divmod(int(kinds[place]), width)
-        text = f" {shapes.categories[shape - 1]}" if shape else ""
-        found[f"{ops['name'].cat.categories[code]}{text}"] = int(counts[place]) / steps
+        text = f" {shapes.texts[shape - 1]}" if shape else ""
+        found[f"{names.texts[code]}{text}"] = int(counts[place]) / steps
     return found

@@ -224,8 +224,10 @@ def _column(kind: ColumnType, values: NDArray[Any] | None, rows: int, names: NDA
 
 def _categorical(codes: NDArray[Any], names: NDArray[Any]) -> pd.Categorical:
     """Codes against only the strings that occur in this column, in order of first use."""
-    used = np.unique(codes)
-    used = used[used >= 0]
-    own = np.searchsorted(used, codes).astype(np.int32)
-    own[codes < 0] = -1
+    present = np.zeros(len(names) + 1, dtype=bool)
+    present[codes] = True  # -1, absent, marks the last place
+    used = np.flatnonzero(present[:-1])
+    place = np.full(len(present), -1, dtype=np.int32)
+    place[used] = np.arange(len(used), dtype=np.int32)
+    own = place[codes]
     return pd.Categorical.from_codes(own, categories=pd.Index(names[used], dtype=object))
