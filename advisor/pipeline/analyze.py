@@ -24,7 +24,7 @@ from analyzers.subject import RankFacts
 from analyzers.trace_subject import rank_facts, trace_subject
 from collectors.ranks import read_ranks
 
-_CHUNK_BYTES = 1 << 20
+_HASHED_BYTES = 64 << 20
 
 
 def analyze(
@@ -105,6 +105,13 @@ def _notes(trace: Trace, given: int, gpu: Gpu | None) -> tuple[Warning_, ...]:
     if missing > 0:
         text = f"the job has {trace.info.world_size} ranks, {given} of them were given"
         notes.append(Warning_(code="ranks-missing", message=text, count=missing))
+    ops = trace.ops
+    if len(ops) and not ops["input_shapes"].notna().any():
+        text = (
+            "no operand shapes were recorded, so who reads whom is unknown: profile with"
+            " record_shapes=True to learn what can be fused"
+        )
+        notes.append(Warning_(code="shapes-missing", message=text))
     if gpu is None:
         text = (
             "the GPU is unknown: savings rest on the kernels' own bandwidth alone;"
@@ -120,16 +127,10 @@ def _name(files: Sequence[Path]) -> str:
 
 
 def _source(path: Path) -> Source:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return Source(
-        kind="kineto trace",
-        path=str(path),
-        sha256=digest.hexdigest(),
-        size_bytes=path.stat().st_size,
-    )
+    """The file by name, size and, unless it is so large that it would take seconds, content."""
+    size = path.stat().st_size
+    digest = hashlib.sha256(path.read_bytes()).hexdigest() if size <= _HASHED_BYTES else None
+    return Source(kind="kineto trace", path=str(path), sha256=digest, size_bytes=size)
 
 
 def _hardware(trace: Trace, gpu: Gpu | None) -> Hardware:

@@ -7,8 +7,19 @@ from advisor.model.findings import Alternative, Evidence, Finding
 from advisor.model.graph import Node
 from advisor.units import format_fraction, format_ns
 from analyzers.library_ops import call_of
-from analyzers.rules.base import Match, Place, Rule, exposure, finding_id, members_of, plural
-from analyzers.subject import Subject
+from analyzers.rules.base import (
+    Match,
+    Place,
+    Rule,
+    cost_of,
+    exposure,
+    finding_id,
+    is_worth,
+    members_of,
+    opportunity,
+    plural,
+)
+from analyzers.subject import GraphFacts, Subject
 
 # Tensors read and written by a multi-tensor op (ATen's ForeachBinaryOp*.cu, ForeachPointwiseOp.cu).
 _PASSES = {
@@ -22,6 +33,8 @@ _PASSES = {
 _FUSED_PASSES = 7
 _SGD_PASSES = 5
 _SHARE = 0.01
+_STEP_RANGE = "Optimizer.step"
+_FEWEST_UPDATES = 8
 
 
 def find(subject: Subject) -> tuple[Match, ...]:
@@ -37,7 +50,57 @@ def find(subject: Subject) -> tuple[Match, ...]:
         if len(nodes) > 1 and updates:
             match = _match(subject, Place(facts, frozenset(n.id for n in nodes)), nodes)
             found += [match] if match is not None else []
+        else:
+            found += _one_by_one(subject, facts)
     return tuple(found)
+
+
+def _one_by_one(subject: Subject, facts: GraphFacts) -> list[Match]:
+    """Updates in place that the optimizer's step launches parameter by parameter."""
+    inside = _launched_in_step(subject, facts)
+    ops = {facts.flow.nodes[name].origin for name in inside} - {None}
+    nodes = [n.id for n in facts.graph.nodes if n.origin in ops and n.id in facts.flow.index]
+    updates = [name for name in inside if facts.flow.nodes[name].label.endswith("_")]
+    place = Place(facts, frozenset(n for n in nodes if subject.free(facts, n)))
+    if len(updates) < _FEWEST_UPDATES or not place.fused:
+        return []
+    cost = cost_of(subject, [place])
+    if not is_worth(subject, cost):
+        return []
+    return [
+        opportunity(
+            RULE.id,
+            subject,
+            [place],
+            cost,
+            title=f"Optimizer update in {plural(len(inside), 'op')}, parameter by parameter",
+            action="construct the optimizer with fused=True (or foreach=True)",
+            dataflow=(
+                "each parameter is updated by small ops of its own; they write in place, so they"
+                " are fused by the library's multi-tensor kernels, not by reordering"
+            ),
+            key="one by one",
+        )
+    ]
+
+
+def _launched_in_step(subject: Subject, facts: GraphFacts) -> list[str]:
+    """First nodes of the ops whose kernels an optimizer step launched, fused ones left out."""
+    trace = subject.trace
+    if trace is None:
+        return []
+    ranges = trace.ranges[trace.ranges["name"].astype(str).str.startswith(_STEP_RANGE)]
+    starts = ranges["start_ns"].to_numpy()
+    ends = starts + ranges["duration_ns"].to_numpy()
+    launch = trace.kernels["launch"].to_numpy(dtype="int64", na_value=-1)
+    begun = trace.launches["start_ns"].to_numpy()
+    found = []
+    for name, rows in facts.kernels.items():
+        call = launch[rows[0]]
+        fused = call_of(facts.flow.nodes[name]).startswith("_fused_")
+        if call >= 0 and not fused and ((starts <= begun[call]) & (begun[call] < ends)).any():
+            found.append(name)
+    return found
 
 
 def _match(subject: Subject, place: Place, nodes: list[Node]) -> Match | None:
@@ -45,7 +108,10 @@ def _match(subject: Subject, place: Place, nodes: list[Node]) -> Match | None:
     busy = subject.balance.device_ns if subject.balance else 0
     adaptive = any(_kind(n) in ("addcdiv", "addcmul") for n in nodes)
     passes = sum(_PASSES.get(_kind(n), 2) for n in nodes)
-    kept = min((_FUSED_PASSES if adaptive else _SGD_PASSES) / passes, 1.0)
+    # Parameters of each dtype and device are a list of their own, with every op repeated.
+    lists = max(sum(_kind(n) == "addcdiv" for n in nodes), 1)
+    fused = lists * (_FUSED_PASSES if adaptive else _SGD_PASSES)
+    kept = min(fused / passes, 1.0)
     saved = round(price.time_ns * (1 - kept))
     if price.time_ns < _SHARE * busy or saved <= 0:
         return None
@@ -65,11 +131,11 @@ def _match(subject: Subject, place: Place, nodes: list[Node]) -> Match | None:
                 kind="traffic",
                 text=(
                     f"{passes} reads and writes of all parameters or their state; one fused update "
-                    f"needs {_FUSED_PASSES if adaptive else _SGD_PASSES}"
+                    f"needs {fused}"
                 ),
                 values={
                     "passes_before": passes,
-                    "passes_after": _FUSED_PASSES if adaptive else _SGD_PASSES,
+                    "passes_after": fused,
                 },
             ),
             Evidence(

@@ -216,6 +216,22 @@ def test_optimizer_passes_are_counted_in_traffic() -> None:
     assert saving == round(700_000 * (1 - 7 / 21))
 
 
+def test_an_optimizer_that_updates_one_parameter_after_the_other() -> None:
+    """pytorch#107006: updates in place are for the library to merge."""
+    eager = Eager()
+    start = eager.host
+    for _ in range(6):
+        state, grad = eager.tensor(512, 512), eager.tensor(512, 512)
+        eager.op("aten::mul_", state, 0.9)
+        eager.op("aten::addcmul_", state, grad, grad)
+        eager.op("aten::addcdiv_", state, grad, grad)
+    eager.line.range("Optimizer.step#NAdam.step", start - 1, eager.host - start)
+    found = eager.found()
+    assert "parameter by parameter" in found["optimizer-updates"].finding.title
+    assert "foreach" in found["optimizer-updates"].finding.action
+    assert found.keys() == {"optimizer-updates"}
+
+
 def test_a_fused_optimizer_is_left_alone() -> None:
     eager = Eager()
     eager.op("aten::_fused_adamw_", [], kernel="multi_tensor_apply_kernel<FusedAdam>")
@@ -254,3 +270,25 @@ def test_names_of_kernels_change_nothing() -> None:
         found.append({rule: match.nodes for rule, match in eager.found().items()})
     assert found[0] == found[1]
     assert found[0].keys() >= {"row_program", "pointwise-chain"}
+
+
+@pytest.mark.parametrize(("classes", "fires"), [(32_000, True), (1_000, False)])
+def test_cross_entropy_over_many_classes(classes: int, fires: bool) -> None:
+    eager = Eager()
+    logits = eager.matmul(
+        eager.tensor(256, 64, dtype="bfloat16"), eager.tensor(64, classes, dtype="bfloat16")
+    )
+    wide = eager.cast(logits, "float32")
+    labels, loss = eager.tensor(256, dtype="int64"), eager.tensor(1)
+    logs = eager.op("aten::_log_softmax", wide, 1, False)
+    eager.op("aten::nll_loss_forward", logs, labels, None, 1, -100, out=loss)
+    grad = eager.op("aten::nll_loss_backward", loss, logs, labels, out=logs)
+    eager.op("aten::fill_", logs, 0)
+    back = eager.op("aten::_log_softmax_backward_data", grad, logs, 1, 6)
+    narrow = eager.cast(back, "bfloat16")
+    eager.matmul(narrow, eager.tensor(classes, 64, dtype="bfloat16"))
+    found = eager.found()
+    assert ("cross-entropy" in found) is fires
+    if fires:
+        title = found["cross-entropy"].finding.title
+        assert title == "Cross-entropy over 32,000 classes in 7 separate ops"
