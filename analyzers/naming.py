@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan, PlanOp
 
 
@@ -22,7 +23,7 @@ def describe(plan: FusionPlan) -> str:
 
 
 def _reduces(op: PlanOp) -> bool:
-    return op.op in ("sum", "mean", "amax", "amin", "var")
+    return spec_of(op.op).kind == "reduction"
 
 
 def _kernel_name(plan: FusionPlan, ops: set[str], reductions: set[str]) -> str:

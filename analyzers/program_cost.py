@@ -17,6 +17,9 @@ from analyzers.cost_model import kernel_time
 from analyzers.dataflow import Dataflow
 from analyzers.pricing import Unit
 
+# Programs of the usual 8 warps that fill the 64 warps of a multiprocessor.
+RESIDENT_PROGRAMS_PER_SM = 8
+
 
 def sum_of(times: Iterable[Range]) -> Range:
     """The sum of times with correlated errors; nothing takes no time."""
@@ -54,7 +57,7 @@ def program_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibratio
         flops=flops,
         special=special,
         programs=grid_size(default_config(site.columns), site.rows),
-        resident_programs=gpu.sm_count * 8,
+        resident_programs=gpu.sm_count * RESIDENT_PROGRAMS_PER_SM,
     )
     return cost.scaled(site.executions)
 

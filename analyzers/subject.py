@@ -9,6 +9,7 @@ from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
 from advisor.model.findings import FindingProvenance
 from advisor.model.graph import Graph
+from advisor.model.metric_names import per_step_name
 from advisor.model.report import Metric
 from advisor.model.trace import Trace
 from analyzers.balance import Balance
@@ -67,9 +68,7 @@ class Subject:
 
     def metric(self, name: str) -> float | None:
         """A metric (`starved_ns`) per step, else of the whole trace; None if unknown."""
-        base = name.removesuffix("_ns")
-        stepped = f"{base}_per_step_ns" if name.endswith("_ns") else f"{name}_per_step"
-        for candidate in (stepped, name):
+        for candidate in (per_step_name(name), name):
             found = self.metrics.get(candidate)
             if found is not None and found.value is not None:
                 return float(found.value)

@@ -9,6 +9,7 @@ import dash_cytoscape as cyto
 from dash import html
 from dash.development.base_component import Component
 
+from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan, PlanInput
 from dashboard.parts import marked
 
@@ -54,7 +55,6 @@ _STYLE: list[dict[str, Any]] = [
         },
     },
 ]
-_REDUCTIONS = ("sum", "mean", "amax", "amin", "var")
 
 
 def elements(plan: FusionPlan) -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ def elements(plan: FusionPlan) -> list[dict[str, Any]]:
         label = f"{item.name} {item.dtype}\n{_spans(item)}"
         found.append(_node(item.name, label, "tensor", places[item.name]))
     for op in plan.ops:
-        kind = "reduction" if op.op in _REDUCTIONS else "pointwise"
+        kind = spec_of(op.op).kind
         literals = [str(arg) for arg in op.args if arg not in depth]
         words = " ".join((op.op, *literals))
         found.append(_node(op.name, f"{words}\n{op.dtype}", kind, places[op.name], parent=_KERNEL))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 # Elements of one tile that a thread holds; below, latency is exposed, above, registers run out.
@@ -48,13 +49,12 @@ def default_config(columns: int) -> LaunchConfig:
 
 
 def _distance(config: LaunchConfig, block: int) -> tuple[float, int]:
-    """Prefer 16 elements a thread (two 16-byte loads of bf16) and tiles of about 4 Ki elements."""
-    per_thread = config.block_rows * block / (32 * config.num_warps)
+    """Doublings away from 16 elements a thread (two 16-byte loads of bf16), and half those away
+    from tiles of 4 Ki elements; then fewer warps.
+    """
     tile = config.block_rows * block
-    return (
-        abs(per_thread.as_integer_ratio()[0].bit_length() - 5) + abs(tile.bit_length() - 13) / 2,
-        config.num_warps,
-    )
+    per_thread = tile / (32 * config.num_warps)
+    return abs(math.log2(per_thread / 16)) + abs(math.log2(tile / 4096)) / 2, config.num_warps
 
 
 def next_power_of_two(value: int) -> int:

@@ -155,10 +155,6 @@ class FusionPlan(Record, frozen=True, kw_only=True):
         }
         return msgspec.json.encode(body, order="sorted").decode()
 
-    def signature_hash(self) -> str:
-        """Sixteen hex digits of the signature."""
-        return hashlib.sha256(self.signature().encode()).hexdigest()[:16]
-
 
 def plan_id(rule: str, module_pattern: str, signature: str) -> str:
     """The id of a plan: a hash of its rule, its place in the model and its canonical subgraph."""

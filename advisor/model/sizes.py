@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Iterable
 
-from advisor.errors import IllegalFusionError
 from advisor.model.base import Record
 
 Dim = int | str
@@ -66,11 +65,3 @@ def product(dims: Iterable[Dim]) -> Size:
     for dim in dims:
         total = total.times(parse(dim))
     return total
-
-
-def concrete(dims: Iterable[Dim]) -> int:
-    """The number of elements; raises `IllegalFusionError` if any size is symbolic."""
-    size = product(dims)
-    if size.symbols:
-        raise IllegalFusionError(f"size depends on {', '.join(size.symbols)}")
-    return size.coefficient

@@ -42,7 +42,8 @@ from collectors.live.nvml import GpmCounters, GpmSampler, snapshot, visible_devi
 from collectors.live.recorder import record_steps
 from collectors.live.workload import Step, Workload, load_workload
 
-Emit = Callable[[str, str], None]
+# Told the stage that begins, in a word and in a sentence.
+Announce = Callable[[str, str], None]
 STEP_DEFINITION = (
     "wall-clock time of one step without a profiler, synchronised before and after; median"
 )
@@ -69,16 +70,16 @@ class ProfileOptions:
     seed: int = 0
 
 
-def profile(options: ProfileOptions, run: RunDirectory, emit: Emit) -> Report:
+def profile(options: ProfileOptions, run: RunDirectory, announce: Announce) -> Report:
     """Record a workload into an empty run directory and return its report.
 
     Raises `WorkloadError` if the workload fails, `UsageError` for a bad target or GPU name.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     gpu, gpu_warnings = _gpu(options.gpu, device)
-    emit("load", f"building {options.target} on {device.type}")
+    announce("load", f"building {options.target} on {device.type}")
     workload = load_workload(options.target, device, seed=options.seed)
-    emit("capture", "compiling and reading the graphs")
+    announce("capture", "compiling and reading the graphs")
     captured, compiled = capture(
         workload, generate_code=device.type == "cuda" and options.mode == "compile"
     )
@@ -87,16 +88,16 @@ def profile(options: ProfileOptions, run: RunDirectory, emit: Emit) -> Report:
     trace: Trace | None = None
     metrics: dict[str, Metric] = {}
     if device.type == "cuda":
-        emit("time", f"timing {options.steps} clean steps")
+        announce("time", f"timing {options.steps} clean steps")
         metrics |= _clean_metrics(step, options)
-        emit("trace", "recording a trace")
+        announce("trace", "recording a trace")
         trace = _trace(step, run)
         metrics |= trace_metrics(trace)
-        emit("counters", "sampling the GPU's counters")
+        announce("counters", "sampling the GPU's counters")
         counters, counter_warnings = _counters(step, metrics)
         metrics |= counters
         warnings += [*trace.warnings, *counter_warnings]
-    emit("analyze", "looking for what can be fused")
+    announce("analyze", "looking for what can be fused")
     situation = Situation(
         gpu,
         load_calibration(gpu),

@@ -1,10 +1,7 @@
-"""Events of a job on the terminal: a line for each, or the latest state of every stage."""
+"""Events of a job on the terminal, a line for each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from rich.console import Group, RenderableType
 from rich.text import Text
 
 from advisor.model.run import Progress
@@ -32,14 +29,6 @@ def progress_line(event: Progress) -> Text:
     if event.message:
         line.append_text(plain(f"  {event.message}", "dim" if event.state != "failed" else "red"))
     return line
-
-
-def render_progress(events: Iterable[Progress]) -> RenderableType:
-    """The latest event of every stage and plan, in the order in which they first appeared."""
-    latest: dict[tuple[str, str | None], Progress] = {}
-    for event in events:
-        latest[event.stage, event.plan] = event
-    return Group(*(progress_line(event) for event in latest.values()))
 
 
 def _value(value: float | int | str) -> str:

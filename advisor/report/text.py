@@ -12,6 +12,7 @@ from rich.text import Text
 
 from advisor.model.applied import Comparison, Timing
 from advisor.model.base import Range
+from advisor.report.document import visible
 from advisor.units import UNKNOWN, format_ns, format_ratio
 
 INSIGNIFICANT = "~"
@@ -19,8 +20,7 @@ INSIGNIFICANT = "~"
 
 def plain(text: str, style: str = "") -> Text:
     """Text of a record: no markup is read and control characters are made visible."""
-    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return Text("".join(shown), style=style)
+    return Text(visible(text), style=style)
 
 
 def counted(number: float, noun: str) -> str:

@@ -61,30 +61,6 @@ class ResourceRequest(Record, frozen=True, kw_only=True):
         return " ".join([*words, f"num_warps={self.num_warps}", f"num_stages={self.num_stages}"])
 
 
-def kernel_resources(
-    source_path: Path,
-    kernel: str,
-    signature: Mapping[str, str],
-    constexprs: Mapping[str, Constant],
-    aligned: Sequence[str],
-    *,
-    gpus: Sequence[Gpu],
-    options: Mapping[str, int],
-    timeout_s: float = 60.0,
-) -> tuple[KernelResources, ...]:
-    """One row per GPU for one configuration; `options` may hold `num_warps` and `num_stages`."""
-    request = ResourceRequest(
-        source=str(source_path),
-        kernel=kernel,
-        signature=dict(signature),
-        constexprs=dict(constexprs),
-        aligned=tuple(aligned),
-        num_warps=options.get("num_warps", 4),
-        num_stages=options.get("num_stages", 3),
-    )
-    return resources_of([request], gpus, timeout_s=timeout_s)[0]
-
-
 def resources_of(
     requests: Sequence[ResourceRequest],
     gpus: Sequence[Gpu],

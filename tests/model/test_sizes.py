@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.errors import IllegalFusionError
-from advisor.model.sizes import ONE, Dim, Size, concrete, parse, product
+from advisor.model.sizes import ONE, Dim, Size, parse, product
 
 VALUES = {"s0": 7, "s1": 11, "u3": 13}
 symbols = st.lists(st.sampled_from(sorted(VALUES)), max_size=3)
@@ -62,9 +60,6 @@ def test_a_sum_is_one_opaque_symbol_equal_to_itself_only() -> None:
     assert parse("2*s0 + 1").coefficient == 1
 
 
-def test_one_and_concrete() -> None:
+def test_one_is_certain() -> None:
     assert ONE.is_one
     assert not parse("s0").is_one
-    assert concrete((2, 3, 4)) == 24
-    with pytest.raises(IllegalFusionError, match="s0"):
-        concrete((2, "s0"))

@@ -24,7 +24,7 @@ from advisor.model.applied import KernelResources
 from advisor.model.launch import default_config
 from advisor.verify._compile_process import worker_environment
 from advisor.verify.binaries import read_amdgcn, read_cubin
-from advisor.verify.resources import ResourceRequest, kernel_resources, resources_of
+from advisor.verify.resources import ResourceRequest, resources_of
 from tests.model import builders
 
 ROOT = Path(__file__).parents[2]
@@ -190,14 +190,13 @@ def test_a_timeout_stops_one_job_and_not_the_next(source: Path, tmp_path: Path) 
 
 SLOW_PARENT = """
 import sys
-import time
-from pathlib import Path
 from advisor.hardware.gpus import gpu_by_key
-from advisor.verify.resources import kernel_resources
-kernel_resources(
-    Path(sys.argv[1]), "overfused", {"x": "*fp32", "y": "*fp32", "n": "i32"},
-    {"BLOCK": 4096, "LIVE": 16}, ("x", "y"), gpus=[gpu_by_key("mi210")], options={"num_warps": 1},
+from advisor.verify.resources import ResourceRequest, resources_of
+slow = ResourceRequest(
+    source=sys.argv[1], kernel="overfused", signature={"x": "*fp32", "y": "*fp32", "n": "i32"},
+    constexprs={"BLOCK": 4096, "LIVE": 16}, aligned=("x", "y"), num_warps=1,
 )
+resources_of([slow], [gpu_by_key("mi210")])
 """
 
 
@@ -226,9 +225,7 @@ def test_the_interpreter_of_the_parent_does_not_reach_the_child(
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = kernel_resources(
-        source, "row", ROW, {"BLOCK": 1024}, ROW_ALIGNED, gpus=FIVE[:1], options={"num_warps": 8}
-    )
+    (found,) = resources_of([request(source, num_warps=8)], FIVE[:1])
     assert found[0].error is None
     assert found[0].threads == 256
     assert list((tmp_path / "fusion-advisor" / "resources").glob("*.json"))
