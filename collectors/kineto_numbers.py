@@ -83,7 +83,7 @@ def _fast(columns: NDArray[np.uint8], lengths: Ints) -> tuple[Ints, NDArray[np.b
         value = np.where(is_digit, value * 10 + digit, value)
         decimals += (is_digit & (decimals >= 0)) | (is_dot & (decimals < 0))
     decimals = np.maximum(decimals, 0)
-    simple &= (decimals <= 3) & (lengths - decimals <= 16) & (columns[0] != _DOT)
+    simple &= (decimals <= 3) & (lengths - decimals <= 15) & (columns[0] != _DOT)
     power = np.array([1000, 100, 10, 1], dtype=np.int64)[np.minimum(decimals, 3)]
     return value * power, simple
 

@@ -48,27 +48,52 @@ def innermost(ops: Table, launches: Table, missing: int) -> tuple[Ints, Ints]:
     ends = np.concatenate((ops["start_ns"] + ops["duration_ns"], np.full(queries, missing)))
     # Stable, and ops come first: at one moment an op begins before a launch in it.
     order = np.lexsort((moments, threads))
-    result = np.empty(count + queries, dtype=np.int64)
-    for rows, found in _sweep(order, threads, moments, ends, missing):
-        result[rows] = found
+    result = np.full(count + queries, missing, dtype=np.int64)
+    borders = np.flatnonzero(np.diff(threads[order])) + 1
+    for rows in np.split(order, borders) if len(order) else ():
+        places = _nested(moments[rows], ends[rows])
+        if places is None:
+            for part, found in _sweep(rows, moments, ends, missing):
+                result[part] = found
+        else:
+            inside = places >= 0
+            result[rows[inside]] = rows[places[inside]]
     return result[:count], result[count:]
 
 
+def _nested(moments: Ints, ends: Ints) -> Ints | None:
+    """The innermost interval around each moment of one thread, as a place in the order given; -1.
+
+    Where intervals nest, that is the last one begun on the level outside: the number of those begun
+    before less the number of those that have ended. None if they overlap without nesting.
+    """
+    opens = ends > moments
+    begun: Ints = np.cumsum(opens) - opens
+    depth = begun - np.searchsorted(np.sort(ends[opens]), moments, side="right")
+    by_depth = np.argsort(depth, kind="stable")
+    levels = np.split(by_depth, np.flatnonzero(np.diff(depth[by_depth])) + 1)
+    found = np.full(len(moments), -1, dtype=np.int64)
+    outside = np.empty(0, dtype=np.int64)
+    for level in levels:
+        if depth[level[0]] > 0:
+            if not len(outside):
+                return None
+            found[level] = outside[np.searchsorted(outside, level) - 1]
+        outside = level[opens[level]]
+    inner = np.flatnonzero(opens & (found >= 0))
+    return found if np.all(ends[inner] <= ends[found[inner]]) else None
+
+
 def _sweep(
-    order: Ints, threads: Ints, moments: Ints, ends: Ints, missing: int
+    order: Ints, moments: Ints, ends: Ints, missing: int
 ) -> Iterator[tuple[Ints, list[int]]]:
-    """(events, the op on top of the stack of each one's thread), piece by piece in `order`."""
+    """(events, the op on top of the stack at each) of one thread, piece by piece in `order`."""
     stack: list[int] = []
     stack_ends: list[int] = []
-    current = None
     for first in range(0, len(order), _PIECE):
         rows, found = order[first : first + _PIECE], []
-        columns = (rows, threads[rows], moments[rows], ends[rows])
-        for row, thread, moment, end in zip(*(c.tolist() for c in columns), strict=True):
-            if thread != current:
-                current = thread
-                stack.clear()
-                stack_ends.clear()
+        columns = (rows, moments[rows], ends[rows])
+        for row, moment, end in zip(*(c.tolist() for c in columns), strict=True):
             while stack and stack_ends[-1] <= moment:
                 stack.pop()
                 stack_ends.pop()
