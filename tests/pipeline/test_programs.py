@@ -76,14 +76,13 @@ def test_other_row_programs(name: str, tmp_path: Path) -> None:
     assert [(case.name, case.detail) for case in found.cases if not case.passed] == []
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_scaled_softmax_is_one_program(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_a_scaled_softmax_is_one_program(tmp_path: Path) -> None:
     """The compiler guards the product of scale and scores by a test for infinities in the row."""
 
     def step(x: torch.Tensor) -> torch.Tensor:
         return torch.softmax(torch.tanh(x) * 20.0, dim=-1)
 
-    lowered = models.captured(step, torch.randn(6, 40, dtype=dtype)).graphs[0].lowered
+    lowered = models.captured(step, torch.randn(6, 40).bfloat16()).graphs[0].lowered
     (plan,) = models.plans_of(lowered)
     assert len(plan.inputs) == len(plan.outputs) == 1
     assert region_disagreement(plan, plan.sites[0], lowered.fx_aliases, models.CPU) is None

@@ -125,9 +125,8 @@ def test_silence_is_no_verdict(tmp_path: Path) -> None:
     assert failures(found) == {"run": "the kernel process printed no verdict"}
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_right_kernel_passes(dtype: str, tmp_path: Path) -> None:
-    found = verdict(rms_norm(dtype=dtype), tmp_path)
+def test_a_right_kernel_passes(tmp_path: Path) -> None:
+    found = verdict(rms_norm(dtype="float16"), tmp_path)
     assert failures_or_none(found) == {}
     assert found.executed_on == "interpreter"
     assert {"no rows", "ragged rows", "special values"} <= {case.name for case in found.cases}
