@@ -11,6 +11,7 @@ RULE_IDS: tuple[str, ...] = (
     "rotary-written-out",
     "gated-mlp",
     "row_program",
+    "cross-entropy",
     "softmax-chain",
     "library-norm",
     "optimizer-updates",
