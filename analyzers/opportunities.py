@@ -1,25 +1,24 @@
 """Row-program opportunities: candidates become plans, plans get prices, sharing places one finding.
 
 A finding is a set of places in the model with one or more ways to fuse them: the shorter program
-that serves every site with one kernel, or the longer ones that also absorb a prologue (`families`).
+that serves every site with one kernel, or the longer ones that also absorb a prologue (`variants`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from advisor.model.findings import Finding
 from advisor.model.graph import Graph
 from advisor.model.plan import FusionPlan
 from advisor.model.report import PlanSummary, Recommended
-from analyzers.dataflow import Dataflow, dataflow
 from analyzers.exposure import Situation
-from analyzers.families import Family, GraphFacts, Place
 from analyzers.pricing import PriceList, price_list
 from analyzers.program_cost import sum_of
 from analyzers.row_plans import canonical_program
-from analyzers.row_programs import NearMiss, RowPrograms, find_row_programs
+from analyzers.row_programs import RowPrograms, find_row_programs
+from analyzers.variants import FindingVariants, PricedFlow, ProgramPlace
 
 
 @dataclass(frozen=True)
@@ -56,14 +55,14 @@ class Advice:
 
 def advise(graphs: Sequence[PricedGraph], situation: Situation) -> Advice:
     """All row-program findings of a step, best first."""
-    places: list[Place] = []
+    places: list[ProgramPlace] = []
     misses: dict[tuple[str, str], list[str]] = {}
     for item in graphs:
-        flow, found = dataflow(item.graph), find_row_programs(item.graph)
-        facts = GraphFacts(flow, item.prices or price_list(()), item.graph.phase)
+        found = find_row_programs(item.graph)
+        facts = PricedFlow(found.flow, item.prices or price_list(()), item.graph.phase)
         places += _places(facts, found)
-        _collect_reasons(flow, found.near_misses, misses)
-    built = [Family(group, situation, misses).result() for group in _overlapping(places)]
+        _collect_reasons(found, misses)
+    built = [FindingVariants(group, situation, misses).result() for group in _overlapping(places)]
     built.sort(key=lambda pair: -_rank(pair[1]))
     plans = {plan.id: plan for own, _ in built for plan in own}
     findings = tuple(finding for _, finding in built)
@@ -87,9 +86,9 @@ def _rank(finding: Finding) -> int:
     return next((int(value) for value in values if isinstance(value, (int, float))), 0)
 
 
-def _places(facts: GraphFacts, found: RowPrograms) -> list[Place]:
+def _places(facts: PricedFlow, found: RowPrograms) -> list[ProgramPlace]:
     return [
-        Place(
+        ProgramPlace(
             facts,
             canonical_program(facts.flow, whole),
             canonical_program(facts.flow, core) if core else None,
@@ -98,7 +97,7 @@ def _places(facts: GraphFacts, found: RowPrograms) -> list[Place]:
     ]
 
 
-def _overlapping(places: Sequence[Place]) -> list[list[Place]]:
+def _overlapping(places: Sequence[ProgramPlace]) -> list[list[ProgramPlace]]:
     """Places that share a signature, through wholes or cores, belong to one finding."""
     parent = list(range(len(places)))
 
@@ -112,17 +111,15 @@ def _overlapping(places: Sequence[Place]) -> list[list[Place]]:
         for program in place.programs():
             first = owner.setdefault((place.facts.phase, program.signature()), index)
             parent[root(index)] = root(first)
-    groups: dict[int, list[Place]] = {}
+    groups: dict[int, list[ProgramPlace]] = {}
     for index, place in enumerate(places):
         groups.setdefault(root(index), []).append(place)
     return list(groups.values())
 
 
-def _collect_reasons(
-    flow: Dataflow, found: Iterable[NearMiss], reasons: dict[tuple[str, str], list[str]]
-) -> None:
-    for miss in found:
-        node = flow.nodes[miss.node]
+def _collect_reasons(found: RowPrograms, reasons: dict[tuple[str, str], list[str]]) -> None:
+    for miss in found.near_misses:
+        node = found.flow.nodes[miss.node]
         if node.args and miss.node != miss.seed:
             text = f"{node.label or node.target}: {miss.reason}"
-            reasons.setdefault((flow.graph.id, miss.seed), []).append(text)
+            reasons.setdefault((found.flow.graph.id, miss.seed), []).append(text)

@@ -48,8 +48,12 @@ class NearMiss:
 
 @dataclass(frozen=True)
 class RowPrograms:
-    """All groups found: `whole` do not overlap, `cores[i]` is a shorter `whole[i]`, if any."""
+    """All groups found: `whole` do not overlap, `cores[i]` is a shorter `whole[i]`, if any.
 
+    `flow` is the dataflow that they were found in.
+    """
+
+    flow: Dataflow
     whole: tuple[Group, ...]
     cores: tuple[Group | None, ...]
     near_misses: tuple[NearMiss, ...]
@@ -69,7 +73,8 @@ def find_row_programs(graph: Graph) -> RowPrograms:
             whole.append(group)
             claimed.update(group.members)
             joint = joint.contracted(frozenset(group.members))
-    return RowPrograms(tuple(whole), tuple(_core(flow, group) for group in whole), tuple(misses))
+    cores = tuple(_core(flow, group) for group in whole)
+    return RowPrograms(flow, tuple(whole), cores, tuple(misses))
 
 
 def _grow(flow: Dataflow, seed: Node, claimed: set[str], misses: list[NearMiss]) -> Group | None:

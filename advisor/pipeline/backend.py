@@ -27,8 +27,6 @@ from advisor.model.base import Phase
 from advisor.model.graph import Graph
 from advisor.model.launch import LaunchConfig
 from advisor.store import RunDirectory
-from analyzers.dataflow import dataflow
-from analyzers.iteration_space import MAX_REGISTER_COLUMNS
 from analyzers.row_plans import Program, canonical_program
 from analyzers.row_programs import find_row_programs
 from collectors.live.capture import HookPass, backend_with
@@ -77,11 +75,11 @@ def plan_backend(
 
 def choose_swaps(graph: Graph, kernels: Sequence[ReadyKernel]) -> list[Swap]:
     """The sites whose program is that of a kernel; a node is used once, earlier kernels first."""
-    flow, found = dataflow(graph), find_row_programs(graph)
+    found = find_row_programs(graph)
     groups = [
         g for whole, core in zip(found.whole, found.cores, strict=True) for g in (whole, core) if g
     ]
-    programs = [canonical_program(flow, group) for group in groups]
+    programs = [canonical_program(found.flow, group) for group in groups]
     taken: set[str] = set()
     swaps = []
     for kernel in kernels:
@@ -89,7 +87,7 @@ def choose_swaps(graph: Graph, kernels: Sequence[ReadyKernel]) -> list[Swap]:
         for program in programs:
             if (
                 program.signature() != signature
-                or not _fits(program)
+                or not _has_work(program)
                 or taken & set(program.site.nodes)
             ):
                 continue
@@ -98,8 +96,8 @@ def choose_swaps(graph: Graph, kernels: Sequence[ReadyKernel]) -> list[Swap]:
     return swaps
 
 
-def _fits(program: Program) -> bool:
-    return 0 < program.site.columns <= MAX_REGISTER_COLUMNS and program.site.rows > 0
+def _has_work(program: Program) -> bool:
+    return program.site.columns > 0 and program.site.rows > 0
 
 
 def cache_key(kernels: Sequence[ReadyKernel]) -> str:

@@ -12,8 +12,8 @@ from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
 from advisor.pipeline.candidates import Candidate
 from advisor.pipeline.profile import TRACED_STEPS
-from analyzers.families import MEASURED_BASIS
 from analyzers.program_cost import site_bytes
+from analyzers.variants import MEASURED_BASIS
 
 
 @dataclass

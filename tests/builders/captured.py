@@ -22,7 +22,6 @@ from advisor.codegen import abi, render
 from advisor.model.launch import default_config
 from advisor.model.plan import FusionPlan
 from advisor.verify.interpret import evaluate
-from analyzers.dataflow import dataflow
 from analyzers.row_plans import canonical_program, cluster, plan_of
 from analyzers.row_programs import find_row_programs
 from collectors.live.capture import Capture, capture
@@ -94,8 +93,8 @@ def captured_training(module: nn.Module, *inputs: torch.Tensor) -> Capture:
 
 def plans_of(lowered: Lowered) -> list[FusionPlan]:
     """Every plan of a graph, whole groups only."""
-    flow, found = dataflow(lowered.graph), find_row_programs(lowered.graph)
-    programs = [canonical_program(flow, group) for group in found.whole]
+    found = find_row_programs(lowered.graph)
+    programs = [canonical_program(found.flow, group) for group in found.whole]
     phase = lowered.graph.phase
     return [plan_of(group, phase, "test") for group in cluster((phase, p) for p in programs)]
 

@@ -38,7 +38,7 @@ MEASURED_BASIS = "measured" + _KERNEL_TIMES
 
 
 @dataclass(frozen=True)
-class GraphFacts:
+class PricedFlow:
     """A graph as its places see it; an empty price list prices nothing."""
 
     flow: Dataflow
@@ -47,10 +47,10 @@ class GraphFacts:
 
 
 @dataclass(frozen=True)
-class Place:
+class ProgramPlace:
     """One group of one graph: its longest program and, if there is one, its core."""
 
-    facts: GraphFacts
+    facts: PricedFlow
     whole: Program
     core: Program | None
 
@@ -65,14 +65,14 @@ class Claim:
 
     plan: FusionPlan
     site: Site
-    place: Place
+    place: ProgramPlace
 
 
 @dataclass(frozen=True)
 class Claimed:
     """All claimed nodes of one graph, and what they cost today."""
 
-    facts: GraphFacts
+    facts: PricedFlow
     nodes: frozenset[str]
     price: Price
 
@@ -85,10 +85,12 @@ class Variant:
     prediction: Prediction
 
 
-class Family:
+class FindingVariants:
     """The places of one finding, its plans and variants; `misses` say what stays out."""
 
-    def __init__(self, places: Sequence[Place], situation: Situation, misses: Misses) -> None:
+    def __init__(
+        self, places: Sequence[ProgramPlace], situation: Situation, misses: Misses
+    ) -> None:
         self.places, self.situation, self.misses = places, situation, misses
         self.phase = places[0].facts.phase
         wholes = self._plans(place.whole for place in places)
