@@ -46,7 +46,10 @@ class Comparison(Record, frozen=True, kw_only=True):
 
 
 class NumericCase(Record, frozen=True, kw_only=True):
-    """One case: what was tried, its largest error in ulps of the output dtype, eager's own."""
+    """One case: what was tried, the largest error of any output, and eager's own.
+
+    Errors are in units of the last place of the coarsest type the output is rounded to on its way.
+    """
 
     name: str
     passed: bool

@@ -14,11 +14,13 @@ from advisor.model import base
 from advisor.model.applied import Numerics
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
-from advisor.verify._numerics_worker import error_ulps, tolerance
+from advisor.verify._numerics_worker import error_ulps, roundings, tolerance, unit_of
 from advisor.verify.numerics import verify_numerics
 from tests.builders.plan import PlanBuilder, rms_norm
 
 CONFIG = LaunchConfig(block_rows=2, num_warps=4)
+
+FLOAT32, BFLOAT16 = torch.finfo(torch.float32).eps, torch.finfo(torch.bfloat16).eps
 
 
 def verdict(
@@ -157,29 +159,41 @@ def test_many_outputs_axes_and_strides_pass(tmp_path: Path) -> None:
 def test_errors_are_counted_in_last_places() -> None:
     truth = torch.tensor([[1.0, 1.0, 1e-3]], dtype=torch.float64)
     value = truth.float()
-    assert error_ulps(value, truth, True) < 0.01
+    assert error_ulps(value, truth, True, FLOAT32) < 0.01
     value[0, 0] += 3 * 2**-23
-    assert error_ulps(value, truth, True) == pytest.approx(3, abs=0.01)
+    assert error_ulps(value, truth, True, FLOAT32) == pytest.approx(3, abs=0.01)
     # A small element is measured by the largest of its row.
     value = truth.float()
     value[0, 2] += 2**-23
-    assert error_ulps(value, truth, True) == pytest.approx(1, abs=0.01)
-    assert error_ulps(torch.full((1, 3), torch.nan), truth, True) == 0.0
+    assert error_ulps(value, truth, True, FLOAT32) == pytest.approx(1, abs=0.01)
+    assert error_ulps(torch.full((1, 3), torch.nan), truth, True, FLOAT32) == 0.0
 
 
 def test_rows_are_judged_by_their_own_size() -> None:
     truth = torch.tensor([[1e6, 1.0], [1e-6, 1e-6]], dtype=torch.float64)
     value = truth.float()
     value[1, 0] *= 1 + 2**-18
-    assert error_ulps(value, truth, True) > 20
-    assert error_ulps(value, truth, False) < 1e-4
+    assert error_ulps(value, truth, True, FLOAT32) > 20
+    assert error_ulps(value, truth, False, FLOAT32) < 1e-4
 
 
 def test_tolerance_grows_with_what_the_plan_asks_for() -> None:
     plan = rms_norm()
-    short, long = (tolerance(plan, torch.float32, n, 0.0) for n in (64, 4096))
+    out = plan.outputs[0].value
+    before_cast = next(op.name for op in plan.ops if op.op == "rsqrt")
+    short, long = (tolerance(plan, before_cast, FLOAT32, n, 0.0) for n in (64, 4096))
     assert long == short + 6
-    assert tolerance(plan, torch.bfloat16, 64, 0.0) == 3
-    # Eager's own error counts, up to what the plan's casts explain.
-    assert tolerance(plan, torch.bfloat16, 64, 10.0) == 20
-    assert tolerance(plan, torch.bfloat16, 64, 1e9) == 64
+    assert tolerance(plan, out, BFLOAT16, 64, 0.0) == 3
+    # Eager's own error stretches the allowance, but only so far.
+    assert tolerance(plan, out, BFLOAT16, 64, 4.0) == 8
+    assert tolerance(plan, out, BFLOAT16, 64, 1e9) == 12
+    assert tolerance(plan, before_cast, FLOAT32, 64, 1e9) == 64
+
+
+def test_errors_are_counted_in_the_coarsest_type_on_the_way() -> None:
+    plan = rms_norm()
+    out = plan.outputs[0].value
+    assert roundings(plan, out) == ("bfloat16",)
+    assert roundings(plan, plan.ops[0].name) == ()
+    assert unit_of(torch.float32, roundings(plan, out)) == BFLOAT16
+    assert unit_of(torch.float32, ()) == FLOAT32
