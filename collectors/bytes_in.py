@@ -41,6 +41,11 @@ class Source:
                 raise UnreadableError(
                     "is a directory", where=str(path), remedy="name a trace file inside it"
                 )
+            if path.exists() and not path.is_file():
+                # Opening a pipe that nobody writes to would wait for ever.
+                raise UnreadableError(
+                    "is no regular file", where=str(path), remedy="save the trace to a file first"
+                )
             self.size_bytes = path.stat().st_size
             with path.open("rb") as file:
                 self._magic = file.read(4)

@@ -52,11 +52,21 @@ def read(path: Path) -> Trace:
     """The whole file as a checked trace; raises `UnreadableError` if it holds no event of ours."""
     source = Source(path)
     builder = TraceBuilder(source="kineto")
-    read_so = read_by_two(source, builder)
-    if read_so is None:
-        builder, stream = TraceBuilder(source="kineto"), EventStream(source)
-        read_so = stream, collect(source, stream, builder)
-    stream, ended = read_so
+    found = read_by_two(source, builder)
+    if found is None:
+        builder = TraceBuilder(source="kineto")
+        found = by_one(source, builder)
+    return traced(builder, *found, path)
+
+
+def by_one(source: Source, builder: TraceBuilder) -> tuple[EventStream, Ended]:
+    """Read all events into the builder, in this process."""
+    stream = EventStream(source)
+    return stream, collect(source, stream, builder)
+
+
+def traced(builder: TraceBuilder, stream: EventStream, ended: Ended, path: Path) -> Trace:
+    """The trace of what was read; raises `UnreadableError` if that is nothing."""
     if not ended.events:
         raise UnreadableError(
             "holds no events", where=str(path), remedy="profile at least one step"

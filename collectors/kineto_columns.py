@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Raw
 from msgspec.structs import astuple
 
+from advisor.model.frames import place
 from advisor.model.growing import MISSING
 from advisor.model.trace_columns import TraceColumns
 from collectors import kineto_structs as structs
@@ -101,6 +102,7 @@ class Collector:
         self._kernels = 0
         self._threads: dict[tuple[Any, Any], int] = {}
         self._op_texts = Codes(5, self._texts)
+        self._stacks = Codes(1, self._source)
         self._comm_texts = Codes(3, self._texts)
         self._limits = Codes(1, lambda key: (builder.text(_limiter(key)),))
         self._sizes = Codes(6, _grid_and_block)
@@ -257,6 +259,8 @@ class Collector:
         batch["input_shapes"] = np.maximum(shapes, shapes_2021)  # -1 where absent
         batch["input_dtypes"], batch["input_strides"] = dtypes, strides
         batch["input_values"] = values
+        if any(columns.args[10]):
+            batch["source"] = self._stacks.of([columns.args[10]])[0]
         self.builder.add("ops", batch)
 
     def calls(self, columns: Columns) -> None:
@@ -294,6 +298,11 @@ class Collector:
     def frames(self, columns: Columns) -> None:
         """Python frames."""
         self.builder.add("frames", self.host(columns))
+
+    def _source(self, stack: bytes) -> list[int]:
+        """The innermost line of the user's program in a stack of before 2022: `a.py(12): f;…`."""
+        lines = (place(line).source for line in (_text(stack) or "").split(";"))
+        return [self.builder.text(next((line for line in lines if line), None))]
 
     def _texts(self, key: bytes) -> list[int]:
         return [self.builder.text(_text(raw)) for raw in key.split(_NUL)]

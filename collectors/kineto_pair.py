@@ -105,14 +105,19 @@ def read_by_two(source: Source, columns: TraceColumns) -> tuple[EventStream, End
         mine = collect(first, stream, columns)
         if not first.found:
             return stream, mine
-        if mine.whole or mine.dropped_bytes or mine.truncated:
-            return None
         theirs = child.ended()
+        if mine.whole or mine.dropped_bytes or mine.truncated or _lost(mine) or _lost(theirs):
+            return None
         columns.absorb(theirs.labels, _tables(child, theirs.tables))
         if theirs.whole:
             stream.describe(theirs.tail)
         return stream, _joined(mine, theirs)
     return None
+
+
+def _lost(part: Ended) -> bool:
+    """Events that could not be read: the file may be damaged, or the cut inside one of them."""
+    return "event_dropped" in part.damage.counts
 
 
 def _processors() -> int:

@@ -1,8 +1,8 @@
 """Where to cut a large file so that two processes can read it.
 
 Both look for the first border between two events behind the same byte, so they agree without
-talking. A border inside a string would deceive both: the first part then ends in the middle of an
-event, which its reader notices.
+talking. Strings cannot look like a border (their quotes are escaped), but a list of objects inside
+an event can: the first part then ends in the middle of an event, which its reader notices.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import json
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,7 +34,7 @@ from torch._inductor.virtualized import V
 
 from advisor.errors import WorkloadError
 from advisor.model.base import Phase
-from collectors.live.fx_graph import Lowered, lower
+from collectors.live.fx_graph import Lowered, copied, lower
 from collectors.live.workload import Workload
 
 _QUOTED = re.compile(r"Explanation: .*: got (?P<error>\w+\(.*\))")
@@ -105,20 +106,39 @@ def capture(workload: Workload, *, generate_code: bool) -> tuple[Capture, Callab
 
     Raises `WorkloadError` if the step cannot be compiled.
     """
+    if generate_code:
+        found = Capture()
+        return found, _recorded(workload, found, _generating(found), generate_code=True)
+    # A step of unknown content may write what it computes; only a known one may see placeholders.
+    if workload.kind != "step":
+        found = Capture()
+        try:
+            _recorded(workload, found, _passes_only)
+        except WorkloadError:
+            found.graph_breaks += 1
+        # Code between graphs may look at values: then only real ones lead it the right way.
+        if not found.graph_breaks:
+            return found, None
     found = Capture()
+    _recorded(workload, found, _passes_then_run)
+    return found, None
+
+
+def _recorded(
+    workload: Workload, found: Capture, inner: Callable[..., Any], *, generate_code: bool = False
+) -> Callable[[], Any]:
+    """Compile and run one step with an inner compiler; `found` is filled. Returns the step."""
 
     def record(graph: fx.Graph, phase: Phase, identity: str) -> None:
-        lowered = lower(graph, identity, phase)
+        # A copy: later passes rewrite the compiler's own graph in place.
+        lowered = lower(copied(graph), identity, phase)
         lowered.graph.check()
         found.graphs.append(CapturedGraph(lowered))
 
     hook = HookPass(record, "fusion-advisor-capture")
-    # A step of unknown content may write what it computes; only a known one may see placeholders.
-    dry = _passes_then_run if workload.kind == "step" else _passes_only
-    inner = _generating(found) if generate_code else dry
     torch.compiler.reset()
     started = time.perf_counter_ns()
-    breaks = _graph_breaks()
+    before = _break_counts()
     patches: dict[str, Any] = {"trace.provenance_tracking_level": 1} if generate_code else {}
     step = workload.step_of(
         lambda part: torch.compile(part, backend=backend_with(hook, inner, **patches))
@@ -131,11 +151,11 @@ def capture(workload: Workload, *, generate_code: bool) -> tuple[Capture, Callab
     except Exception as error:  # Dynamo may raise anything
         raise _not_compiled(workload, error) from error
     found.compile_ns = time.perf_counter_ns() - started
-    found.graph_breaks = _graph_breaks() - breaks
+    found.graph_breaks = _breaks_since(before)
     found.device_is_assumed = workload.device.type == "cpu"
     if not generate_code:
         torch.compiler.reset()
-    return found, step if generate_code else None
+    return step
 
 
 def _not_compiled(workload: Workload, error: BaseException) -> WorkloadError:
@@ -169,9 +189,16 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _graph_breaks() -> int:
-    counters = torch._dynamo.utils.counters["graph_break"]
-    return int(sum(counters.values()))
+def _break_counts() -> tuple[int, Counter[str]]:
+    """Breaks counted with a reason, and how often each continuation of a function was compiled."""
+    counters = torch._dynamo.utils.counters
+    return sum(counters["graph_break"].values()), Counter(counters["resumes"])
+
+
+def _breaks_since(before: tuple[int, Counter[str]]) -> int:
+    """Dynamo counts no reason for some breaks (a branch on a tensor), but continues after each."""
+    reasons, resumed = _break_counts()
+    return max(reasons - before[0], len(resumed - before[1]))
 
 
 @contextlib.contextmanager

@@ -33,17 +33,22 @@ class Lowered:
 
     def copy(self) -> Lowered:
         """The same with an FX graph of its own, to be rewritten and thrown away."""
-        copied = fx.Graph()
         renamed: dict[fx.Node, fx.Node] = {}
-        copied.output(copied.graph_copy(self.fx_graph, renamed))
         return Lowered(
             graph=self.graph,
-            fx_graph=copied,
+            fx_graph=copied(self.fx_graph, renamed),
             fx_node={value: renamed[node] for value, node in self.fx_node.items()},
             fx_aliases={
                 value: [renamed[n] for n in nodes] for value, nodes in self.fx_aliases.items()
             },
         )
+
+
+def copied(graph: fx.Graph, renamed: dict[fx.Node, fx.Node] | None = None) -> fx.Graph:
+    """The same nodes in a graph of their own; `renamed` is filled with old to new."""
+    twin = fx.Graph(owning_module=graph.owning_module)
+    twin.output(twin.graph_copy(graph, {} if renamed is None else renamed))
+    return twin
 
 
 def lower(graph: fx.Graph, graph_id: str, phase: Phase, level: Level = "post_grad") -> Lowered:

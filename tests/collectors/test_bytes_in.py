@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import random
 import zipfile
 from collections.abc import Callable
@@ -127,6 +128,12 @@ def test_directories_absent_files_and_crowded_zips(tmp_path: Path) -> None:
         archive.writestr("a.json", TRACE)
         archive.writestr("b.json", TRACE)
     assert "holds 2 files" in refusal(crowd)
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    assert "no regular file" in refusal(pipe)
 
 
 def test_formats_of_others_are_not_ours(tmp_path: Path) -> None:

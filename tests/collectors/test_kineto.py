@@ -226,3 +226,50 @@ def test_sniffing_needs_no_name_and_no_metadata() -> None:
     assert kineto.sniff(b'{"traceEvents": [{"cat": "kernel"')
     assert not kineto.sniff(b'[{"cat": "Session", "name": "model_run"}]')
     assert not kineto.sniff(b"")
+
+
+def test_stacks_of_before_2022_give_the_line_of_the_program(tmp_path: Path) -> None:
+    stack = "torch/nn/modules/linear.py(94): forward;model.py(31): forward;train.py(9): <module>"
+    trace = read(
+        tmp_path,
+        [
+            event("Operator", "aten::addmm", 1, 2, **{"Call stack": stack}),
+            event("Operator", "aten::mul", 5, 2),
+        ],
+    )
+    assert trace.ops["source"].tolist()[0] == "model.py:31"
+    assert trace.ops["source"].isna().tolist() == [False, True]
+
+
+def test_events_of_no_use_are_counted_by_kind(tmp_path: Path) -> None:
+    trace = read(
+        tmp_path,
+        [
+            event("kernel", "k", 1, 1),
+            {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "ts": 2},
+            {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "ts": 3},
+            event("cuda_sync", "Stream Sync", 3, 1),
+            event("cuda_profiler_range", "k", 1, 1, smsp__inst_executed=7),
+            event("overhead", "Activity Buffer Request", 1, 1),
+        ],
+    )
+    assert {w.code: w.count for w in trace.warnings} == {
+        "memory_event": 2,
+        "sync_event": 1,
+        "counter_range": 1,
+    }
+    assert len(trace.kernels) == 1
+
+
+def test_categories_that_nobody_knows_are_learnt(tmp_path: Path) -> None:
+    listed = [event(f"vendor_{i % 3}", "x", i, 1) for i in range(3_000)]
+    listed.insert(1_500, event("kernel", "k", 1, 1))
+    trace = read(tmp_path, listed)
+    assert trace.kernels["name"].tolist() == ["k"]
+    assert not trace.warnings
+
+
+def test_endless_new_categories_are_read_all_the_same(tmp_path: Path) -> None:
+    listed = [event(f"vendor_{i}", "x", i, 1) for i in range(2_000)]
+    listed.append(event("kernel", "k", 1, 1))
+    assert len(read(tmp_path, listed).kernels) == 1
