@@ -209,6 +209,49 @@ def test_graph_breaks_are_counted_and_both_sides_captured() -> None:
     assert found.compile_ns > 0
 
 
+def test_code_between_graphs_sees_real_values() -> None:
+    """A placeholder would lead it another way, or out of the list."""
+    seen: list[int] = []
+
+    def looks(x: torch.Tensor) -> torch.Tensor:
+        x = torch.softmax(x, -1)
+        count = round(x.sum().item())
+        seen.append(("few", "many")[count == X.numel() // 32] == "many")
+        return torch.softmax(x[: (None, 3)[seen[-1]]] * 2, -1)
+
+    found = captured(inference(looks, X))
+    assert seen[-1]
+    (group,) = find_row_programs(found.graphs[-1].lowered.graph).whole
+    graph = found.graphs[-1].lowered.graph
+    assert canonical_program(dataflow(graph), group).site.rows == 3 * 16
+
+
+def test_a_branch_on_a_tensor_is_a_graph_break() -> None:
+    def branches(x: torch.Tensor) -> torch.Tensor:
+        x = torch.softmax(x, -1)
+        if x.sum() > 0:
+            x = x + 1
+        return torch.softmax(x * 2, -1)
+
+    found = captured(inference(branches, X))
+    assert (found.graph_breaks, len(found.graphs)) == (1, 2)
+
+
+def test_a_captured_graph_stays_as_the_pass_saw_it() -> None:
+    """Later passes of the compiler turn functional writes into writes in place."""
+
+    def writes(x: torch.Tensor) -> torch.Tensor:
+        cache = torch.zeros(4, 16, 32)
+        cache[:, 2:5] = x[:, 2:5]
+        return torch.softmax(cache * x, -1)
+
+    (item,) = captured(inference(writes, X)).graphs
+    held = [node for nodes in item.lowered.fx_aliases.values() for node in nodes]
+    assert set(held) <= set(item.lowered.fx_graph.nodes)
+    assert any("scatter" in str(node.target) for node in held)
+    assert len(item.lowered.copy().fx_aliases) == len(item.lowered.fx_aliases)
+
+
 def test_rows_whose_number_changes_between_steps_still_make_a_group() -> None:
     x = torch.randn(12, 32)
     torch._dynamo.mark_dynamic(x, 0)
