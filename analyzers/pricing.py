@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -22,21 +22,7 @@ from advisor.model.optable import spec_of
 from advisor.model.trace import Trace
 from analyzers.activities import NONE, activities, step_of
 from analyzers.dataflow import Dataflow
-
-_KINETO_DTYPES = {
-    "float": "float32",
-    "double": "float64",
-    "c10::BFloat16": "bfloat16",
-    "c10::Half": "float16",
-    "long int": "int64",
-    "long": "int64",
-    "int": "int32",
-    "short": "int16",
-    "short int": "int16",
-    "unsigned char": "uint8",
-    "signed char": "int8",
-    "bool": "bool",
-}
+from analyzers.recorded_ops import DTYPES
 
 OpKey = tuple[str, tuple[tuple[str, tuple[int | str, ...]], ...]]
 
@@ -120,9 +106,10 @@ def _computes(flow: Dataflow, name: str) -> bool:
 def eager_prices(graph: Graph, trace: Trace) -> PriceList:
     """Price the source ops of a graph by the same ops in an eager trace."""
     costs = _op_costs(trace)
+    by_id = graph.by_id()
     units = []
     for nodes in _source_ops(graph):
-        key = _key(graph, nodes)
+        key = _key(by_id, nodes)
         if key is not None and key in costs:
             time_ns, launches = costs[key]
             units.append(Unit(key[0], frozenset(node.id for node in nodes), time_ns, launches))
@@ -167,10 +154,9 @@ def _source_ops(graph: Graph) -> list[list[Node]]:
     return list(found.values())
 
 
-def _key(graph: Graph, nodes: Sequence[Node]) -> OpKey | None:
+def _key(by_id: Mapping[str, Node], nodes: Sequence[Node]) -> OpKey | None:
     """The eager op's name and tensor inputs: what the group reads from outside itself."""
     own = {node.id for node in nodes}
-    by_id = graph.by_id()
     name = _eager_name(nodes[0])
     inputs = []
     for value in _operands(nodes):
@@ -250,7 +236,7 @@ def _trace_key(name: str, shapes: object, dtypes: object) -> OpKey | None:
     except ValueError:
         return None
     inputs = tuple(
-        (_KINETO_DTYPES.get(kind, kind), tuple(shape))
+        (DTYPES.get(kind, kind), tuple(shape))
         for shape, kind in zip(listed, kinds, strict=False)
         if shape and all(isinstance(size, int) for size in shape)
     )

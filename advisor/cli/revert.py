@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from advisor.cli.requirements import need_torch
+from advisor.pipeline.revert import revert_run
 from advisor.store import ProgressWriter, RunDirectory
 
 
@@ -16,9 +16,6 @@ from advisor.store import ProgressWriter, RunDirectory
 @click.option("--progress", type=click.Choice(["text", "json"]), default="text", hidden=True)
 def revert(run: Path, progress: str) -> None:
     """Forget what was applied to RUN: the next compilation is the compiler's own."""
-    need_torch("revert")
-    from advisor.pipeline.apply import revert_run
-
     directory = RunDirectory.at(run)
     with (
         directory.lock(),

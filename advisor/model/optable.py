@@ -10,6 +10,7 @@ functions count each one.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 from advisor.errors import InvalidRecordError
@@ -44,13 +45,19 @@ class OpSpec(Record, frozen=True, kw_only=True):
     special: int = 0
 
 
-def _unary(
-    name: str, meaning: str, *, flops: int = 1, special: int = 0, result: Result = "promote"
+def _pointwise(
+    arity: int,
+    name: str,
+    meaning: str,
+    *,
+    flops: int = 1,
+    special: int = 0,
+    result: Result = "promote",
 ) -> OpSpec:
     return OpSpec(
         name=name,
         kind="pointwise",
-        arity=1,
+        arity=arity,
         meaning=meaning,
         flops=flops,
         special=special,
@@ -58,18 +65,7 @@ def _unary(
     )
 
 
-def _binary(
-    name: str, meaning: str, *, flops: int = 1, special: int = 0, result: Result = "promote"
-) -> OpSpec:
-    return OpSpec(
-        name=name,
-        kind="pointwise",
-        arity=2,
-        meaning=meaning,
-        flops=flops,
-        special=special,
-        result=result,
-    )
+_unary, _binary = partial(_pointwise, 1), partial(_pointwise, 2)
 
 
 def _reduction(
@@ -119,7 +115,7 @@ OPS: tuple[OpSpec, ...] = (
     _binary("ge", "a >= b", result="bool"),
     _binary("logical_and", "a and b", result="bool"),
     _binary("logical_or", "a or b", result="bool"),
-    OpSpec(name="where", kind="pointwise", arity=3, meaning="a if c else b"),
+    _pointwise(3, "where", "a if c else b"),
     OpSpec(
         name="cast",
         kind="pointwise",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Literal
+from typing import Literal, NoReturn
 
 import msgspec
 
@@ -161,7 +161,7 @@ def plan_id(rule: str, module_pattern: str, signature: str) -> str:
     return hashlib.sha256("\0".join((rule, module_pattern, signature)).encode()).hexdigest()[:16]
 
 
-def _fail(plan: FusionPlan, what: str) -> None:
+def _fail(plan: FusionPlan, what: str) -> NoReturn:
     raise InvalidRecordError(what, where=f"plan {plan.id[:32]!r}")
 
 
@@ -227,14 +227,7 @@ def _check_ops(plan: FusionPlan, spaces: dict[str, tuple[Space, str]]) -> None:
             or set(op.attributes) != set(spec.attributes)
         ):
             _fail(plan, f"{op.name}: arguments, dtype or attributes do not fit {op.op}")
-        space: Space = "scalar"
-        for arg in op.args:
-            if isinstance(arg, str) and arg in spaces:
-                space = join_space(space, spaces[arg][0])
-            else:
-                literal_value(arg)
-        if not any(isinstance(arg, str) and arg in spaces for arg in op.args):
-            _fail(plan, f"{op.name}: {op.op} reads no value")
+        space = _operand_space(plan, op, spaces)
         if spec.kind == "reduction":
             if space not in ("tile", "column") or op.dtype not in FLOAT_DTYPES:
                 _fail(
@@ -246,6 +239,20 @@ def _check_ops(plan: FusionPlan, spaces: dict[str, tuple[Space, str]]) -> None:
         if op.space != space:
             _fail(plan, f"{op.name}: space is {op.space}, its operands make it {space}")
         spaces[op.name] = (space, op.dtype)
+
+
+def _operand_space(plan: FusionPlan, op: PlanOp, spaces: dict[str, tuple[Space, str]]) -> Space:
+    """What the operands of an op span together; one of them at least is no literal."""
+    values = [arg for arg in op.args if isinstance(arg, str) and arg in spaces]
+    for arg in op.args:
+        if arg not in values:
+            literal_value(arg)
+    if not values:
+        _fail(plan, f"{op.name}: {op.op} reads no value")
+    space: Space = "scalar"
+    for value in values:
+        space = join_space(space, spaces[value][0])
+    return space
 
 
 def _check_attributes(plan: FusionPlan, op: PlanOp) -> None:

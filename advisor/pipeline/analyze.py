@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 
-from advisor import __version__
 from advisor.errors import UsageError
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
-from advisor.hardware.roofline import bandwidth_of
 from advisor.model.base import Range, Warning_
 from advisor.model.findings import Finding
-from advisor.model.report import Hardware, Recommended, Report, Source, Tool, Workload
+from advisor.model.report import Hardware, Recommended, Report, Source, Workload
 from advisor.model.trace import Trace
+from advisor.pipeline.facts import TOOL, hardware_of, now
 from analyzers.balance import Balance
 from analyzers.metrics import STEP_PREFIX, kernel_rows, trace_metrics
 from analyzers.rules import find_all
@@ -59,8 +57,8 @@ def analyze(
     )
     findings = tuple(match.finding for match in find_all(subject))
     report = Report(
-        tool=Tool(name="fusion-advisor", version=__version__),
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        tool=TOOL,
+        created=now(),
         sources=tuple(_source(path) for path in files),
         workload=Workload(
             target=_name(files),
@@ -136,17 +134,7 @@ def _source(path: Path) -> Source:
 def _hardware(trace: Trace, gpu: Gpu | None) -> Hardware:
     names = trace.devices["name"].dropna().astype(str)
     name = names.iloc[0] if len(names) else (gpu.name if gpu else "unknown GPU")
-    if gpu is None:
-        return Hardware(name=name)
-    return Hardware(
-        name=name,
-        key=gpu.key,
-        compute_capability=gpu.compute_capability,
-        multiprocessors=gpu.sm_count,
-        dram_bandwidth_bytes_per_s=bandwidth_of(gpu),
-        dram_bandwidth_provenance="estimated",
-        l2_bytes=gpu.l2_bytes,
-    )
+    return Hardware(name=name) if gpu is None else hardware_of(gpu, name)
 
 
 def _recommended(findings: Sequence[Finding], balance: Balance | None) -> Recommended:

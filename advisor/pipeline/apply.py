@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
@@ -19,8 +18,8 @@ from advisor.model.run import Emit
 from advisor.pipeline import candidates as stages
 from advisor.pipeline.backend import SwapLog, choose_swaps
 from advisor.pipeline.candidates import SHOWN_GPUS, Candidate
+from advisor.pipeline.facts import now, versions
 from advisor.pipeline.measure import Bench, Variant, gpu_recorder
-from advisor.pipeline.profile import versions
 from advisor.pipeline.trials import Trial, by_finding, trials_of, verdict_of
 from advisor.store import RunDirectory, verify
 from advisor.verify.statistics import compare
@@ -81,20 +80,8 @@ def apply_run(run: RunDirectory, only: Sequence[str], emit: Emit) -> Applied:
     return applied
 
 
-def revert_run(run: RunDirectory, emit: Emit) -> bool:
-    """Forget what was applied; later compilations are the compiler's own. False if nothing was."""
-    had = run.applied() is not None
-    run.remove_applied()
-    emit("done", "done", message="reverted" if had else "nothing was applied")
-    return had
-
-
 def _present(device: torch.device) -> Gpu | None:
     return find_gpu(torch.cuda.get_device_name()) if device.type == "cuda" else None
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 # --- with a GPU -----------------------------------------------------------------------------------
@@ -116,7 +103,7 @@ def _measured(session: _Session, workload: Workload) -> Applied:
     mode = session.report.workload.mode
     verdicts = [verdict_of(item, session.trials, result, mode) for item in session.found.values()]
     return Applied(
-        created=_now(),
+        created=now(),
         device=torch.cuda.get_device_name(),
         versions=versions(),
         plans=tuple(verdicts),
@@ -233,7 +220,7 @@ def _unmeasured(session: _Session, captured: Capture) -> Applied:
     result = SetVerdict(verdict="refused", reason="every plan was refused", plans=())
     if any(verdict.verdict == "not_measured" for verdict in verdicts):
         result = SetVerdict(verdict="not_measured", reason=NEEDS_GPU, plans=())
-    return Applied(created=_now(), device="no GPU", versions=versions(), plans=verdicts, set=result)
+    return Applied(created=now(), device="no GPU", versions=versions(), plans=verdicts, set=result)
 
 
 def _swap_in_captured(session: _Session, captured: Capture) -> dict[str, int]:

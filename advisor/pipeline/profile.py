@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import platform
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 
 import torch
 
-from advisor import __version__
-from advisor.apply.kernels import write_source
+from advisor.codegen import render
 from advisor.errors import UsageError
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
-from advisor.hardware.roofline import bandwidth_of
 from advisor.model.base import Warning_
 from advisor.model.findings import Finding
-from advisor.model.report import Hardware, Metric, Report, Source, Tool
+from advisor.model.report import Hardware, Metric, Report, Source
 from advisor.model.report import Workload as WorkloadFacts
 from advisor.model.run import RunInfo
 from advisor.model.trace import Trace
+from advisor.pipeline.facts import TOOL, hardware_of, now, versions
 from advisor.store import RunDirectory, sign
 from advisor.verify.statistics import timing
 from advisor.verify.timing import time_steps
@@ -70,6 +64,19 @@ class ProfileOptions:
     seed: int = 0
 
 
+@dataclass(frozen=True)
+class _Recorded:
+    """What was learnt of the workload before any advice."""
+
+    options: ProfileOptions
+    workload: Workload
+    captured: Capture
+    hardware: Hardware
+    metrics: dict[str, Metric]
+    trace: Trace | None
+    warnings: tuple[Warning_, ...]
+
+
 def profile(options: ProfileOptions, run: RunDirectory, announce: Announce) -> Report:
     """Record a workload into an empty run directory and return its report.
 
@@ -109,10 +116,10 @@ def profile(options: ProfileOptions, run: RunDirectory, announce: Announce) -> R
     advice = advise(priced, situation)
     others = find_others(captured_subject(priced, advice, situation, metrics, trace))
     metrics |= _compiler_metrics(captured)
-    report = _report(
-        options, workload, captured, gpu, device, metrics, advice, others, warnings, trace
-    )
-    _save(run, options, report, advice, gpu, device)
+    hardware = _hardware(gpu, device)
+    recorded = _Recorded(options, workload, captured, hardware, metrics, trace, tuple(warnings))
+    report = _report(recorded, advice, others)
+    _save(run, options, report, advice)
     return report
 
 
@@ -231,72 +238,47 @@ def _value(metrics: dict[str, Metric], name: str) -> int | None:
     return None if metric is None or metric.value is None else round(metric.value)
 
 
-def _report(
-    options: ProfileOptions,
-    workload: Workload,
-    captured: Capture,
-    gpu: Gpu,
-    device: torch.device,
-    metrics: dict[str, Metric],
-    advice: Advice,
-    others: tuple[Finding, ...],
-    warnings: list[Warning_],
-    trace: Trace | None,
-) -> Report:
-    fingerprints = "-".join(item.lowered.graph.fingerprint() for item in captured.graphs)
+def _report(recorded: _Recorded, advice: Advice, others: tuple[Finding, ...]) -> Report:
+    graphs, trace = recorded.captured.graphs, recorded.trace
+    fingerprints = "-".join(item.lowered.graph.fingerprint() for item in graphs)
     sources = [Source(kind="compiled graphs")]
     if trace is not None:
         sources += [Source(kind="kineto trace", path="trace.json.gz"), Source(kind="clean timing")]
     report = Report(
-        tool=Tool(name="fusion-advisor", version=__version__),
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        tool=TOOL,
+        created=now(),
         sources=tuple(sources),
         workload=WorkloadFacts(
-            target=options.target,
-            mode=options.mode,
+            target=recorded.options.target,
+            mode=recorded.options.mode,
             graph_hash=fingerprints or None,
-            shapes=workload.shapes(),
-            gpu=gpu.key,
+            shapes=recorded.workload.shapes(),
+            gpu=recorded.hardware.key,
             versions=versions(),
         ),
-        hardware=_hardware(gpu, device),
-        metrics=metrics,
+        hardware=recorded.hardware,
+        metrics=recorded.metrics,
         kernels=kernel_rows(trace, trace.steps()) if trace is not None else (),
         findings=(*advice.findings, *others),
         recommended=advice.recommended,
         plans=advice.summaries(),
-        warnings=tuple(warnings),
+        warnings=recorded.warnings,
     )
     report.check()
     return report
 
 
 def _hardware(gpu: Gpu, device: torch.device) -> Hardware:
-    present = device.type == "cuda"
-    return Hardware(
-        name=torch.cuda.get_device_name() if present else gpu.name,
-        key=gpu.key,
-        compute_capability=gpu.compute_capability,
-        multiprocessors=gpu.sm_count,
-        dram_bandwidth_bytes_per_s=bandwidth_of(gpu),
-        dram_bandwidth_provenance="estimated",
-        l2_bytes=gpu.l2_bytes,
-        driver=snapshot(visible_device(0, os.environ)).driver if present else None,
-        present=present,
-    )
+    if device.type != "cuda":
+        return hardware_of(gpu, gpu.name)
+    driver = snapshot(visible_device(0, os.environ)).driver
+    return hardware_of(gpu, torch.cuda.get_device_name(), present=True, driver=driver)
 
 
-def _save(
-    run: RunDirectory,
-    options: ProfileOptions,
-    report: Report,
-    advice: Advice,
-    gpu: Gpu,
-    device: torch.device,
-) -> None:
+def _save(run: RunDirectory, options: ProfileOptions, report: Report, advice: Advice) -> None:
     for plan in advice.plans:
         run.write_plan(plan)
-        write_source(plan, run.path / "kernels")
+        run.write_kernel(plan.id, render(plan).text)
     run.write_report(report)
     run.write_info(
         RunInfo(
@@ -306,8 +288,8 @@ def _save(
             arguments=tuple(_arguments(options)),
             working_directory=str(Path.cwd()),
             mode=options.mode,
-            gpu=gpu.key,
-            gpu_present=device.type == "cuda",
+            gpu=report.hardware.key,
+            gpu_present=report.hardware.present,
             seed=options.seed,
             versions=versions(),
         )
@@ -319,14 +301,3 @@ def _arguments(options: ProfileOptions) -> Iterator[str]:
     for name, value in asdict(options).items():
         if name != "target" and value is not None:
             yield f"--{name}={value}"
-
-
-def versions() -> dict[str, str]:
-    """The versions that results depend on; what is not installed is left out."""
-    found = {"python": platform.python_version(), "fusion-advisor": __version__}
-    for name in ("torch", "triton", "transformers"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    if "torch" in sys.modules and torch.version.cuda:
-        found["cuda"] = torch.version.cuda
-    return found

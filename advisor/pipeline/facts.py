@@ -1,0 +1,50 @@
+"""What every report says of the tool, the moment and the device; importing it imports no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import sys
+from datetime import datetime, timezone
+from importlib import metadata
+
+from advisor import __version__
+from advisor.hardware.gpu import Gpu
+from advisor.hardware.roofline import bandwidth_of
+from advisor.model.report import Hardware, Tool
+
+TOOL = Tool(name="fusion-advisor", version=__version__)
+
+
+def now() -> str:
+    """The present moment, UTC, ISO 8601 to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def versions() -> dict[str, str]:
+    """The versions that results depend on; what is not installed is left out."""
+    found = {"python": platform.python_version(), TOOL.name: TOOL.version}
+    for name in ("torch", "triton", "transformers"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+    return found
+
+
+def hardware_of(
+    gpu: Gpu, name: str, *, present: bool = False, driver: str | None = None
+) -> Hardware:
+    """A GPU of the table as a report shows it, under the name that the machine or trace gives."""
+    return Hardware(
+        name=name,
+        key=gpu.key,
+        compute_capability=gpu.compute_capability,
+        multiprocessors=gpu.sm_count,
+        dram_bandwidth_bytes_per_s=bandwidth_of(gpu),
+        dram_bandwidth_provenance="estimated",
+        l2_bytes=gpu.l2_bytes,
+        driver=driver,
+        present=present,
+    )
