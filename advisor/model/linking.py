@@ -50,6 +50,7 @@ def innermost(ops: Table, launches: Table, missing: int) -> tuple[Ints, Ints]:
     order = np.lexsort((moments, threads))
     result = np.full(count + queries, missing, dtype=np.int64)
     borders = np.flatnonzero(np.diff(threads[order])) + 1
+    del threads
     for rows in np.split(order, borders) if len(order) else ():
         places = _nested(moments[rows], ends[rows])
         if places is None:
@@ -68,8 +69,10 @@ def _nested(moments: Ints, ends: Ints) -> Ints | None:
     before less the number of those that have ended. None if they overlap without nesting.
     """
     opens = ends > moments
-    begun: Ints = np.cumsum(opens) - opens
-    depth = begun - np.searchsorted(np.sort(ends[opens]), moments, side="right")
+    # Half the size: fewer than 2³¹ events fit into memory.
+    depth = np.cumsum(opens, dtype=np.int32)
+    depth -= opens
+    depth -= np.searchsorted(np.sort(ends[opens]), moments, side="right").astype(np.int32)
     by_depth = np.argsort(depth, kind="stable")
     levels = np.split(by_depth, np.flatnonzero(np.diff(depth[by_depth])) + 1)
     found = np.full(len(moments), -1, dtype=np.int64)

@@ -124,7 +124,7 @@ class TraceBuilder(TraceColumns):
     stacks_recorded: bool = False
     complete: bool = True
     modelled: dict[str, Provenance] = field(default_factory=dict)
-    _order: dict[str, Int64] = field(init=False, default_factory=dict)
+    _kernel_order: Int64 = field(init=False)
 
     def build(self) -> Trace:
         """Sort, attribute, freeze, check; the builder is empty and of no use afterwards."""
@@ -171,7 +171,8 @@ class TraceBuilder(TraceColumns):
             order = np.lexsort((-result["duration_ns"], result["start_ns"]))
             for name in result:
                 result[name] = result[name][order]
-            self._order[table] = order
+            if table == "kernels":
+                self._kernel_order = order
         return result
 
     def _locate(self, ops: Batch, stack: Batch) -> None:
@@ -184,7 +185,7 @@ class TraceBuilder(TraceColumns):
 
     def _renumber(self, comms: Batch) -> None:
         """`comms.kernel` counts kernels as they were added; after sorting they have other rows."""
-        order = self._order["kernels"]
+        order = self._kernel_order
         row_of = np.empty(len(order), dtype=np.int64)
         row_of[order] = np.arange(len(order))
         comms["kernel"] = row_of[comms["kernel"]]

@@ -38,10 +38,13 @@ class TraceColumns:
         """The code of a string; -1 for None."""
         return -1 if value is None else self._codes.setdefault(value, len(self._codes))
 
-    def texts(self, values: Iterable[str]) -> list[int]:
+    def texts(self, values: Sequence[str]) -> list[int]:
         """The codes of many strings."""
         codes = self._codes
-        return [codes.setdefault(value, len(codes)) for value in values]
+        try:
+            return list(map(codes.__getitem__, values))
+        except KeyError:
+            return [codes.setdefault(value, len(codes)) for value in values]
 
     def thread(self, process: object, thread: object) -> int:
         """The number of a host thread; 24572 and "24572" are the same (2021 files mix them)."""
