@@ -105,7 +105,8 @@ def attributes_of(op: RecordedOp) -> dict[str, AttributeValue]:
 def left_operand(op: RecordedOp) -> Operand | None:
     """The left operand of a matrix product (mm, addmm, linear), None for any other op."""
     position = {"mm": 0, "linear": 0, "addmm": 1}.get(op.name.rpartition("::")[2])
-    return None if position is None else op.tensor(position)
+    item = None if position is None else op.tensor(position)
+    return item if item is not None and item.shape else None
 
 
 def operands_of(op: RecordedOp) -> tuple[Operand, ...]:
@@ -125,7 +126,7 @@ def output_of(op: RecordedOp) -> tuple[TensorMeta | None, bool]:
     shape = _shape(bare, op, items)
     if shape is not None:
         return TensorMeta(
-            dtype=_dtype(bare, items), shape=shape, strides=_strides(bare, shape, items)
+            dtype=items[0].dtype or "float32", shape=shape, strides=_strides(bare, shape, items)
         ), True
     first = op.tensor(0) or items[0]
     if not first.shape:
@@ -137,16 +138,10 @@ def output_of(op: RecordedOp) -> tuple[TensorMeta | None, bool]:
 def _shape(bare: str, op: RecordedOp, items: list[Operand]) -> tuple[int, ...] | None:
     """The output's shape where it differs from the first operand's."""
     if bare in ("mm", "bmm", "addmm", "baddbmm", "_scaled_mm"):
-        left, right = (
-            items[-2:]
-            if bare in ("addmm", "baddbmm")
-            else items[:2]
-            if len(items) > 1
-            else (None, None)
-        )
-        if left is None or right is None or len(left.shape) < 2 or len(right.shape) < 2:
+        pair = items[-2:] if bare in ("addmm", "baddbmm") else items[:2]
+        if len(pair) < 2 or min(len(item.shape) for item in pair) < 2:
             return None
-        return (*left.shape[:-1], right.shape[-1])
+        return (*pair[0].shape[:-1], pair[1].shape[-1])
     if bare in CONVOLUTIONS and len(items) > 1:
         return _convolved(op, items)
     if bare == "cat":
@@ -175,31 +170,23 @@ def _convolved(op: RecordedOp, items: list[Operand]) -> tuple[int, ...] | None:
     padding, stride = (second, first) if op.name.endswith("::convolution") else (first, second)
     if 0 in stride:
         return None
-    spatial = (
+    spatial = tuple(
         (size + 2 * p - d * (k - 1) - 1) // s + 1
         for size, k, p, s, d in zip(
             image.shape[2:], weight.shape[2:], padding, stride, dilation, strict=True
         )
     )
-    return (image.shape[0], weight.shape[0], *spatial)
+    return None if min(spatial) < 0 else (image.shape[0], weight.shape[0], *spatial)
 
 
 def _concatenated(op: RecordedOp, items: list[Operand]) -> tuple[int, ...] | None:
     rank = len(items[0].shape)
     dims = op.integers(1)
-    if (
-        dims is None
-        or any(len(item.shape) != rank for item in items)
-        or not -rank <= dims[0] < rank
-    ):
+    if not dims or any(len(item.shape) != rank for item in items) or not -rank <= dims[0] < rank:
         return None
     axis = dims[0] % rank
     total = sum(item.shape[axis] for item in items)
     return tuple(total if a == axis else size for a, size in enumerate(items[0].shape))
-
-
-def _dtype(bare: str, items: list[Operand]) -> str:
-    return items[0].dtype or "float32"
 
 
 def _strides(bare: str, shape: tuple[int, ...], items: list[Operand]) -> tuple[int, ...]:

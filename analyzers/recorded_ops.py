@@ -10,6 +10,7 @@ from typing import Any
 from advisor.model.base import Location
 
 UNKNOWN_PLACE = Location()
+# PyTorch's dtypes by what the profiler calls them.
 DTYPES = {
     "float": "float32",
     "double": "float64",
@@ -82,14 +83,15 @@ class RecordedOp:
         return given if isinstance(given, Operand) else None
 
     def number(self, position: int) -> float | None:
-        """The value of a scalar, or None where it is no number or was not recorded."""
+        """The value of a scalar, or None where it is no finite number or was not recorded."""
         given = self.arguments[position] if position < len(self.arguments) else ""
         if not isinstance(given, str):
             return None
         try:
-            return float(given)
+            number = float(given)
         except ValueError:
             return {"True": 1.0, "False": 0.0}.get(given)
+        return number if math.isfinite(number) else None
 
     def integers(self, position: int) -> tuple[int, ...] | None:
         """A list of integers such as `[-1]`, or None where it was not recorded."""

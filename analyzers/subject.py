@@ -15,6 +15,7 @@ from advisor.model.trace import Trace
 from analyzers.balance import Balance
 from analyzers.dataflow import Dataflow, dataflow
 from analyzers.exposure import Situation
+from analyzers.metrics import STEP_PREFIX
 from analyzers.opportunities import Advice, PricedGraph
 from analyzers.pricing import PriceList, price_list
 
@@ -59,7 +60,7 @@ class Subject:
     calibration: Calibration | None = None
     balance: Balance | None = None
     trace: Trace | None = None
-    step: int | None = None
+    step_prefix: str = STEP_PREFIX
     steps: int = 0
     ranks: tuple[RankFacts, ...] = ()
     doubt: str = ""

@@ -53,7 +53,7 @@ def trace_subject(
         calibration=calibration,
         balance=Balance(device_ns=busy, span_ns=span, clean=False) if span else None,
         trace=trace,
-        step=inferred.step,
+        step_prefix=step_prefix,
         steps=len(steps),
         ranks=ranks,
         doubt=doubts(trace, found, step_of(found, steps), len(steps)),

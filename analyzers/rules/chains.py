@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from advisor.model.graph import Node
-from advisor.model.sizes import Size
 from analyzers.rules.base import is_pointwise
 from analyzers.rules.walk import elements, is_view, readers
 from analyzers.subject import GraphFacts, Subject
@@ -83,8 +82,3 @@ def units_of(facts: GraphFacts, members: Iterable[str]) -> int:
     """How many kernels-worth of source ops the nodes are: nodes of one origin run as one."""
     nodes = [facts.flow.nodes[name] for name in members]
     return len({node.origin or node.id for node in nodes})
-
-
-def same_size(facts: GraphFacts, node: Node, size: Size | None) -> bool:
-    """Whether a node's result has that many elements."""
-    return size is not None and elements(facts, node) == size

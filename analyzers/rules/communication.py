@@ -82,7 +82,7 @@ def _behind_everything(subject: Subject) -> bool:
     if not len(lengths):
         return False
     large = np.flatnonzero(comm)[lengths >= 0.5 * lengths.max()]
-    owner = step_of(found, trace.steps())
+    owner = step_of(found, trace.steps(subject.step_prefix))
     compute = found.kernel & ~comm
     for row in large:
         same = compute & (owner == owner[row]) if owner[row] != NONE else compute

@@ -70,8 +70,3 @@ def is_copy(node: Node) -> bool:
 def elements(facts: GraphFacts, node: Node) -> Size | None:
     """The size of a node's first output, None if it has none."""
     return product(node.outputs[0].shape) if node.outputs else None
-
-
-def squared(node: Node) -> bool:
-    """x·x."""
-    return node.op == "mul" and len(node.value_args) == 2 and node.args[0] == node.args[1]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from typing import Any
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.model.base import Location
 from advisor.model.graph import Node, TensorMeta
 from advisor.model.optable import spec_of
 from analyzers.inferred import InferredGraph, infer_graph
+from analyzers.inferred_ops import HANDLERS
 from analyzers.inferred_values import FORGET_AFTER, ValuePool, row_major
 from analyzers.recorded_ops import Operand, recorded_op
 from analyzers.row_programs import find_row_programs
-from tests.builders.eager import Eager
+from analyzers.rules import find_all
+from tests.builders.eager import Eager, Tensor
 
 
 def inferred(eager: Eager) -> InferredGraph:
@@ -186,3 +190,33 @@ def test_the_pool_prefers_unread_and_forgets() -> None:
     for _ in range(FORGET_AFTER + 1):
         pool.tick(library_call=False)
     assert pool.find(operand, set()) is None
+
+
+_CALLS = ("mm", "addmm", "bmm", "cat", "index_select", "gather", "cudnn_convolution", "convolution")
+_OTHERS = ("native_batch_norm", "native_layer_norm", "_softmax", "_foreach_add_", "copy_", "fill_")
+_NAMES = (*HANDLERS, *_CALLS, *_OTHERS)
+_SIZES = st.lists(st.integers(0, 5), max_size=4)
+_TENSORS = st.builds(
+    lambda shape, dtype, strides: Tensor(tuple(shape), dtype, tuple(strides[: len(shape)])),
+    _SIZES,
+    st.sampled_from(["float32", "bfloat16", "int64", "bool"]),
+    st.lists(st.integers(0, 30), min_size=4, max_size=4),
+)
+_SCALARS = st.sampled_from([0, 2, 0.5, -1, True, None, "inf", "nan", "x", [], [0], [-9], [1, 1]])
+_ARGUMENTS = st.lists(_TENSORS | _SCALARS | st.lists(_TENSORS, min_size=1, max_size=3), max_size=6)
+_OPS = st.tuples(st.sampled_from(_NAMES), _ARGUMENTS, st.booleans())
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(_OPS, max_size=12))
+def test_any_recorded_arguments_make_a_graph_that_rules_can_read(
+    ops: list[tuple[str, list[Any], bool]],
+) -> None:
+    eager = Eager()
+    for name, arguments, in_place in ops:
+        eager.op(f"aten::{name.removeprefix('aten::')}" + "_" * in_place, *arguments)
+    if ops:
+        subject = eager.subject()
+        subject.graphs[0].graph.check()
+        for match in find_all(subject):
+            match.finding.check()
