@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from advisor.errors import UsageError
@@ -36,6 +37,8 @@ def analyze(
     """
     chosen = gpu_by_key(gpu) if gpu is not None else None
     traces = read_ranks(files)
+    # Hashing a gigabyte takes most of a second; it needs no interpreter, so it costs no waiting.
+    sources = ThreadPoolExecutor(max_workers=1).map(_source, files)
     ranks = rank_facts(traces, step_prefix) if len(traces) > 1 else ()
     trace, ranks = _lead(traces, ranks)
     steps = trace.steps(step_prefix)
@@ -59,7 +62,7 @@ def analyze(
     report = Report(
         tool=TOOL,
         created=now(),
-        sources=tuple(_source(path) for path in files),
+        sources=tuple(sources),
         workload=Workload(
             target=_name(files),
             mode="trace",
