@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from advisor.errors import InvalidRecordError
-from advisor.hardware.folders import state_folder
+from advisor.folders import state_folder
 from advisor.hardware.gpu import Gpu
 from advisor.model.base import Record, decode, encode
 from advisor.store.files import read_bounded, write_atomic

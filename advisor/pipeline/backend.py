@@ -22,7 +22,7 @@ from advisor import __version__
 from advisor.apply.kernels import ReadyKernel, load_kernel
 from advisor.apply.rewrite import Outcome, Swap, rewrite
 from advisor.errors import UsageError
-from advisor.hardware.folders import cache_folder
+from advisor.folders import cache_folder
 from advisor.model.base import Phase
 from advisor.model.graph import Graph
 from advisor.model.launch import LaunchConfig

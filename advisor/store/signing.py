@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from advisor.errors import AdvisorError, RefusedError, UnreadableError
+from advisor.folders import state_folder
 from advisor.model.run import RunInfo
 from advisor.store.directory import RunDirectory
 from advisor.store.files import open_regular, sync_directory
@@ -27,9 +28,7 @@ _REMEDY = "profile the workload on this machine, then apply that run"
 
 def default_key_path() -> Path:
     """`$XDG_STATE_HOME/fusion-advisor/key`, by default below `~/.local/state`."""
-    state = os.environ.get("XDG_STATE_HOME")
-    base = Path(state) if state and Path(state).is_absolute() else Path.home() / ".local" / "state"
-    return base / "fusion-advisor" / "key"
+    return state_folder() / "key"
 
 
 def sign(run: RunDirectory, key_path: Path | None = None) -> RunInfo:

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from advisor.errors import AdvisorError, UnreadableError, UsageError
-from advisor.hardware.folders import cache_folder
+from advisor.folders import cache_folder
 from advisor.hardware.gpu import Gpu, Target
 from advisor.hardware.occupancy import occupancy
 from advisor.model.applied import KernelResources

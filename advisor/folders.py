@@ -1,4 +1,7 @@
-"""Where this user's caches and stored measurements lie (XDG Base Directory Specification)."""
+"""Where caches, stored measurements and the signing key of this user lie.
+
+XDG Base Directory Specification: one folder of ours below each of the base directories.
+"""
 
 from __future__ import annotations
 
