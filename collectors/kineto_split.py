@@ -22,7 +22,7 @@ WINDOW_BYTES = 1 << 20
 _PLAIN_BYTES, _PACKED_BYTES = 48 << 20, 4 << 20
 _USUAL_RATIO = 14
 # The child starts later, and decompresses the first part without using it.
-_FIRST_SHARE_PLAIN, _FIRST_SHARE_PACKED = 0.53, 0.56
+_FIRST_SHARE_PLAIN, _FIRST_SHARE_PACKED = 0.51, 0.53
 
 
 class Before(Source):
