@@ -26,6 +26,7 @@ from advisor.verify.statistics import compare
 from collectors.live.capture import Capture, capture
 from collectors.live.workload import Workload, load_workload
 
+NOTHING = "nothing to apply: the report recommends no generated kernel"
 NEEDS_GPU = "timing needs a GPU: the kernel was generated, sized and verified, not timed"
 
 
@@ -56,6 +57,8 @@ def apply_run(run: RunDirectory, only: Sequence[str], emit: Emit) -> Applied:
         raise refusal
     info, report = run.info(), run.report()
     trials = trials_of(report, only)
+    if not trials:
+        return _finish(run, _nothing_to_apply(), emit)
     found = stages.load_candidates(run, list(dict.fromkeys(i for t in trials for i in t.plan_ids)))
     session = _Session(run, report, found, trials, emit)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -75,9 +78,18 @@ def apply_run(run: RunDirectory, only: Sequence[str], emit: Emit) -> Applied:
         applied = _measured(session, workload)
     else:
         applied = _unmeasured(session, captured)
+    return _finish(run, applied, emit)
+
+
+def _finish(run: RunDirectory, applied: Applied, emit: Emit) -> Applied:
     run.write_applied(applied)
     emit("done", "done", message=f"{applied.set.verdict}: {applied.set.reason}")
     return applied
+
+
+def _nothing_to_apply() -> Applied:
+    verdict = SetVerdict(verdict="refused", reason=NOTHING, plans=())
+    return Applied(created=now(), device="none", versions=versions(), plans=(), set=verdict)
 
 
 def _present(device: torch.device) -> Gpu | None:

@@ -38,7 +38,10 @@ class Trial:
 
 
 def trials_of(report: Report, only: Sequence[str]) -> list[Trial]:
-    """Variants to try, best finding first, best variant first; `only` names findings or plans."""
+    """Variants to try, best finding first, best variant first; `only` names findings or plans.
+
+    Raises `UsageError` for a name that is neither, and for a finding without a generated kernel.
+    """
     by_id = {finding.id: finding for finding in report.findings}
     known = {plan.id for plan in report.plans}
     unknown = [name for name in only if name not in by_id and name not in known]
@@ -47,15 +50,21 @@ def trials_of(report: Report, only: Sequence[str]) -> list[Trial]:
             f"{unknown[0]!r} is no finding or plan of this run",
             remedy="`fusion-advisor show RUN` lists them",
         )
-    names = only or report.recommended.order
-    trials = [
-        Trial(name, alternative.plan_ids)
-        for name in names
-        if name in by_id
-        for alternative in by_id[name].alternatives
-        if alternative.plan_ids
-    ]
-    return trials + [Trial(name, (name,)) for name in only if name in known]
+    trials = []
+    for name in only or report.recommended.order:
+        if name in known:
+            trials.append(Trial(name, (name,)))
+            continue
+        finding = by_id[name]
+        variants = [Trial(name, a.plan_ids) for a in finding.alternatives if a.plan_ids]
+        if not variants and finding.plan_id is not None:
+            variants = [Trial(name, (finding.plan_id,))]
+        if only and not variants:
+            raise UsageError(
+                f"{name} has no generated kernel to apply", remedy=f"what to do: {finding.action}"
+            )
+        trials += variants
+    return trials
 
 
 def by_finding(trials: Sequence[Trial]) -> list[list[Trial]]:

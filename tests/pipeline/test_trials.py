@@ -1,0 +1,37 @@
+"""What an application tries, from a report and the names on the command line."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from advisor.errors import UsageError
+from advisor.model.report import Recommended
+from advisor.pipeline.trials import Trial, by_finding, trials_of
+from tests.builders.run import findings, norm_plan, report_of
+
+PLAN = norm_plan()
+REPORT = report_of(PLAN, "norm", "sample:x")
+WITH_KERNEL, WITHOUT = "row-program-1", "launch-bound-1"
+
+
+def test_the_recommended_findings_are_tried_in_order_those_without_a_kernel_left_out() -> None:
+    advised = replace(REPORT, recommended=Recommended(order=(WITHOUT, WITH_KERNEL)))
+    assert [trial.finding for trial in trials_of(advised, ())] == [WITH_KERNEL]
+    assert trials_of(replace(REPORT, recommended=Recommended()), ()) == []
+
+
+def test_a_plan_can_be_named_alone() -> None:
+    assert trials_of(REPORT, (PLAN.id,)) == [Trial(PLAN.id, (PLAN.id,))]
+    assert by_finding(trials_of(REPORT, (WITH_KERNEL, PLAN.id)))[1:] == [
+        [Trial(PLAN.id, (PLAN.id,))]
+    ]
+
+
+def test_a_name_that_gives_nothing_to_apply_says_why() -> None:
+    with pytest.raises(UsageError, match="'nope' is no finding or plan"):
+        trials_of(REPORT, ("nope",))
+    action = next(f.action for f in findings(PLAN, "norm") if f.id == WITHOUT)
+    with pytest.raises(UsageError, match="launch-bound-1 has no generated kernel") as caught:
+        trials_of(REPORT, (WITHOUT,))
+    assert action in caught.value.remedy
