@@ -86,6 +86,10 @@ def install(server: Flask, access: Access, runner: JobRunner) -> None:
     def nothing(rest: str) -> Response:
         raise UnreadableError("there is no such route to read", where=f"/api/{rest[:80]}")
 
+    _install_login(server, access)
+
+
+def _install_login(server: Flask, access: Access) -> None:
     @server.get("/login")
     def login_page() -> BaseResponse:
         return _login("")

@@ -8,9 +8,10 @@ from dash.development.base_component import Component
 
 from advisor.errors import AdvisorError
 from advisor.model.run import Progress
+from advisor.report.progress import value_text
 from advisor.store.directory import RunDirectory
 from dashboard.context import Context
-from dashboard.jobview import JobView, StageView, value_text
+from dashboard.jobview import JobView, StageView
 from dashboard.parts import marked, message, section
 from dashboard.security import may_apply
 

@@ -8,22 +8,20 @@ from dataclasses import dataclass
 from advisor.model.run import JobState, Progress
 from advisor.store.jobrecord import JobKind, JobRecord
 from advisor.store.progress import FINAL_STAGE, is_final
-from advisor.units import format_value
 from dashboard.processes import describe_exit
 
-# The stages of `apply`, in order: name, words for a person, unit of the headline figure.
-APPLY_STAGES: tuple[tuple[str, str, str], ...] = (
-    ("load", "Load the run", "count"),
-    ("generate", "Generate kernels", "lines"),
-    ("resources", "Compile for each GPU", "binaries"),
-    ("verify", "Check numerics", "ulps"),
-    ("time", "Time the kernel", "ns"),
-    ("rewrite", "Put it into the model", "sites"),
-    ("measure", "Measure region and step", "ns"),
-    ("decide", "Keep or take out", "ns"),
-    ("done", "Finish", "count"),
+# The stages of `apply`, in order: name, words for a person.
+APPLY_STAGES: tuple[tuple[str, str], ...] = (
+    ("load", "Load the run"),
+    ("generate", "Generate kernels"),
+    ("resources", "Compile for each GPU"),
+    ("verify", "Check numerics"),
+    ("time", "Time the kernel"),
+    ("rewrite", "Put it into the model"),
+    ("measure", "Measure region and step"),
+    ("decide", "Keep or take out"),
+    ("done", "Finish"),
 )
-_UNITS = {name: unit for name, _, unit in APPLY_STAGES}
 ACTIVE: tuple[JobState, ...] = ("queued", "running")
 
 
@@ -75,17 +73,10 @@ def view_of(
 
 def stages_of(kind: JobKind, events: Sequence[Progress], job: JobState) -> tuple[StageView, ...]:
     """The stages in order: the known ones of the job's kind, then any other that occurred."""
-    labels = {name: label for name, label, _ in APPLY_STAGES} if kind == "apply" else {}
+    labels = dict(APPLY_STAGES) if kind == "apply" else {}
     for event in events:
         labels.setdefault(event.stage, event.stage.replace("_", " ").capitalize())
     return tuple(_stage(name, label, events, job) for name, label in labels.items())
-
-
-def value_text(event: Progress) -> str:
-    """The headline figure of an event in the unit of its stage; text as it is."""
-    if event.value is None or isinstance(event.value, str):
-        return event.value or ""
-    return format_value(event.value, _UNITS.get(event.stage, "count"))
 
 
 def _stage(name: str, label: str, events: Sequence[Progress], job: JobState) -> StageView:

@@ -50,7 +50,10 @@ class RunInfo(Record, frozen=True, kw_only=True):
 
 
 class Progress(Record, frozen=True, kw_only=True):
-    """One event of a job: `value` is the stage's headline figure, `message` a sentence."""
+    """One event of a job: `value` is the stage's headline figure, `message` a sentence.
+
+    Durations are ns and errors ulps; `advisor.report.progress` names the unit of every stage.
+    """
 
     time: str
     job: str

@@ -6,6 +6,7 @@ from rich.text import Text
 
 from advisor.model.run import Progress
 from advisor.report.text import plain
+from advisor.units import format_value
 
 MARKS = {"queued": "·", "running": "▸", "done": "✓", "failed": "✗", "cancelled": "■"}
 STYLES = {
@@ -16,6 +17,16 @@ STYLES = {
     "cancelled": "yellow",
 }
 STAGE_WIDTH = 12
+# The unit of a stage's headline figure; a stage that is not here counts something.
+STAGE_UNITS = {
+    "generate": "lines",
+    "resources": "binaries",
+    "verify": "ulps",
+    "time": "ns",
+    "rewrite": "sites",
+    "measure": "ns",
+    "decide": "ns",
+}
 
 
 def progress_line(event: Progress) -> Text:
@@ -25,13 +36,14 @@ def progress_line(event: Progress) -> Text:
     if event.plan is not None:
         line.append_text(plain(f" {event.plan[:8]}", "dim"))
     if event.value is not None:
-        line.append_text(plain(f" {_value(event.value)}"))
+        line.append_text(plain(f" {value_text(event)}"))
     if event.message:
         line.append_text(plain(f"  {event.message}", "dim" if event.state != "failed" else "red"))
     return line
 
 
-def _value(value: float | int | str) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+def value_text(event: Progress) -> str:
+    """The headline figure of an event in the unit of its stage; text as it is."""
+    if event.value is None or isinstance(event.value, str):
+        return event.value or ""
+    return format_value(event.value, STAGE_UNITS.get(event.stage, "count"))

@@ -15,12 +15,13 @@ from msgspec.structs import replace
 
 from advisor.errors import RefusedError
 from advisor.model.run import Progress
+from advisor.report.progress import value_text
 from advisor.store import RunDirectory, RunStore
 from advisor.store.jobrecord import JobRecord, ProcessIdentity
 from dashboard.access import Access
 from dashboard.app import create_app
 from dashboard.jobs import JobRunner, cli_command
-from dashboard.jobview import value_text, view_of
+from dashboard.jobview import view_of
 from dashboard.processes import describe_exit, identify, is_alive
 from tests.builders.run import sample_run
 from tests.dashboard.conftest import alive, child_command, wait_for
