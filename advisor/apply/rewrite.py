@@ -23,8 +23,17 @@ from torch._inductor.pattern_matcher import stable_topological_sort
 from advisor.apply.kernels import ReadyKernel
 from advisor.codegen import abi
 from advisor.errors import IllegalFusionError
-from advisor.model.launch import grid_size
+from advisor.model.launch import (
+    MAX_ELEMENTS_PER_THREAD,
+    MAX_TILE_ELEMENTS,
+    LaunchConfig,
+    grid_size,
+    next_power_of_two,
+)
 from advisor.model.plan import FusionPlan, Site
+
+# Row numbers are 32-bit in a kernel; the last program's may run past the last row.
+MAX_ROWS = 2**31 - 2**16
 
 
 @dataclass(frozen=True)
@@ -78,6 +87,7 @@ def _swap(
     inputs = [fx_node[value] for value in site.inputs]
     outputs = [fx_node[value] for value in site.outputs]
     _check_static(inputs + outputs)
+    _check_launch(swap.kernel.config, site)
     position = {node: index for index, node in enumerate(graph.nodes)}
     replaced = _living(fx_aliases, site.outputs)
     region = _region({*inputs, *_living(fx_aliases, site.inputs)}, replaced)
@@ -146,6 +156,19 @@ def _check_static(nodes: Sequence[fx.Node]) -> None:
             raise IllegalFusionError("its sizes are only known at run time")
 
 
+def _check_launch(config: LaunchConfig, site: Site) -> None:
+    """Refuse a site that the configuration, chosen for rows of another length, does not suit."""
+    tile = config.block_rows * next_power_of_two(site.columns)
+    widest = min(MAX_TILE_ELEMENTS, MAX_ELEMENTS_PER_THREAD * 32 * config.num_warps)
+    if tile > widest:
+        raise IllegalFusionError(
+            f"{config.block_rows} rows of {site.columns:,} columns are too much for one program"
+            f" of {config.num_warps} warps; the kernel was configured for shorter rows"
+        )
+    if site.rows > MAX_ROWS:
+        raise IllegalFusionError(f"{site.rows:,} rows are more than a kernel can number")
+
+
 def _check_no_write_between(
     graph: fx.Graph, position: Mapping[fx.Node, int], region: Iterable[fx.Node]
 ) -> None:
@@ -197,6 +220,10 @@ def _insert_call(
         },
     )
     _describe(call, outputs[0])
+    # The strides that the arguments count on, exactly: else Inductor keeps but their order.
+    call.meta["eager_input_vals"] = fx.map_arg(
+        (call.args, call.kwargs), lambda node: node.meta["val"]
+    )
     call.meta["val"] = {name: old.meta["val"] for name, old in zip(names, outputs, strict=True)}
     after.append(call)
     for name, old in zip(names, outputs, strict=True):

@@ -181,12 +181,14 @@ def _judge_set(session: _Session, bench: Bench, best: Variant) -> SetVerdict:
     times = bench.step_time([bench.eager, bench.compiled, best])
     compiled = compare(times["compiled"], times[best.name], "step")
     gpu = bench.gpu_time(bench.compiled, best)
-    error, baseline, epsilon = bench.errors(best)
-    agree = outputs_agree(error, baseline, epsilon)
+    found = bench.agreement(best)
+    agree = found and outputs_agree(found.error, found.baseline, found.epsilon)
     judgement = judge_set(gpu, compiled)
-    if not agree:
-        differ = f"results differ from eager's by {error:.2e}, the compiler's by {baseline:.2e}"
-        judgement = Judgement(False, differ)
+    if found is None:
+        judgement = Judgement(False, "the step returns no tensor: nothing shows that results agree")
+    elif not agree:
+        differ = f"results differ from {found.reference}'s by {found.error:.2e}"
+        judgement = Judgement(False, f"{differ}, without plans by {found.baseline:.2e}")
     gain = compiled.gain_mid_ns
     session.emit("decide", "running", value=gain, message=judgement.reason)
     return SetVerdict(
@@ -197,8 +199,8 @@ def _judge_set(session: _Session, bench: Bench, best: Variant) -> SetVerdict:
         against_compiled=compiled,
         gpu_time=gpu,
         outputs_agree=agree,
-        output_error=error,
-        baseline_error=baseline,
+        output_error=found and found.error,
+        baseline_error=found and found.baseline,
         peak_memory_before_bytes=bench.peak_memory(bench.compiled),
         peak_memory_after_bytes=bench.peak_memory(best),
         compile_before_ns=bench.compiled.compile_ns,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,6 +25,8 @@ from collectors.live.recorder import VARIANT_PREFIX, record_steps, record_varian
 from collectors.live.workload import Step, Workload
 
 REGION_ROUNDS, STEP_ROUNDS, WARMUP_STEPS = 16, 40, 3
+# Beyond this share of eager's norm, the compiler's results are others, not eager's rounded.
+COMPARABLE = 0.1
 # Every variant is one more cache entry on the same code objects.
 RECOMPILE_LIMIT = 256
 
@@ -39,6 +41,15 @@ def gpu_recorder(
         path = Path(folder) / "variants.json.gz"
         record_variants(variants, path, rounds, before)
         return gpu_busy_by_range(read_trace(path), VARIANT_PREFIX)
+
+
+class Agreement(NamedTuple):
+    """Difference of our results from those of `reference`, and its own; epsilon of their dtype."""
+
+    reference: str
+    error: float
+    baseline: float
+    epsilon: float
 
 
 @dataclass
@@ -98,13 +109,10 @@ class Bench:
         """Wall-clock step time of several variants in one interleaved run."""
         return time_steps({v.name: v.step for v in variants}, STEP_ROUNDS)
 
-    def errors(self, variant: Variant) -> tuple[float, float, float]:
-        """(our difference from eager, the compiler's, machine epsilon), by eager's norm."""
+    def agreement(self, variant: Variant) -> Agreement | None:
+        """How far the variant's results are from eager's; None if the step returns no tensor."""
         eager, plain, ours = self.eager.results(), self.compiled.results(), variant.results()
-        epsilon = max(
-            (torch.finfo(t.dtype).eps for t in eager if t.is_floating_point()), default=0.0
-        )
-        return difference(ours, eager), difference(plain, eager), epsilon
+        return agreement(eager, plain, ours, self.compiled.results)
 
     def peak_memory(self, variant: Variant) -> int:
         """Bytes allocated at the peak of one step."""
@@ -120,12 +128,33 @@ class Bench:
         return trace_metrics(read_trace(path))
 
 
+def agreement(
+    eager: Sequence[torch.Tensor],
+    plain: Sequence[torch.Tensor],
+    ours: Sequence[torch.Tensor],
+    again: Callable[[], Sequence[torch.Tensor]],
+) -> Agreement | None:
+    """Our results against eager's, beside the compiler's own; None where there are none.
+
+    The compiler draws other random numbers than eager: where its results are far from eager's,
+    ours, which draw as it does, are compared with them, and it with itself run `again`.
+    """
+    if not eager:
+        return None
+    epsilon = max((torch.finfo(t.dtype).eps for t in eager if t.is_floating_point()), default=0.0)
+    baseline = difference(plain, eager)
+    if baseline <= COMPARABLE:
+        return Agreement("eager", difference(ours, eager), baseline, epsilon)
+    return Agreement("the compiler", difference(ours, plain), difference(again(), plain), epsilon)
+
+
 def difference(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> float:
     """Norm of the difference over the norm, largest of all results; inf if structures differ.
 
-    Infinities and NaN of theirs must be ours too; the norms are of the finite elements.
+    Infinities and NaN of theirs must be ours too; the norms are of the finite elements. Results
+    that are NaN throughout agree with nothing: inf.
     """
-    if len(ours) != len(theirs):
+    if len(ours) != len(theirs) or all(bool(_wide(t).isnan().all()) for t in theirs):
         return float("inf")
     return max((_distance(a, b) for a, b in zip(ours, theirs, strict=True)), default=0.0)
 
@@ -133,14 +162,22 @@ def difference(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> 
 def _distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return float("inf")
-    if not ours.is_floating_point():
+    if not ours.is_floating_point() and not ours.is_complex():
         return 0.0 if torch.equal(ours, theirs) else float("inf")
+    ours, theirs = _wide(ours), _wide(theirs)
     finite = torch.isfinite(theirs)
     alike = (ours == theirs) | (ours.isnan() & theirs.isnan())
     if not bool((finite | alike).all()):
         return float("inf")
-    exact = torch.where(finite, theirs.double(), 0.0)
-    gap = float(torch.where(finite, ours.double() - exact, 0.0).norm())
+    exact = torch.where(finite, theirs, 0.0)
+    gap = float(torch.where(finite, ours - exact, 0.0).norm())
     size = float(exact.norm())
     value = gap / size if size else gap
     return float("inf") if math.isnan(value) else value
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """In a type in which everything can be computed: float64, complex numbers as pairs of it."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    return tensor.double()

@@ -73,6 +73,8 @@ def _drawn(
     given = site_inputs(plan, site, device)
     axis = max(range(plan.row_axes), key=site.row_sizes.__getitem__)
     for tensor in given:
+        if positive and not tensor.is_floating_point() and tensor.dtype != torch.bool:
+            tensor.add_(1)  # a count, perhaps, by which something is divided
         if not tensor.is_floating_point():
             continue
         if positive:
@@ -160,4 +162,9 @@ def _call(node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
         ]
         kwargs["device"] = tensors[0].device
     assert callable(node.target)
-    return node.target(*args, **kwargs)
+    result = node.target(*args, **kwargs)
+    if node.target is torch.ops.aten.var_mean.correction:
+        # Of a row with infinities a one-pass mean is NaN, a sum gives the infinity; both are used.
+        source, axes = (*args, None)[:2]
+        return result[0], torch.mean(source, axes, keepdim=kwargs.get("keepdim", False))
+    return result

@@ -120,7 +120,8 @@ def capture(workload: Workload, *, generate_code: bool) -> tuple[Capture, Callab
         if not found.graph_breaks:
             return found, None
     found = Capture()
-    _recorded(workload, found, _passes_then_run)
+    with workload.preserved():
+        _recorded(workload, found, _passes_then_run)
     return found, None
 
 

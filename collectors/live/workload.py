@@ -13,10 +13,11 @@ right place.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ from advisor.samples import PREFIX, sample_module
 Step = Callable[[], Any]
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 Kind = Literal["inference", "training", "step"]
+RESULTS_SEED = 0
 EXPECTED = "return (module, inputs), (model, optimizer, loss) or a callable step"
 
 
@@ -58,15 +60,37 @@ class Workload:
         return lambda: self._guarded(body, part)
 
     def results_of(self, wrap: Wrap | None = None) -> list[torch.Tensor]:
-        """What two variants must agree on: outputs, or the loss and every parameter's gradient."""
+        """What two variants must agree on: outputs, or the loss and every parameter's gradient.
+
+        Every call starts from the same random numbers, buffers and inputs, and leaves them alone.
+        """
         part = self.part if wrap is None else wrap(self.part)
-        if self.kind != "training":
-            return tensors(self._guarded(self._infer if self.kind == "inference" else _call, part))
-        optimizer, loss = self._guarded(self._backward, part)
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        gradients = [p.grad.detach().clone() for p in parameters if p.grad is not None]
-        optimizer.zero_grad(set_to_none=True)
-        return [loss.detach(), *gradients]
+        cards = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(cards), self.preserved():
+            torch.manual_seed(RESULTS_SEED)
+            if self.kind != "training":
+                body = self._infer if self.kind == "inference" else _call
+                # Copies: a result may be a buffer, or memory that the next replay writes.
+                return [tensor.clone() for tensor in tensors(self._guarded(body, part))]
+            optimizer, loss = self._guarded(self._backward, part)
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            gradients = [p.grad.detach().clone() for p in parameters if p.grad is not None]
+            optimizer.zero_grad(set_to_none=True)
+            return [loss.detach().clone(), *gradients]
+
+    @contextlib.contextmanager
+    def preserved(self) -> Iterator[None]:
+        """Give the module's buffers and the inputs back the values they came with."""
+        buffers = list(self.part.buffers()) if isinstance(self.part, nn.Module) else []
+        # What repeats in memory cannot be written in place, by the step neither.
+        state = [t for t in (*buffers, *tensors(self.inputs)) if 0 not in t.stride()]
+        held = [tensor.detach().clone() for tensor in state]
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for tensor, value in zip(state, held, strict=True):
+                    tensor.copy_(value)
 
     def shapes(self) -> tuple[str, ...]:
         """The input tensors as text: `float32[2, 512, 1024]`."""

@@ -9,7 +9,7 @@ import torch
 
 from advisor.apply.judge import judge_region, judge_set, outputs_agree
 from advisor.model.applied import Comparison, Timing
-from advisor.pipeline.measure import difference
+from advisor.pipeline.measure import agreement, difference
 
 
 def comparison(low: int, mid: int, high: int, *, before: int = 1_000_000) -> Comparison:
@@ -96,3 +96,29 @@ def test_other_structure_is_infinitely_far() -> None:
     assert difference([one], [one.double()]) == math.inf
     assert difference([torch.tensor([1, 2])], [torch.tensor([1, 3])]) == math.inf
     assert difference([torch.zeros(3)], [torch.zeros(3)]) == 0.0
+
+
+def test_narrow_and_complex_results_are_compared() -> None:
+    narrow = torch.tensor([1.0, 2.0]).to(torch.float8_e4m3fn)
+    assert difference([narrow], [narrow]) == 0.0
+    pair = torch.tensor([3.0 + 4.0j])
+    assert difference([pair * 1.01], [pair]) == pytest.approx(0.01)
+
+
+def test_results_that_are_nan_throughout_show_nothing() -> None:
+    assert difference([torch.tensor([math.nan])], [torch.tensor([math.nan])]) == math.inf
+
+
+def test_random_numbers_of_the_compiler_do_not_excuse_a_wrong_kernel() -> None:
+    """With dropout the compiler is far from eager; ours must still be near the compiler."""
+    eager, plain = (torch.rand(1000) * torch.bernoulli(torch.full((1000,), 0.5)) for _ in range(2))
+    found = agreement([eager], [plain], [plain * (1 + 1e-7)], lambda: [plain])
+    assert found is not None
+    assert outputs_agree(found.error, found.baseline, found.epsilon)
+    wrong = agreement([eager], [plain], [torch.zeros(1000)], lambda: [plain])
+    assert wrong is not None
+    assert not outputs_agree(wrong.error, wrong.baseline, wrong.epsilon)
+
+
+def test_a_step_without_results_agrees_with_nothing() -> None:
+    assert agreement([], [], [], list) is None

@@ -231,6 +231,46 @@ def test_sizes_known_only_at_run_time_are_refused() -> None:
     assert calls(copy.fx_graph) == 0
 
 
+def test_a_site_too_wide_for_the_chosen_configuration_is_refused() -> None:
+    """Sixteen rows of 64 columns fit in a program of two warps; sixteen of 4,096 do not."""
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.softmax(x, -1), torch.softmax(y, -1)
+
+    lowered = models.captured(step, torch.randn(32, 64), torch.randn(8, 4096)).graphs[0].lowered
+    kernels = [models.ready(plan) for plan in models.plans_of(lowered)]
+    assert [len(kernel.plan.sites) for kernel in kernels] == [2]
+    copy, outcomes = swapped(lowered, kernels)
+    assert [o.refused is None for o in outcomes] == [True, False]
+    assert "rows of 4,096 columns are too much for one program" in (outcomes[1].refused or "")
+    assert_same(lowered, copy, kernels, 1e-6)
+
+
+def test_more_rows_than_a_kernel_can_number_are_refused() -> None:
+    lowered = models.captured(models.Chain(), torch.randn(6, 48)).graphs[0].lowered
+    kernel = models.ready(models.plans_of(lowered)[0])
+    site = msgspec.structs.replace(kernel.plan.sites[0], row_sizes=(2**31,))
+    copy = lowered.copy()
+    outcomes = rewrite(
+        copy.fx_graph, copy.fx_node, copy.fx_aliases, [Swap(kernel, kernel.plan, site)]
+    )
+    assert "more than a kernel can number" in (outcomes[0].refused or "")
+
+
+def test_a_call_asks_for_exactly_the_strides_it_reads_with() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(torch.tanh(x)[:, 3:30] * 2, -1)
+
+    lowered = models.captured(step, torch.randn(6, 40)).graphs[0].lowered
+    copy, outcomes = swapped(lowered, [models.ready(p) for p in models.plans_of(lowered)])
+    assert [o.refused for o in outcomes] == [None]
+    (call,) = copy.fx_graph.find_nodes(op="call_function", target=triton_kernel_wrapper_functional)
+    args, kwargs = call.meta["eager_input_vals"]
+    assert args == ()
+    assert kwargs.keys() == call.kwargs.keys()
+    assert kwargs["kwargs"]["in0"].stride() == (40, 1)
+
+
 def test_a_value_that_is_gone_is_refused() -> None:
     lowered = models.captured(models.Chain(), torch.randn(6, 48)).graphs[0].lowered
     kernel = models.ready(models.plans_of(lowered)[0])

@@ -132,6 +132,35 @@ def test_softcap_masked_softmax_with_two_outputs(tmp_path: Path) -> None:
     torch.testing.assert_close(ours[1], total, rtol=1e-5, atol=1e-5)
 
 
+def cut(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax((torch.tanh(x) * 2 + 1)[:, 24:1024] * 3, -1)
+
+
+def joined(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first input is part of a concatenation that the second one waits for."""
+    y = torch.sin(x.flip(0)).roll(1, 1)
+    wide = torch.cat([y, x], 1)
+    return wide, torch.softmax(y * (wide.mean(0, keepdim=True) @ wide.t() @ x), -1)
+
+
+def transposed(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax((torch.tanh(x).t() + 1)[:, ::2] * 3, -1)
+
+
+@pytest.mark.parametrize("step", [cut, joined, transposed], ids=lambda s: s.__name__)
+def test_inputs_that_the_compiler_lays_out_itself(
+    step: Callable[[torch.Tensor], Any], tmp_path: Path
+) -> None:
+    """A kernel reads with the strides of the captured graph; the compiler may choose others."""
+    x = torch.randn(512, 2048, device=CUDA)
+    work = Workload("layout", "inference", CUDA, step, inputs=(x,))
+    part, log, kernels = with_plans(work, tmp_path)
+    ours = work.results_of(lambda _: part)
+    assert_all_swapped(log, kernels)
+    for mine, theirs in zip(ours, work.results_of(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     """A run of the sample whose plans are on record as kept, whatever they measured."""

@@ -92,6 +92,25 @@ def test_results_of_training_are_the_loss_and_every_gradient_and_nothing_is_left
     assert all(p.grad is None for p in workload.part.parameters())
 
 
+def test_results_start_from_the_same_state_every_time() -> None:
+    class Stateful(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(4))
+
+        def forward(self, x: torch.Tensor, cache: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            self.seen.add_(x)  # type: ignore[operator]
+            cache[1:] = x[1:]
+            return nn.functional.dropout(x * cache), self.seen  # type: ignore[return-value]
+
+    module, inputs = Stateful(), (torch.randn(1).expand(4), torch.ones(4))
+    workload = Workload("test", "inference", CPU, module, inputs=inputs)
+    torch.testing.assert_close(workload.results_of(), workload.results_of(), rtol=0, atol=0)
+    assert torch.equal(workload.results_of()[1], inputs[0]), "a result that is a buffer is kept"
+    assert not bool(module.seen.any())  # type: ignore[operator]
+    assert torch.equal(inputs[1], torch.ones(4))
+
+
 def test_a_callable_is_a_step(tmp_path: Path) -> None:
     workload = load(tmp_path, "def make():\n    return lambda: {'a': [torch.ones(2)], 'b': 3}\n")
     assert workload.kind == "step"

@@ -37,6 +37,21 @@ class NeverFinite(torch.nn.Module):
         return torch.log(-torch.abs(x) - 1.0) + x.sum(-1, keepdim=True)
 
 
+class Mean(torch.nn.Module):
+    """The mean that comes with a variance is a result of its own."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        variance, mean = torch.var_mean(x, -1, keepdim=True)
+        return x * torch.rsqrt(variance + 1e-5), -mean
+
+
+class Counted(torch.nn.Module):
+    """Finite only where an integer input is not zero."""
+
+    def forward(self, x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, -1) / count
+
+
 MODELS: dict[str, Callable[[], tuple[Callable[..., object], tuple[torch.Tensor, ...]]]] = {
     "norm": lambda: (models.RMSNorm(64), (torch.randn(4, 6, 64),)),
     "narrow norm": lambda: (models.RMSNorm(64).bfloat16(), (torch.randn(6, 64).bfloat16(),)),
@@ -58,6 +73,20 @@ def found(request: pytest.FixtureRequest) -> tuple[str, Lowered, FusionPlan]:
 def check(lowered: Lowered, plan: FusionPlan, site: Site | None = None) -> str | None:
     plan.check()
     return region_disagreement(plan, site or plan.sites[0], lowered.fx_aliases, models.CPU)
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs"),
+    [(Mean(), (torch.randn(6, 32),)), (Counted(), (torch.randn(6, 32), torch.tensor(3)))],
+    ids=["mean", "counted"],
+)
+def test_what_only_infinities_or_zeros_tell_apart_is_no_difference(
+    module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]
+) -> None:
+    lowered = models.captured(module, *inputs).graphs[0].lowered
+    plans = models.plans_of(lowered)
+    assert plans
+    assert [check(lowered, plan) for plan in plans] == [None] * len(plans)
 
 
 def with_op(plan: FusionPlan, index: int, **changes: object) -> FusionPlan:
