@@ -4,10 +4,10 @@
 
 Inputs are recorded traces repeated to the size asked for (`reading_inputs`), without and with
 Python stacks, plain and gzipped. Every run is a process of its own; the time is its wall time, the
-memory the largest sum of the resident sizes of it and its children, sampled every 20 ms. Each input
-is first checked: the report's kernels and their total time are those the input was built with.
-`--others` names a Python with orjson and HolisticTraceAnalysis 0.5.0. Writes reading.json and
-reading.md.
+memory the largest sum of what it and its children hold (pages that they share counted once),
+sampled every 30 ms. Each input is first checked: the report's kernels and their total time are
+those the input was built with. `--others` names a Python with orjson and HolisticTraceAnalysis
+0.5.0. Writes reading.json and reading.md.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import gzip
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -32,8 +33,8 @@ ROOT = HERE.parent
 SHARED = Path(os.environ.get("FUSION_ADVISOR_SHARED", ROOT.parent / "shared"))
 RECORDED = SHARED / "traces" / "h200"
 SMALL_MB, HTA_MB = 60, 200
-SAMPLE_S = 0.02
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+SAMPLE_S = 0.03
+_PSS = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
 JSON_LOAD = "import json, sys; json.load(open(sys.argv[1], 'rb'))"
 ORJSON = "import orjson, sys; orjson.loads(open(sys.argv[1], 'rb').read())"
 HTA = """
@@ -159,7 +160,7 @@ def _run(command: list[str]) -> Run:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     most = 0
     while process.poll() is None:
-        most = max(most, _resident(process.pid))
+        most = max(most, _held_bytes(process.pid))
         time.sleep(SAMPLE_S)
     wall = time.perf_counter() - began
     after = os.times()
@@ -171,14 +172,15 @@ def _run(command: list[str]) -> Run:
     return Run(wall, cpu, most, load)
 
 
-def _resident(pid: int) -> int:
-    """Resident bytes of a process and all below it; 0 for those that have just ended."""
+def _held_bytes(pid: int) -> int:
+    """Bytes in memory of a process and all below it; 0 for those that have just ended."""
     try:
-        total = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES
+        found = _PSS.search(Path(f"/proc/{pid}/smaps_rollup").read_text())
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except (OSError, IndexError):
+    except OSError:
         return 0
-    return total + sum(_resident(int(child)) for child in children)
+    total = int(found[1]) * 1024 if found else 0
+    return total + sum(_held_bytes(int(child)) for child in children)
 
 
 def _machine() -> dict[str, Any]:

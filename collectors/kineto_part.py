@@ -76,19 +76,20 @@ def _collection_paused() -> Iterator[None]:
 
 
 def send(ended: Ended, columns: TraceColumns, out: BinaryIO) -> None:
-    """Write the header and the columns."""
-    tables = list(columns.filled())
+    """Write the header and the columns; each column is forgotten once it is written."""
+    tables = {name: columns.taken(name) for name in columns.filled()}
     ended.labels = columns.labels()
     ended.tables = [
         TableHead(name, rows, [(column, values.dtype.str) for column, values in arrays.items()])
-        for name, rows, arrays in tables
+        for name, (rows, arrays) in tables.items()
     ]
     header = msgspec.msgpack.encode(ended)
     out.write(LENGTH.pack(len(header)))
     out.write(header)
-    for _, _, arrays in tables:
-        for values in arrays.values():
-            out.write(values.data.cast("B"))
+    for head in ended.tables:
+        arrays = tables.pop(head.name)[1]
+        for column, _ in head.columns:
+            out.write(arrays.pop(column).data.cast("B"))
     out.flush()
 
 

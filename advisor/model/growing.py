@@ -72,8 +72,10 @@ class Growing:
             self._arrays[name][first : self.rows] = _ABSENT[self._kinds[name]]
 
     def filled(self) -> dict[str, NDArray[Any]]:
-        """The columns that batches have filled, without copying them."""
-        return {name: array[: self.rows] for name, array in self._arrays.items()}
+        """The columns that batches have filled; of no use afterwards."""
+        for array in self._arrays.values():
+            array.resize(self.rows, refcheck=False)
+        return self._arrays
 
     def _longer(self, length: int) -> int:
         """Make room for `length` more rows; the first of them."""

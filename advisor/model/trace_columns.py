@@ -6,7 +6,7 @@ and the result is what one process would have made of the whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -77,11 +77,14 @@ class TraceColumns:
         """(strings by code, threads by number, warnings) so far."""
         return list(self._codes), list(self._threads), dict(self._warnings)
 
-    def filled(self) -> Iterator[tuple[str, int, dict[str, NDArray[Any]]]]:
-        """(table, rows, columns that some batch filled) of every table that has rows."""
-        for table, growing in self._columns.items():
-            if growing.rows:
-                yield table, growing.rows, growing.filled()
+    def filled(self) -> list[str]:
+        """The tables that have rows."""
+        return [table for table, growing in self._columns.items() if growing.rows]
+
+    def taken(self, table: str) -> tuple[int, dict[str, NDArray[Any]]]:
+        """(rows, columns that some batch filled) of a table, which is then no longer here."""
+        growing = self._columns.pop(table)
+        return growing.rows, growing.filled()
 
     def absorb(
         self,
