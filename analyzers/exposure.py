@@ -32,12 +32,14 @@ def exposed(
     """The exposed saving (None where it cannot be judged) and what says so.
 
     With idle time I in the step, removing S of GPU work shortens it by at least S - I (the host may
-    be what is waited for) and at most by S plus the host time of the launches that go away.
+    be what is waited for) and at most by S plus the host time of the launches that go away (eager
+    only: a compiled step launches as before). The middle is S times the busy fraction: the GPU is
+    taken to be what is waited for as often as it is busy. All of it is a bound, not a replay.
     """
     saved = prediction.saving_ns
     if situation.step_ns is None or situation.busy_ns is None:
         text = (
-            "exposed saving: no GPU here, so host time is unknown; "
+            "no GPU here, so host time and what the step waits for are unknown; "
             f"kernel time saved is {format_ns(saved.mid)} (modelled)"
         )
         return None, Evidence(kind="cannot_judge", text=text, values={"needs": "a run on the GPU"})
