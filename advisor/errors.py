@@ -12,8 +12,8 @@ class AdvisorError(Exception):
     """A failure with a stable code, an exit status and a remedy.
 
     `what` happened, `where` (path, position, id), `why`, and the `remedy`; printed as one line.
-    Subclasses fix `code` and `exit_code`. Who can go on without catches the subclass it expects; what
-    nobody expected ends in `advisor.cli.main`, on one line.
+    Subclasses fix `code` and `exit_code`. Who can go on without catches the subclass it expects;
+    what nobody expected ends in `advisor.cli.main`, on one line.
     """
 
     code = "internal"
