@@ -62,7 +62,10 @@ def advise(graphs: Sequence[PricedGraph], situation: Situation) -> Advice:
         facts = PricedFlow(found.flow, item.prices or price_list(()), item.graph.phase)
         places += _places(facts, found)
         _collect_reasons(found, misses)
-    built = [FindingVariants(group, situation, misses).result() for group in _overlapping(places)]
+    found_variants = [FindingVariants(group, situation, misses) for group in _overlapping(places)]
+    # One op is one kernel in eager: a library's own, not to be replaced without a measurement.
+    least = 2 if situation.eager else 1
+    built = [item.result() for item in found_variants if item.source_op_count >= least]
     built.sort(key=lambda pair: -_rank(pair[1]))
     plans = {plan.id: plan for own, _ in built for plan in own}
     findings = tuple(finding for _, finding in built)

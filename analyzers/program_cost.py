@@ -79,25 +79,38 @@ def modelled_before(
     *,
     only: frozenset[str],
 ) -> tuple[Range, int]:
-    """(modelled time of nodes in `only`, one kernel each; bytes that all members move singly)."""
-    total = Range(low=0, mid=0, high=0)
+    """(modelled time of source ops with nodes in `only`, bytes that all source ops move), eager.
+
+    Eager launches one kernel for a source op, however many nodes it was decomposed into: it reads
+    what the op reads once and writes what others read of it.
+    """
+    costs = []
     moved = 0
-    for name in members:
-        size = nodes_bytes(flow, {name})
+    for nodes in source_ops(flow, members):
+        size = nodes_bytes(flow, nodes)
         moved += size
-        if name not in only:
+        if not nodes & only:
             continue
-        elements = _result_elements(flow, name)
-        spec = spec_of(flow.nodes[name].op)
-        cost = kernel_time(
-            gpu,
-            calibration,
-            bytes_moved=size,
-            flops=spec.flops * elements,
-            special=spec.special * elements,
+        specs = [(spec_of(flow.nodes[name].op), _result_elements(flow, name)) for name in nodes]
+        costs.append(
+            kernel_time(
+                gpu,
+                calibration,
+                bytes_moved=size,
+                flops=sum(spec.flops * elements for spec, elements in specs),
+                special=sum(spec.special * elements for spec, elements in specs),
+            )
         )
-        total = total.plus(cost)
-    return total, moved
+    return sum_of(costs), moved
+
+
+def source_ops(flow: Dataflow, members: Iterable[str]) -> list[set[str]]:
+    """Nodes by the op of the user's program that they were decomposed from, in order."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for name in members:
+        node = flow.nodes[name]
+        found.setdefault((node.origin or name, node.label), set()).add(name)
+    return list(found.values())
 
 
 def residual_time(

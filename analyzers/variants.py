@@ -24,6 +24,7 @@ from analyzers.program_cost import (
     program_time,
     residual_time,
     site_bytes,
+    source_ops,
     sum_of,
 )
 from analyzers.row_plans import Program, cluster, plan_of
@@ -181,6 +182,13 @@ class FindingVariants:
             basis=basis,
         )
 
+    @property
+    def source_op_count(self) -> int:
+        """The most ops of the user's program that one place stands for; one has nothing to fuse."""
+        return max(
+            len(source_ops(place.facts.flow, place.whole.site.nodes)) for place in self.places
+        )
+
     def _before(self, claimed: Sequence[Claimed]) -> tuple[Range, int, str]:
         """(present kernel time, bytes that the ops move one by one, what the time rests on)."""
         times: list[Range] = []
@@ -211,7 +219,7 @@ class FindingVariants:
         claimed = self._claimed(claims)
         launches = sum(unit.launches for item in claimed for unit in item.price.units)
         saving, exposure = exposed(best.prediction, max(launches - len(claims), 0), self.situation)
-        ops = max(len(site.nodes) for plan in best.plans for site in plan.sites)
+        ops = self.source_op_count
         return Finding(
             id=f"row-program-{main.id[:10]}",
             rule=main.rule,

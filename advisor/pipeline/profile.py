@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -47,6 +47,7 @@ COUNTER_DEFINITIONS = {
     "occupancy_measured": "resident warps over the most possible",
     "tensor_active": "share of time in which tensor pipes are busy",
 }
+MODE_NEEDS_GPU = "what the compiler's kernels take is only known on a GPU: prices are of the workload run eagerly"
 NO_GPU = "no GPU on this machine: prices are modelled, exposure is unknown, nothing is timed"
 DEFAULT_GPU = "h200"
 TRACED_STEPS = 2
@@ -84,6 +85,9 @@ def profile(options: ProfileOptions, run: RunDirectory, announce: Announce) -> R
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     gpu, gpu_warnings = _gpu(options.gpu, device)
+    if device.type == "cpu" and options.mode != "eager":
+        gpu_warnings.append(Warning_(code="mode-needs-gpu", message=MODE_NEEDS_GPU))
+        options = replace(options, mode="eager")
     announce("load", f"building {options.target} on {device.type}")
     workload = load_workload(options.target, device, seed=options.seed)
     announce("capture", "compiling and reading the graphs")
