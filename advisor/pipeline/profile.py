@@ -47,7 +47,9 @@ COUNTER_DEFINITIONS = {
     "occupancy_measured": "resident warps over the most possible",
     "tensor_active": "share of time in which tensor pipes are busy",
 }
-MODE_NEEDS_GPU = "what the compiler's kernels take is only known on a GPU: prices are of the workload run eagerly"
+MODE_NEEDS_GPU = (
+    "what the compiler's kernels take is known on a GPU only: prices are of the eager workload"
+)
 NO_GPU = "no GPU on this machine: prices are modelled, exposure is unknown, nothing is timed"
 DEFAULT_GPU = "h200"
 TRACED_STEPS = 2
