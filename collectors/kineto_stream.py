@@ -22,6 +22,7 @@ from collectors.kineto_structs import FAILURES, Event, EventDecoder
 MAX_METADATA_BYTES = 32 << 20
 # No honest event is this long; beyond it a quote must be missing.
 RESYNC_BYTES = 16 << 20
+_DEEPEST = 1_000_000
 _TAIL_BYTES = (1 << 11, 1 << 16)
 _BORDER = re.compile(rb'\}\s*,\s*(?=\{\s*"[^"\\]+"\s*:)')
 # Where nothing proves a cut, only what begins as Kineto's events do is taken for one.
@@ -104,7 +105,14 @@ class EventStream:
                 return decoded, cut[1]
         if len(buffer) < self._scan_from or (cut is None and len(buffer) < RESYNC_BYTES):
             return [], 0
-        return self._exactly(buffer, final=len(buffer) >= RESYNC_BYTES)
+        too_long = len(buffer) >= RESYNC_BYTES
+        events, used = self._exactly(buffer, final=too_long)
+        if too_long and not used:
+            # Neither an event nor a border in all of it: drop it, or memory would have no bound.
+            self.damage.note("event_dropped", self._position)
+            used = len(buffer) - _TAIL_BYTES[-1]
+            self._used(used)
+        return events, used
 
     def _used(self, size: int) -> None:
         self._position += size
@@ -276,6 +284,8 @@ def _spans(buffer: bytes) -> tuple[list[tuple[int, int]], int | None]:
             if depth == 0:
                 start = token.start()
             depth += 1
+            if depth > _DEEPEST:
+                break  # no file is honest about this; following it would take long
         elif character in (b"}", b"]"):
             if depth == 0:
                 return spans, token.end()

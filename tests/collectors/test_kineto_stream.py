@@ -178,3 +178,25 @@ def test_a_file_without_events_array_is_refused() -> None:
 
 def test_chunks_are_bounded() -> None:
     assert bytes_in.CHUNK_BYTES <= 1 << 20
+
+
+@pytest.mark.parametrize("filler", [b" ", b"x", b"[", b'{"a":', b'"'])
+def test_what_never_becomes_an_event_is_dropped_in_bounded_memory(
+    filler: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kineto_stream, "RESYNC_BYTES", 1 << 18)
+    garbage = filler * (3 << 20)
+    good = json.dumps(event("kernel", "k", 1, 1)).encode()
+    opened = EventStream(Pieces([b'{"traceEvents": [' + good + b","] + [garbage[:60_000]] * 60))
+    longest = 0
+    exactly = opened._exactly
+
+    def watched(buffer: bytes, *, final: bool) -> Any:
+        nonlocal longest
+        longest = max(longest, len(buffer))
+        return exactly(buffer, final=final)
+
+    monkeypatch.setattr(opened, "_exactly", watched)
+    assert [e.name for found in opened for e in found] == ["k"]
+    assert longest < 2 << 18
+    assert opened.damage.counts["event_dropped"] >= 1
