@@ -11,7 +11,7 @@ from advisor.model.base import Location, Range
 from advisor.model.findings import Alternative, Evidence, Finding, Member
 from advisor.model.optable import spec_of
 from advisor.units import NS_PER_S, format_bytes, format_fraction, format_ns
-from analyzers.program_cost import modelled_before, nodes_bytes
+from analyzers.program_cost import modelled_before, nodes_bytes, source_ops
 from analyzers.subject import GraphFacts, NodeKey, Subject
 
 # A group whose saving is below this share of the step's kernel time is noise, not advice.
@@ -92,7 +92,8 @@ def cost_of(subject: Subject, places: Sequence[Place]) -> Cost:
     for place in places:
         flow, facts = place.facts.flow, place.facts
         price = facts.prices.price(flow, place.fused)
-        spent, moved = price.time_ns, sum(nodes_bytes(flow, {name}) for name in place.fused)
+        spent = price.time_ns
+        moved = sum(nodes_bytes(flow, op) for op in source_ops(flow, place.fused))
         if price.units:
             bases.add("measured")
         if price.unpriced and subject.gpu is not None and subject.calibration is not None:

@@ -25,7 +25,7 @@ from tests.builders.captured import captured
 
 def subject_of(graphs: Sequence[Graph]) -> Any:
     gpu = gpu_by_key("h200")
-    situation = Situation(gpu, default_calibration(gpu), True, step_ns=900_000, busy_ns=800_000)
+    situation = Situation(gpu, default_calibration(gpu), True, step_ns=300_000, busy_ns=200_000)
     priced = [PricedGraph(graph) for graph in graphs]
     return captured_subject(priced, advise(priced, situation), situation, {}, None)
 
