@@ -141,13 +141,20 @@ def graph_node(
 
 
 def _named(source: fx.Node) -> fx.Node:
-    """The node whose source op this one serves: for a node the compiler made, its consumer."""
-    pending, hops = [source], 0
-    while pending and hops < _MOST_HOPS:
+    """The node whose source op this one serves: for a node the compiler made, its consumer.
+
+    A pass that rewrites a pattern leaves nodes without a place in the program; the first user
+    of theirs that has one belongs to the op that the pattern was.
+    """
+    original = str(source.meta.get("original_aten") or "")
+    if original and not original.startswith("prims.prepare"):
+        return source
+    pending, seen = list(source.users), 0
+    while pending and seen < _MOST_HOPS:
         node = pending.pop(0)
-        hops += 1
-        original = str(node.meta.get("original_aten") or "")
-        if original and not original.startswith("prims.prepare"):
+        seen += 1
+        placed = node.meta.get("stack_trace") or node.meta.get("from_node")
+        if placed and node.meta.get("original_aten") is not None:
             return node
         pending += list(node.users)
     return source

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -400,3 +402,32 @@ def test_every_handler_yields_ops_of_the_table() -> None:
 )
 def test_module_paths_read_as_the_user_wrote_them(path: str, clean: str) -> None:
     assert clean_module_path(path) == clean
+
+
+def test_nodes_that_a_pass_made_belong_to_the_op_of_their_consumer() -> None:
+    """The compiler's own softmax step has no place in the program; its division has one."""
+    import torch._inductor.inductor_prims
+
+    with FakeTensorMode():
+        full, row = torch.empty(64, 128), torch.empty(64, 1)
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = full
+    made = graph.call_function(torch.ops.prims.prepare_softmax_online.default, (x, 1))
+    made.meta |= {"val": (row, row), "original_aten": made.target}
+    largest, total = (graph.call_function(operator.getitem, (made, k)) for k in (0, 1))
+    shifted = graph.call_function(torch.ops.aten.sub.Tensor, (x, largest))
+    shifted.meta |= {"val": full, "original_aten": shifted.target}
+    power = graph.call_function(torch.ops.aten.exp.default, (shifted,))
+    power.meta |= {"val": full, "original_aten": power.target}
+    result = graph.call_function(torch.ops.aten.div.Tensor, (power, total))
+    source = SimpleNamespace(name="softmax", from_node=[])
+    result.meta |= {"val": full, "original_aten": torch.ops.aten._softmax.default}
+    result.meta |= {"from_node": [source], "stack_trace": 'File "m.py", line 4, in f'}
+    for node in (largest, total):
+        node.meta["val"] = row
+    graph.output((result,))
+    nodes = [node for node in lower(graph, "g", "inference").graph.nodes if node.args]
+    assert [node.op for node in nodes] == ["amax", "sub", "exp", "sum", "div"]
+    assert {(node.label, node.origin) for node in nodes} == {("aten._softmax.default", "softmax")}
+    assert {node.location.line for node in nodes} == {4}
