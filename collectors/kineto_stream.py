@@ -22,7 +22,7 @@ from collectors.kineto_structs import FAILURES, Event, EventDecoder
 MAX_METADATA_BYTES = 32 << 20
 # No honest event is this long; beyond it a quote must be missing.
 RESYNC_BYTES = 16 << 20
-_DEEPEST = 1_000_000
+_DEEPEST = 1 << 21
 _TAIL_BYTES = (1 << 11, 1 << 16)
 _BORDER = re.compile(rb'\}\s*,\s*(?=\{\s*"[^"\\]+"\s*:)')
 # Where nothing proves a cut, only what begins as Kineto's events do is taken for one.
