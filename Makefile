@@ -34,7 +34,6 @@ demo: $(READY) ## profile the bundled transformer block, then prove and apply wh
 	rm -rf $(RUN)
 	$(BIN)/fusion-advisor profile $(TARGET) --out $(RUN)
 	$(BIN)/fusion-advisor apply $(RUN)
-	$(BIN)/fusion-advisor show $(RUN)
 	@printf '\nTo open the dashboard:  %s/fusion-advisor serve %s --allow-apply\n' '$(BIN)' runs
 
 test: $(READY) browser check ## create what is missing, then run every check and test

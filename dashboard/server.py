@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import io
 import logging
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 
 from dash import Dash
 from werkzeug.serving import BaseWSGIServer, make_server
@@ -18,7 +19,9 @@ def bind(app: Dash, host: str, port: int) -> BaseWSGIServer:
     # Every poll of every page would be a line; failures are still logged by the app.
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     try:
-        return make_server(host, port, app.server, threaded=True)
+        # Werkzeug prints its own words before it gives up; ours say what to do.
+        with redirect_stderr(io.StringIO()):
+            return make_server(host, port, app.server, threaded=True)
     except (OSError, SystemExit) as error:
         cause = error.__context__ if isinstance(error, SystemExit) else error
         taken = isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE

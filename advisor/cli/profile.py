@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -74,8 +75,11 @@ def profile(
     def emit(stage: str, message: str) -> None:
         click.echo(f"{stage}: {message}", err=True)
 
-    report = run_profile(options, run, emit)
+    with ExitStack() as undo:
+        undo.callback(run.discard)
+        report = run_profile(options, run, emit)
+        undo.pop_all()
     shown = str(
         out or run.path.relative_to(Path.cwd()) if run.path.is_relative_to(Path.cwd()) else run.path
     )
-    echo(Group(render_report(report), render_next(report, shown, applied=False)))
+    echo(Group(render_report(report), render_next(report, shown, None)))

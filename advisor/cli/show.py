@@ -51,5 +51,5 @@ def _terminal(report: Report, applied: Applied | None, directory: str | None) ->
     if applied is not None:
         parts += [heading("Applied"), render_applied(applied)]
     if directory is not None:
-        parts.append(render_next(report, directory, applied=applied is not None))
+        parts.append(render_next(report, directory, applied))
     echo(Group(*parts))

@@ -8,9 +8,10 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from advisor.model.applied import Applied
 from advisor.model.findings import Finding
 from advisor.model.report import Metric, Report
-from advisor.report.text import counted, heading, interval, plain, range_text, table
+from advisor.report.text import command, counted, heading, interval, plain, range_text, table
 from advisor.report.words import (
     cannot_judge,
     device_text,
@@ -45,19 +46,19 @@ def render_report(report: Report) -> RenderableType:
     return Group(*parts)
 
 
-def render_next(report: Report, run: str, *, applied: bool) -> RenderableType:
-    """What to type next, given the run directory and whether its plans have been tried."""
+def render_next(report: Report, run: str, applied: Applied | None) -> RenderableType:
+    """What to type next, given the run directory and what came of its plans, if they were tried."""
     name = shlex.quote(run)
     steps: list[tuple[str, str]] = []
-    if applied:
+    if applied is not None and applied.set.verdict == "kept":
         steps.append((f"fusion-advisor revert {name}", "take the kept fusions out again"))
-    elif report.plans:
+    elif applied is None and report.plans:
         steps.append((f"fusion-advisor apply {name}", "prove the kernels, keep those that pay"))
     steps.append((f"fusion-advisor show {name} --json", "the same as data"))
-    width = max(len(command) for command, _ in steps)
     lines = [
-        plain(f"{command:<{width}}", "bold").append(f"   {purpose}", "dim")
-        for command, purpose in steps
+        part
+        for words, purpose in steps
+        for part in (Padding(Text(f"{purpose}:", style="dim"), (0, 0, 0, 3)), command(words))
     ]
     return Group(heading("Next"), *lines)
 

@@ -77,6 +77,11 @@ def comparison_style(value: Comparison | None) -> str:
     return "green" if value.significant else "red"
 
 
+def command(text: str) -> Text:
+    """A command line to copy: it is never broken, however narrow the terminal."""
+    return Text(visible(text), style="bold", no_wrap=True, overflow="ignore")
+
+
 def heading(text: str) -> Text:
     """The title of a section, with an empty line above it."""
     return Text(f"\n{text}", style="bold")
@@ -93,7 +98,10 @@ def table(columns: Sequence[tuple[str, bool]]) -> Table:
 
 
 def render(renderable: RenderableType, *, width: int = 100, colour: bool = False) -> str:
-    """A renderable as text with a final newline, `width` columns wide, ANSI colour or none."""
+    """A renderable as text with a final newline, `width` columns wide, ANSI colour or none.
+
+    Only a `command` may be wider.
+    """
     console = Console(
         file=io.StringIO(),
         width=width,
@@ -106,5 +114,5 @@ def render(renderable: RenderableType, *, width: int = 100, colour: bool = False
         emoji=False,
     )
     with console.capture() as capture:
-        console.print(renderable)
+        console.print(renderable, crop=False)
     return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"

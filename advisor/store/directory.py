@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,9 +32,10 @@ class RunDirectory:
     `id` names it within a store; a directory given by its path is named by its last component.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, made: tuple[Path, ...] = ()) -> None:
         self.path = path
         self.id = path.name
+        self._made = made
 
     def __repr__(self) -> str:
         return f"RunDirectory({str(self.path)!r})"
@@ -57,6 +58,7 @@ class RunDirectory:
         """A new run in an absent or empty directory; raises `UsageError` if it is in use."""
         resolved = path.resolve()
         try:
+            made = tuple(p for p in (resolved, *resolved.parents) if not p.exists())
             resolved.mkdir(parents=True, exist_ok=True)
             used = any(resolved.iterdir())
         except OSError as error:
@@ -69,7 +71,17 @@ class RunDirectory:
                 where=str(path),
                 remedy="choose another --out, or remove it first",
             )
-        return cls(resolved)
+        return cls(resolved, made)
+
+    def discard(self) -> None:
+        """Undo the creation of a run that came to nothing: its trace, then directories it made.
+
+        A directory that existed before, or that holds anything else, stays.
+        """
+        self.trace_path.unlink(missing_ok=True)
+        with suppress(OSError):
+            for directory in self._made:
+                directory.rmdir()
 
     @property
     def trace_path(self) -> Path:

@@ -28,13 +28,14 @@ class RunStore:
         Raises `UnreadableError` where the store cannot be written.
         """
         try:
+            above = tuple(p for p in (self.root, *self.root.parents) if not p.exists())
             self.root.mkdir(parents=True, exist_ok=True)
             for _ in range(_CREATE_ATTEMPTS):
                 path = self.root / new_run_id(target, when or datetime.now())
                 if not path.exists():
                     path.mkdir()
                     sync_directory(self.root)
-                    return RunDirectory(path)
+                    return RunDirectory(path, (path, *above))
         except OSError as error:
             raise UnreadableError(
                 "cannot create a run", where=str(self.root), why=error.strerror or str(error)

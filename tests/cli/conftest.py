@@ -1,4 +1,4 @@
-"""A run directory with a report, an applied record and nothing else."""
+"""A run directory with a report, an applied record and nothing else; output 100 columns wide."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ import pytest
 
 from advisor.store import RunDirectory
 from tests.model import builders
+
+
+@pytest.fixture(autouse=True)
+def _width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The width of a file, whatever the terminal or the processes that run the tests."""
+    monkeypatch.setenv("COLUMNS", "100")
 
 
 @pytest.fixture

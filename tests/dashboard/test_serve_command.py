@@ -17,13 +17,17 @@ from pathlib import Path
 import pytest
 
 from advisor.store import RunDirectory, RunStore
+from tests.builders.child import interruptible
 
 
 @contextmanager
 def served(*arguments: str) -> Iterator[int]:
     """A real server; yields its port."""
     argv = [sys.executable, "-m", "advisor.cli.main", "serve", "--port", "0", *arguments]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with interruptible():
+        process = subprocess.Popen(
+            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
     assert process.stdout is not None
     line = process.stdout.readline()
     found = re.search(r":(\d+)/", line)
@@ -85,6 +89,7 @@ def test_failures_to_start_say_what_to_do(
         code, text = failure(str(store.root), "--port", str(taken.getsockname()[1]))
     assert code == 2
     assert "the port is in use" in text
+    assert text.count("\n") == 1, "werkzeug's own words come before ours"
     assert "--port 0" in text
     code, text = failure(str(store.root), "--host", "0.0.0.0", "--allow-apply")
     assert code == 2

@@ -23,6 +23,7 @@ from advisor.pipeline.backend import fusion_advisor
 from advisor.pipeline.candidates import SHOWN_GPUS
 from advisor.store import RunDirectory, sign
 from advisor.store.progress import read_progress
+from tests.builders.child import interruptible
 
 ROOT = Path(__file__).parents[2]
 Copied = Callable[[str], RunDirectory]
@@ -224,15 +225,18 @@ def test_a_workload_that_fails_is_one_line(
     errors = [line for line in lines if line.startswith("error: ")]
     assert errors == lines[-1:]
     assert words in errors[0]
+    assert not out.exists(), "the directory that it made is gone"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is a POSIX signal here")
 def test_ctrl_c_leaves_whole_files(copied: Copied) -> None:
     run = copied("interrupted")
-    child = subprocess.Popen(
-        [sys.executable, "-m", "advisor.cli.main", "apply", str(run.path), "--progress", "json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True,
-    )  # fmt: skip
+    argv = [sys.executable, "-m", "advisor.cli.main", "apply", str(run.path), "--progress", "json"]
+    with interruptible():
+        child = subprocess.Popen(
+            argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+            start_new_session=True,
+        )  # fmt: skip
     assert child.stdout is not None
     for line in child.stdout:
         if json.loads(line)["stage"] == "verify":

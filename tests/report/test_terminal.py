@@ -94,10 +94,26 @@ def test_only_ten_findings_are_detailed_and_all_are_listed() -> None:
 
 
 def test_next_names_the_run_quoted_for_a_shell() -> None:
-    text = render(render_next(report(), "my runs/it's", applied=False))
+    text = render(render_next(report(), "my runs/it's", None))
     assert "fusion-advisor apply 'my runs/it'\"'\"'s'" in text
     no_plans = replace(report(), plans=())
-    assert "apply" not in render(render_next(no_plans, "r", applied=False))
+    assert "apply" not in render(render_next(no_plans, "r", None))
+
+
+def test_next_is_never_broken_on_a_narrow_terminal() -> None:
+    run = "/a long path/" + "run/" * 60
+    lines = render(render_next(report(), run, None), width=60).splitlines()
+    assert f"fusion-advisor apply '{run}'" in lines
+    assert f"fusion-advisor show '{run}' --json" in lines
+
+
+def test_revert_is_offered_only_where_something_is_kept() -> None:
+    record = builders.applied()
+    assert "revert" in render(render_next(report(), "r", record))
+    taken_out = replace(record, set=replace(record.set, verdict="reverted", plans=()))
+    text = render(render_next(report(), "r", taken_out))
+    assert "revert" not in text
+    assert "fusion-advisor apply" not in text
 
 
 @pytest.mark.parametrize("width", [80, 120])
