@@ -21,6 +21,21 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def create_regular(path: Path, *, append: bool = False) -> BinaryIO:
+    """Open a file to write, made if absent; raises `OSError` for a link or anything else.
+
+    A run directory may come from elsewhere: a link in it must not lead a write out of it.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags | (os.O_APPEND if append else 0), 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if not append:
+        os.ftruncate(descriptor, 0)
+    return os.fdopen(descriptor, "ab" if append else "wb")
+
+
 def read_bounded(path: Path, limit: int) -> bytes:
     """The bytes of a regular file of at most `limit` bytes; links and devices are not followed.
 

@@ -11,7 +11,7 @@ import msgspec
 from advisor.errors import InvalidRecordError, UnreadableError
 from advisor.model.base import decode
 from advisor.model.run import JobState, Progress
-from advisor.store.files import open_regular
+from advisor.store.files import create_regular, open_regular
 
 MAX_READ_BYTES = 4 << 20
 FINAL_STAGE = "done"
@@ -26,7 +26,7 @@ class ProgressWriter:
     def __init__(self, path: Path, job: str, *, fresh: bool = True) -> None:
         self.job = job
         try:
-            self._handle = path.open("wb" if fresh else "ab")
+            self._handle = create_regular(path, append=not fresh)
         except OSError as error:
             raise UnreadableError(
                 "cannot write progress", where=str(path), why=error.strerror or str(error)

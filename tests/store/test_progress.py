@@ -98,3 +98,19 @@ def test_a_pipe_in_its_place_does_not_block(tmp_path: Path) -> None:
 def test_progress_into_no_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnreadableError, match="cannot write progress"):
         ProgressWriter(tmp_path / "absent" / "progress.jsonl", "job")
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_link_is_not_written_through(tmp_path: Path, fresh: bool) -> None:
+    """A run from elsewhere may hold a link to a file of the user's."""
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    link = tmp_path / "progress.jsonl"
+    link.symlink_to(precious)
+    with pytest.raises(UnreadableError, match="cannot write progress"):
+        ProgressWriter(link, "job", fresh=fresh)
+    assert precious.read_text() == "kept"
+    link.unlink()
+    os.mkfifo(link)
+    with pytest.raises(UnreadableError, match="cannot write progress"):
+        ProgressWriter(link, "job", fresh=fresh)
