@@ -221,6 +221,9 @@ class _Body:
                 o if arg in self.dtypes else f"tl.full((1, 1), {o}, tl.float32)"
                 for o, arg in zip(operands, op.args, strict=True)
             ]
+        if op.op == "relu" and op.dtype not in _FLOATS:
+            # Beside 0.0 an integer would become a float32, which holds 24 bits of it.
+            return POINTWISE["maximum"].triton.format(*operands, "0")
         name = BOOLEAN.get(op.op, op.op) if op.dtype == "bool" else op.op
         return POINTWISE[name].triton.format(*operands)
 
@@ -228,7 +231,10 @@ class _Body:
         operand = self._operand(op.args[0], op.dtype)
         mean = f"tl.sum({self._masked(operand, '0.0')}, axis=1)[:, None] / n_columns"
         squared = self._masked(f"({operand} - ({mean})) * ({operand} - ({mean}))", "0.0")
-        return f"tl.sum({squared}, axis=1)[:, None] / (n_columns - {op.correction!r})"
+        divisor = f"n_columns - {op.correction!r}"
+        if op.correction > 1:  # more than a row may have: never below zero, as in torch.var
+            divisor = f"tl.maximum({divisor}, 0.0)"
+        return f"tl.sum({squared}, axis=1)[:, None] / ({divisor})"
 
     @staticmethod
     def _masked(operand: str, identity: str) -> str:

@@ -83,8 +83,8 @@ def resources_of(
         for arch, target in targets.items()
     }
     tools = {arch: assembler(target) for arch, target in targets.items()}
-    sources = {request.source: _source_hash(request.source) for request in requests}
-    keys = {where: _key(job, sources[job.source], tools[where[1]]) for where, job in jobs.items()}
+    sources = [_source_hash(request.source) for request in requests]
+    keys = {where: _key(job, sources[where[0]], tools[where[1]]) for where, job in jobs.items()}
     usages: dict[str, Usage | str] = {}
     for key in keys.values():
         if (stored := _load(folder, key)) is not None:

@@ -194,3 +194,28 @@ def test_codegen_imports_neither_torch_nor_triton() -> None:
 
     code = "import sys, advisor.codegen; sys.exit(bool({'torch', 'triton'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_correction_beyond_the_row_divides_by_zero_as_torch_does(
+    interpreter: Interpreter,
+) -> None:
+    make = PlanBuilder()
+    plan = make.plan(make.op("var", make.input("float32"), correction=3.0), sizes=(3,), columns=2)
+    x = torch.tensor([[1.0, 2.0], [4.0, 4.0], [0.0, -1.0]])
+    (got,) = interpreter.run(render(plan).text, [x], [((3, 1), torch.float32)])
+    torch.testing.assert_close(got, evaluate(plan, [x], "native")[0], equal_nan=True)
+    assert torch.equal(got[0], torch.tensor([float("inf")]))
+
+
+def test_integers_keep_all_their_bits(interpreter: Interpreter) -> None:
+    make = PlanBuilder()
+    x = make.input("int64")
+    plan = make.plan(make.op("relu", x), make.op("maximum", x, 7), sizes=(1,), columns=4)
+    numbers = torch.tensor([[2**40 + 1, -(2**40) - 1, 2**24 + 1, 0]])
+    shapes = [((1, 4), torch.int64)] * 2
+    for got, want in zip(
+        interpreter.run(render(plan).text, [numbers], shapes),
+        (torch.relu(numbers), numbers.clamp(min=7)),
+        strict=True,
+    ):
+        assert torch.equal(got, want)

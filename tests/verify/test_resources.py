@@ -165,6 +165,12 @@ def test_results_come_from_the_cache_until_the_source_changes(
     assert changed[0].error == "not compiled within 0 s"
 
 
+def test_a_source_may_be_reached_through_a_link(source: Path, tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "linked").symlink_to(source.parent)
+    (row,) = resources_of([request(tmp_path / "linked" / source.name)], FIVE[:1], cache=cache)
+    assert row[0].error is None
+
+
 def test_gpus_of_one_architecture_share_one_compilation(
     rows: dict[str, tuple[KernelResources, ...]], source: Path, cache: Path
 ) -> None:
