@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from advisor.model.findings import Finding
 from advisor.model.graph import Graph
 from advisor.model.plan import FusionPlan
-from advisor.model.report import PlanSummary, Recommended
+from advisor.model.report import PlanSummary
 from analyzers.exposure import Situation
 from analyzers.pricing import PriceList, price_list
-from analyzers.program_cost import sum_of
+from analyzers.recommendation import rank
 from analyzers.row_plans import canonical_program
 from analyzers.row_programs import RowPrograms, find_row_programs
 from analyzers.variants import FindingVariants, PricedFlow, ProgramPlace
@@ -31,11 +31,10 @@ class PricedGraph:
 
 @dataclass(frozen=True)
 class Advice:
-    """Everything found: plans (with predictions), findings, and what to do first."""
+    """Everything found: plans with predictions, and findings."""
 
     plans: tuple[FusionPlan, ...]
     findings: tuple[Finding, ...]
-    recommended: Recommended
 
     def summaries(self) -> tuple[PlanSummary, ...]:
         """The plans as a report lists them."""
@@ -66,27 +65,10 @@ def advise(graphs: Sequence[PricedGraph], situation: Situation) -> Advice:
     # One op is one kernel in eager: a library's own, not to be replaced without a measurement.
     least = 2 if situation.eager else 1
     built = [item.result() for item in found_variants if item.source_op_count >= least]
-    built.sort(key=lambda pair: -_rank(pair[1]))
+    built.sort(key=lambda pair: -rank(pair[1]))
     plans = {plan.id: plan for own, _ in built for plan in own}
     findings = tuple(finding for _, finding in built)
-    return Advice(tuple(plans.values()), findings, _recommended(findings))
-
-
-def _recommended(ranked: Sequence[Finding]) -> Recommended:
-    worth = [finding for finding in ranked if _rank(finding) > 0]
-    savings = [f.exposed_saving_ns for f in worth if f.exposed_saving_ns is not None]
-    return Recommended(
-        order=tuple(finding.id for finding in worth),
-        set_saving_ns=sum_of(savings) if savings else None,
-    )
-
-
-def _rank(finding: Finding) -> int:
-    """Exposed saving if it is known, else the modelled kernel time saved."""
-    if finding.exposed_saving_ns is not None:
-        return finding.exposed_saving_ns.mid
-    values = [evidence.values.get("kernel_saving_ns") for evidence in finding.evidence]
-    return next((int(value) for value in values if isinstance(value, (int, float))), 0)
+    return Advice(tuple(plans.values()), findings)
 
 
 def _places(facts: PricedFlow, found: RowPrograms) -> list[ProgramPlace]:

@@ -11,14 +11,13 @@ from advisor.errors import UsageError
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
-from advisor.model.base import Range, Warning_
-from advisor.model.findings import Finding
-from advisor.model.report import Hardware, Recommended, Report, Source, Workload
+from advisor.model.base import Warning_
+from advisor.model.report import Hardware, Report, Source, Workload
 from advisor.model.trace import Trace
 from advisor.pipeline.facts import TOOL, hardware_of, now
-from analyzers.balance import Balance
 from analyzers.metrics import STEP_PREFIX, kernel_rows, trace_metrics
-from analyzers.rules import find_all
+from analyzers.recommendation import recommend
+from analyzers.rules import find_all, without_overlaps
 from analyzers.subject import RankFacts
 from analyzers.trace_subject import rank_facts, trace_subject
 from collectors.ranks import read_ranks
@@ -58,7 +57,7 @@ def analyze(
         calibration=load_calibration(device) if device is not None else None,
         ranks=ranks,
     )
-    findings = tuple(match.finding for match in find_all(subject))
+    findings = without_overlaps(find_all(subject))
     report = Report(
         tool=TOOL,
         created=now(),
@@ -76,7 +75,7 @@ def analyze(
         metrics=metrics,
         kernels=kernel_rows(trace, steps),
         findings=findings,
-        recommended=_recommended(findings, subject.balance),
+        recommended=recommend(findings, subject.balance),
         warnings=(*trace.warnings, *guesses, *_notes(trace, len(traces), device)),
     )
     report.check()
@@ -138,25 +137,3 @@ def _hardware(trace: Trace, gpu: Gpu | None) -> Hardware:
     names = trace.devices["name"].dropna().astype(str)
     name = names.iloc[0] if len(names) else (gpu.name if gpu else "unknown GPU")
     return Hardware(name=name) if gpu is None else hardware_of(gpu, name)
-
-
-def _recommended(findings: Sequence[Finding], balance: Balance | None) -> Recommended:
-    """Priced opportunities, the largest saving first.
-
-    They are not additive: what fusing saves on the host, a CUDA graph saves as well. So the set is
-    worth at least its best finding, and at most their sum or the whole step.
-    """
-    priced = [
-        (finding, finding.exposed_saving_ns)
-        for finding in findings
-        if finding.kind == "opportunity" and finding.exposed_saving_ns is not None
-    ]
-    worth = [(finding, saving) for finding, saving in priced if saving.mid > 0]
-    worth.sort(key=lambda pair: -pair[1].mid)
-    order = tuple(finding.id for finding, _ in worth)
-    if not worth or balance is None:
-        return Recommended(order=order)
-    best = worth[0][1].mid
-    most = min(sum(saving.high for _, saving in worth), max(balance.span_ns, balance.device_ns))
-    low = max(saving.low for _, saving in worth)
-    return Recommended(order=order, set_saving_ns=Range(low=low, mid=best, high=max(most, best)))

@@ -16,7 +16,7 @@ from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
 from advisor.model.base import Warning_
 from advisor.model.findings import Finding
-from advisor.model.report import Hardware, Metric, Report, Source
+from advisor.model.report import Hardware, Metric, PlanSummary, Report, Source
 from advisor.model.report import Workload as WorkloadFacts
 from advisor.model.run import RunInfo
 from advisor.model.trace import Trace
@@ -24,11 +24,13 @@ from advisor.pipeline.facts import TOOL, hardware_of, now, versions
 from advisor.store import RunDirectory, sign
 from advisor.verify.statistics import timing
 from advisor.verify.timing import time_steps
+from analyzers.balance import Balance
 from analyzers.exposure import Situation
 from analyzers.metrics import kernel_rows, trace_metrics
 from analyzers.opportunities import Advice, PricedGraph, advise
 from analyzers.pricing import compiled_prices, eager_prices
-from analyzers.rules import find_others
+from analyzers.recommendation import recommend
+from analyzers.rules import find_all, without_overlaps
 from analyzers.subject import captured_subject
 from collectors import read_trace
 from collectors.live.capture import Capture, CapturedGraph, capture
@@ -120,11 +122,12 @@ def profile(options: ProfileOptions, run: RunDirectory, announce: Announce) -> R
     )
     priced = [_priced(item, trace, situation.eager) for item in captured.graphs]
     advice = advise(priced, situation)
-    others = find_others(captured_subject(priced, advice, situation, metrics, trace))
+    subject = captured_subject(priced, advice, situation, metrics, trace)
+    findings = without_overlaps(find_all(subject))
     metrics |= _compiler_metrics(captured)
     hardware = _hardware(gpu, device)
     recorded = _Recorded(options, workload, captured, hardware, metrics, trace, tuple(warnings))
-    report = _report(recorded, advice, others)
+    report = _report(recorded, advice.summaries(), findings, subject.balance)
     _save(run, options, report, advice)
     return report
 
@@ -244,7 +247,12 @@ def _value(metrics: dict[str, Metric], name: str) -> int | None:
     return None if metric is None or metric.value is None else round(metric.value)
 
 
-def _report(recorded: _Recorded, advice: Advice, others: tuple[Finding, ...]) -> Report:
+def _report(
+    recorded: _Recorded,
+    plans: tuple[PlanSummary, ...],
+    findings: tuple[Finding, ...],
+    balance: Balance | None,
+) -> Report:
     graphs, trace = recorded.captured.graphs, recorded.trace
     fingerprints = "-".join(item.lowered.graph.fingerprint() for item in graphs)
     sources = [Source(kind="compiled graphs")]
@@ -265,9 +273,9 @@ def _report(recorded: _Recorded, advice: Advice, others: tuple[Finding, ...]) ->
         hardware=recorded.hardware,
         metrics=recorded.metrics,
         kernels=kernel_rows(trace, trace.steps()) if trace is not None else (),
-        findings=(*advice.findings, *others),
-        recommended=advice.recommended,
-        plans=advice.summaries(),
+        findings=findings,
+        recommended=recommend(findings, balance),
+        plans=plans,
         warnings=recorded.warnings,
     )
     report.check()

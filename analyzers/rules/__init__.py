@@ -6,9 +6,11 @@ bare trace.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
-from advisor.model.findings import Evidence, Finding
+from advisor.model.findings import Evidence
 from analyzers.rules import (
     already,
     attention,
@@ -28,6 +30,7 @@ from analyzers.rules import (
     straggler,
 )
 from analyzers.rules.base import Match, Rule
+from analyzers.rules.overlaps import without_overlaps
 from analyzers.subject import Subject
 
 RULES: tuple[Rule, ...] = (
@@ -49,7 +52,7 @@ RULES: tuple[Rule, ...] = (
     already.RULE,
 )
 
-__all__ = ["RULES", "Match", "Rule", "find_all", "find_others"]
+__all__ = ["RULES", "Match", "Rule", "find_all", "without_overlaps"]
 
 
 def find_all(subject: Subject) -> tuple[Match, ...]:
@@ -60,13 +63,6 @@ def find_all(subject: Subject) -> tuple[Match, ...]:
             found.append(_settled(match))
             subject = subject.without(match.nodes)
     return tuple(found)
-
-
-def find_others(subject: Subject) -> tuple[Finding, ...]:
-    """The findings of all rules but the row programs, which carry plans and are listed by them."""
-    return tuple(
-        match.finding for match in find_all(subject) if match.finding.rule != row_program.RULE.id
-    )
 
 
 def _settled(match: Match) -> Match:
@@ -81,4 +77,4 @@ def _settled(match: Match) -> Match:
     finding = msgspec.structs.replace(
         match.finding, kind="note", evidence=(*match.finding.evidence, hidden)
     )
-    return Match(finding, match.nodes)
+    return replace(match, finding=finding)

@@ -55,6 +55,7 @@ def find(subject: Subject) -> tuple[Match, ...]:
             + (" with the mask (is_causal=True where it is the causal one)" if masked else ""),
             dataflow=text,
             values={"masked_sites": masked},
+            route="library",
             alternatives=(
                 Alternative(
                     route="library",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from advisor.hardware.roofline import bandwidth_of
 from advisor.model.base import Location, Range
-from advisor.model.findings import Alternative, Evidence, Finding, Member
+from advisor.model.findings import Alternative, AlternativeRoute, Evidence, Finding, Member
 from advisor.model.optable import spec_of
 from advisor.units import NS_PER_S, format_bytes, format_fraction, format_ns
 from analyzers.program_cost import modelled_before, nodes_bytes, source_ops
@@ -21,10 +21,16 @@ _FLOOR_NS = 1_000
 
 @dataclass(frozen=True)
 class Match:
-    """A finding and the nodes it speaks for: no later rule proposes them again."""
+    """A finding and the nodes it speaks for: no later rule proposes them again.
+
+    `saved_ns` is the kernel time it saves, and `route` the way it takes, should a better finding
+    about the same nodes hold it as an alternative.
+    """
 
     finding: Finding
     nodes: frozenset[NodeKey] = frozenset()
+    saved_ns: Range | None = None
+    route: AlternativeRoute = "compile_region"
 
 
 @dataclass(frozen=True)
@@ -175,6 +181,7 @@ def opportunity(
     dataflow: str,
     values: dict[str, float | int | str | None] | None = None,
     alternatives: Iterable[Alternative] = (),
+    route: AlternativeRoute = "compile_region",
     key: str = "",
 ) -> Match:
     """The finding of some places, priced."""
@@ -198,7 +205,8 @@ def opportunity(
         alternatives=tuple(alternatives),
         locations=locations_of(places),
     )
-    return Match(finding, frozenset(key for place in places for key in place.nodes))
+    nodes = frozenset(key for place in places for key in place.nodes)
+    return Match(finding, nodes, cost.saved_ns, route)
 
 
 def traffic_evidence(cost: Cost) -> Evidence:

@@ -39,7 +39,9 @@ def find(subject: Subject) -> tuple[Match, ...]:
     for finding in advice.findings:
         places = _places(subject, finding, plans)
         if subject.provenance == "exact":
-            found.append(Match(finding, frozenset(k for p in places for k in p.nodes)))
+            nodes = frozenset(k for p in places for k in p.nodes)
+            saved = finding.alternatives[0].saving_ns if finding.alternatives else None
+            found.append(Match(finding, nodes, saved, "generated_kernel"))
         elif places:
             match = _inferred(subject, finding, places)
             found += [match] if match is not None else []
@@ -61,7 +63,12 @@ def row_programs(subject: Subject) -> Advice:
 
 
 def _places(subject: Subject, finding: Finding, plans: dict[str, FusionPlan]) -> list[Place]:
-    """The sites of the best way to fuse, each place once, those of earlier plans first."""
+    """The sites of the best way to fuse, each place once, those of earlier plans first.
+
+    Exact ones stand whatever an earlier rule claims: `overlaps` decides between the two. Inferred
+    ones are left out where nodes are spoken for.
+    """
+    exact = subject.provenance == "exact"
     chosen = _best(finding, plans)
     facts_of = {facts.graph.id: facts for facts in subject.graphs}
     taken: set[tuple[str, str]] = set()
@@ -72,7 +79,7 @@ def _places(subject: Subject, finding: Finding, plans: dict[str, FusionPlan]) ->
             facts: GraphFacts | None = facts_of.get(site.graph)
             if facts is not None and not keys & taken:
                 taken |= keys
-                if all(subject.free(facts, name) for name in site.nodes):
+                if exact or all(subject.free(facts, name) for name in site.nodes):
                     found.append(Place(facts, frozenset(site.nodes)))
     return found
 

@@ -15,14 +15,18 @@ from advisor.model.base import Location, Range, check_deep
 from advisor.model.findings import Finding
 from advisor.model.graph import Graph
 from advisor.model.plan import Prediction
+from advisor.model.report import Recommended
+from analyzers.balance import Balance
 from analyzers.exposure import Situation, exposed
 from analyzers.opportunities import Advice, PricedGraph, advise
 from analyzers.pricing import Unit, price_list
+from analyzers.recommendation import recommend
 from tests.builders.graph import Sketch, tensor
 
 GPU = gpu_by_key("h200")
 NO_GPU = Situation(GPU, default_calibration(GPU), eager=True)
 ON_GPU = Situation(GPU, default_calibration(GPU), eager=True, step_ns=1_000_000, busy_ns=900_000)
+BALANCE = Balance(device_ns=900_000, span_ns=1_000_000, clean=True)
 ROWS, COLUMNS = 4096, 2048
 
 
@@ -56,7 +60,7 @@ def advice_of(
 ) -> Advice:
     prices = None if priced is None else price_list(priced)
     found = advise([PricedGraph(graph, prices) for graph in graphs], situation)
-    for record in (*found.plans, *found.findings, found.recommended):
+    for record in (*found.plans, *found.findings):
         check_deep(record)
     return found
 
@@ -87,7 +91,7 @@ def test_different_programs_are_findings_of_their_own_and_the_best_comes_first()
     assert {f.title.split(" in ")[0] for f in found.findings} == {"RMS norm", "softmax"}
     savings = [plan_saving(found, finding) for finding in found.findings]
     assert savings == sorted(savings, reverse=True)
-    assert found.recommended.order == tuple(f.id for f in found.findings)
+    assert recommend(found.findings, None).order == tuple(f.id for f in found.findings)
 
 
 def plan_saving(found: Advice, finding: Finding) -> int:
@@ -185,16 +189,7 @@ def test_a_finding_that_loses_is_not_recommended() -> None:
     members = [node.id for node in graph.nodes if node.op not in ("opaque",)]
     found = advice_of(graph, situation=ON_GPU, priced=[Unit("k", frozenset(members), 10, 1)])
     assert len(found.findings) == 1
-    assert found.recommended.order == ()
-    assert found.recommended.set_saving_ns is None
-
-
-def test_the_set_saves_the_sum_of_what_is_recommended() -> None:
-    found = advice_of(norms(1), softmaxes(), situation=ON_GPU)
-    savings = [f.exposed_saving_ns for f in found.findings]
-    total = found.recommended.set_saving_ns
-    assert total is not None
-    assert total.mid == sum(s.mid for s in savings if s is not None)
+    assert recommend(found.findings, BALANCE) == Recommended()
 
 
 def test_places_are_listed_once_each() -> None:
@@ -210,7 +205,7 @@ def test_places_are_listed_once_each() -> None:
 def test_nothing_to_fuse_is_no_finding() -> None:
     s = Sketch()
     found = advice_of(s.build(s.op("exp", s.input(8, 8))))
-    assert (found.plans, found.findings, found.recommended.order) == ((), (), ())
+    assert (found.plans, found.findings) == ((), ())
     assert advise([], NO_GPU).findings == ()
 
 
