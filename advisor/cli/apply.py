@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -39,10 +40,13 @@ def apply(run: Path, only: tuple[str, ...], progress: str) -> None:
     """
     need_torch("apply")
     directory = RunDirectory.at(run)
-    with (
-        directory.lock(),
-        ProgressWriter(directory.progress_path, f"apply-{os.getpid()}") as writer,
-    ):
+    from advisor.pipeline.trials import requested
+
+    with ExitStack() as held:
+        held.enter_context(directory.lock())
+        # What cannot be tried leaves the state of an earlier job alone.
+        requested(directory, only)
+        writer = held.enter_context(ProgressWriter(directory.progress_path, f"apply-{os.getpid()}"))
 
         def emit(
             stage: str,
@@ -53,7 +57,9 @@ def apply(run: Path, only: tuple[str, ...], progress: str) -> None:
             message: str = "",
         ) -> None:
             event = writer.emit(stage, state, plan=plan, value=value, message=message)
-            _show(event, progress)
+            # How a job ended without a result is the one line on stderr that any failure gets.
+            if progress == "json" or state not in ("failed", "cancelled") or plan is not None:
+                _show(event, progress)
 
         emit("load", "running", message="starting")
         from advisor.pipeline.apply import apply_run

@@ -20,8 +20,10 @@ from advisor.pipeline.backend import SwapLog, choose_swaps
 from advisor.pipeline.candidates import SHOWN_GPUS, Candidate
 from advisor.pipeline.facts import now, versions
 from advisor.pipeline.measure import Bench, Variant, gpu_recorder
-from advisor.pipeline.trials import Trial, by_finding, trials_of, verdict_of
-from advisor.store import RunDirectory, verify
+from advisor.pipeline.trials import Trial, by_finding, requested
+from advisor.pipeline.verdicts import verdict_of
+from advisor.report.text import counted
+from advisor.store import RunDirectory
 from advisor.verify.statistics import compare
 from collectors.live.capture import Capture, capture
 from collectors.live.workload import Workload, load_workload
@@ -48,22 +50,20 @@ class _Session:
 def apply_run(run: RunDirectory, only: Sequence[str], emit: Emit) -> Applied:
     """Apply the recommended plans of a run of this machine (or `only` these plans or findings).
 
-    Raises `RefusedError` for a run that was copied or edited, `WorkloadError` if the workload
-    fails.
+    Raises what `requested` raises, `WorkloadError` if the workload fails.
     """
     emit("load", "running", message="checking the run's signature")
-    refusal = verify(run)
-    if refusal is not None:
-        raise refusal
+    trials = requested(run, only)
     info, report = run.info(), run.report()
-    trials = trials_of(report, only)
     if not trials:
         return _finish(run, _nothing_to_apply(), emit)
     found = stages.load_candidates(run, list(dict.fromkeys(i for t in trials for i in t.plan_ids)))
     session = _Session(run, report, found, trials, emit)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     emit("load", "running", message=f"building {info.target} on {device.type}")
-    workload = load_workload(info.target, device, seed=info.seed)
+    workload = load_workload(
+        info.target, device, seed=info.seed, directory=Path(info.working_directory)
+    )
 
     stages.generate(found, session.folder, emit)
     gpus = [gpu_by_key(key) for key in SHOWN_GPUS]
@@ -151,7 +151,7 @@ def _try(session: _Session, bench: Bench, current: Variant, trial: Trial) -> Var
     variant = bench.with_kernels("+".join(names), kernels)
     trial.swapped = {name: variant.log.swapped(name) for name in usable}
     count = sum(trial.swapped.values())
-    message = f"{count} sites swapped"
+    message = f"{counted(count, 'site')} swapped"
     session.emit("rewrite", "running", plan=usable[0], value=count, message=message)
     if not count:
         refusals = [reason for name in usable for reason in variant.log.refusals(name)]
@@ -215,7 +215,9 @@ def _unmeasured(session: _Session, captured: Capture) -> Applied:
     """Everything but time: sites are swapped in the captured graphs, which are then thrown away."""
     swapped = _swap_in_captured(session, captured)
     count = sum(swapped.values())
-    session.emit("rewrite", "running", value=count, message=f"{count} sites can be swapped")
+    session.emit(
+        "rewrite", "running", value=count, message=f"{counted(count, 'site')} can be swapped"
+    )
     verdicts = tuple(
         PlanVerdict(
             plan_id=item.plan.id,

@@ -22,6 +22,7 @@ from advisor.model.applied import KernelResources, KernelTiming, Numerics
 from advisor.model.launch import LaunchConfig, candidate_configs, default_config
 from advisor.model.plan import FusionPlan
 from advisor.model.run import Emit
+from advisor.report.text import counted
 from advisor.store import RunDirectory
 from advisor.units import format_ns
 from advisor.verify.numerics import verify_numerics
@@ -30,6 +31,7 @@ from advisor.verify.resources import ResourceRequest, resources_of
 from advisor.verify.timing import KernelRecorder, best_config, time_kernel
 from analyzers.program_cost import site_bytes
 from collectors.live.capture import Capture
+from collectors.live.fx_graph import Lowered
 
 SHOWN_GPUS = ("a100", "h200", "b200", "rtx4090", "mi300x")
 # A few bytes come from slow paths and cost nothing; more is a configuration to avoid.
@@ -155,15 +157,23 @@ def check_regions(
     """Run every plan against the region of the freshly captured graph that it claims to replace."""
     graphs = {item.lowered.graph.id: item.lowered for item in captured.graphs}
     for item in _alive(candidates):
-        site = item.plan.sites[0]
+        item.refused = _first_disagreement(item.plan, graphs, device)
+        message = f"{item.plan.title}: {item.refused or 'equals its regions in float64'}"
+        emit("verify", "running", plan=item.plan.id, message=message)
+
+
+def _first_disagreement(
+    plan: FusionPlan, graphs: Mapping[str, Lowered], device: torch.device
+) -> str | None:
+    """Why the plan is not what some site of it would replace: each was lowered from its own ops."""
+    for site in plan.sites:
         lowered = graphs.get(site.graph)
         if lowered is None:
-            item.refused = "its graph is not captured any more: profile again"
-        else:
-            why = region_disagreement(item.plan, site, lowered.fx_aliases, device)
-            item.refused = f"the plan is not what it would replace: {why}" if why else None
-        message = f"{item.plan.title}: {item.refused or 'equals its region in float64'}"
-        emit("verify", "running", plan=item.plan.id, message=message)
+            return "its graph is not captured any more: profile again"
+        why = region_disagreement(plan, site, lowered.fx_aliases, device)
+        if why:
+            return f"the plan is not what it would replace: {why}"
+    return None
 
 
 def verify(
@@ -189,7 +199,7 @@ def _take_numerics(made: _Generated, numerics: Numerics, emit: Emit) -> None:
     if failed:
         item.refused = f"numerics ({made.config.label()}): {failed[0].name}: {failed[0].detail}"
     worst = max((case.max_error_ulps or 0.0 for case in numerics.cases), default=0.0)
-    passed = f"{len(numerics.cases)} cases pass on the {numerics.executed_on}"
+    passed = f"{counted(len(numerics.cases), 'case')} passed on the {numerics.executed_on}"
     message = f"{plan.title}: {item.refused or f'{passed}, at most {worst:.2f} ulps'}"
     emit("verify", "running", plan=plan.id, value=worst, message=message)
 

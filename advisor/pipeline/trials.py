@@ -1,19 +1,17 @@
-"""What is tried in the compiled step, how it went, and the record that each plan keeps of it."""
+"""What `apply` is asked to try, checked before anything is run or written, and how it went."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from advisor.apply.judge import Judgement
 from advisor.errors import UsageError
-from advisor.model.applied import Comparison, PlanVerdict, SetVerdict, Timing, Verdict
-from advisor.model.plan import FusionPlan
+from advisor.model.applied import Comparison
 from advisor.model.report import Report
-from advisor.pipeline.candidates import Candidate
-from advisor.pipeline.profile import TRACED_STEPS
-from analyzers.program_cost import site_bytes
-from analyzers.variants import MEASURED_BASIS
+from advisor.model.run import RunInfo
+from advisor.store import RunDirectory, verify
 
 
 @dataclass
@@ -35,6 +33,32 @@ class Trial:
     def pays(self) -> bool:
         """Judged worth keeping."""
         return self.judgement is not None and self.judgement.keep
+
+
+def requested(run: RunDirectory, only: Sequence[str]) -> list[Trial]:
+    """What to try in a run, given names of findings or plans, all where there are none.
+
+    Raises `RefusedError` for a run that was copied or edited, `UsageError` for what cannot be
+    tried. Needs no torch.
+    """
+    refusal = verify(run)
+    if refusal is not None:
+        raise refusal
+    _check_target(run.info())
+    return trials_of(run.report(), only)
+
+
+def _check_target(info: RunInfo) -> None:
+    """A workload that was given as a file is looked for from where it was profiled."""
+    place = info.target.rpartition(":")[0]
+    path = Path(info.working_directory, place)
+    if place.endswith(".py") and not path.is_file():
+        raise UsageError(
+            "the file of the workload is missing",
+            where=str(path),
+            why="the run was profiled from it",
+            remedy="put it back, or profile again",
+        )
 
 
 def trials_of(report: Report, only: Sequence[str]) -> list[Trial]:
@@ -73,80 +97,3 @@ def by_finding(trials: Sequence[Trial]) -> list[list[Trial]]:
     for trial in trials:
         found.setdefault(trial.finding, []).append(trial)
     return list(found.values())
-
-
-def verdict_of(
-    item: Candidate, trials: Sequence[Trial], result: SetVerdict, mode: str
-) -> PlanVerdict:
-    """A plan's record: refused, kept with the set, or taken out for the reason of its best trial.
-
-    Some trial has the plan. `mode` is what the workload ran as when its prices were taken.
-    """
-    plan, config = item.plan, item.config
-    best = max((t for t in trials if plan.id in t.plan_ids), key=lambda trial: trial.gain_ns)
-    verdict, reason = _judged(item, best, result)
-    others = len(best.plan_ids) - 1
-    return PlanVerdict(
-        plan_id=plan.id,
-        title=plan.title,
-        verdict=verdict,
-        reason=f"{reason} (together with {others} more)" if others else reason,
-        sites_expected=len(plan.sites),
-        sites_swapped=best.swapped.get(plan.id),
-        predicted_ns=plan.prediction.saving_ns if plan.prediction else None,
-        measured=_like_for_like(item, best, mode),
-        region=best.comparison,
-        block_rows=config.block_rows if config else None,
-        num_warps=config.num_warps if config else None,
-        numerics=item.numerics,
-        resources=item.resources,
-        timings=tuple(item.timings),
-    )
-
-
-def _judged(item: Candidate, best: Trial, result: SetVerdict) -> tuple[Verdict, str]:
-    reason = best.judgement.reason if best.judgement is not None else "it was not tried"
-    if item.refused is not None:
-        return "refused", item.refused
-    if item.plan.id in result.plans:
-        return "kept", reason
-    if best.pays:
-        outdone = "another variant of the same finding saved more"
-        return "reverted", outdone if result.plans else result.reason
-    return "reverted", reason
-
-
-def _like_for_like(item: Candidate, best: Trial, mode: str) -> Comparison | None:
-    """What was predicted, measured: eager's kernels or, compiled, the step without and with it."""
-    if mode != "eager":
-        return best.comparison if len(best.plan_ids) == 1 else None
-    prediction = item.plan.prediction
-    if prediction is None or prediction.basis != MEASURED_BASIS or not item.timings:
-        return None
-    before = Timing(
-        median_ns=prediction.before_ns.mid,
-        low_ns=prediction.before_ns.low,
-        high_ns=prediction.before_ns.high,
-        samples=TRACED_STEPS,
-    )
-    after = _at_all_sites(item.plan, item.timings[0].kernel)
-    return Comparison(
-        before=before,
-        after=after,
-        gain_low_ns=before.low_ns - after.high_ns,
-        gain_mid_ns=before.median_ns - after.median_ns,
-        gain_high_ns=before.high_ns - after.low_ns,
-        clock="kernel",
-    )
-
-
-def _at_all_sites(plan: FusionPlan, timing: Timing) -> Timing:
-    """The first site's time for all sites, in proportion to the bytes that each moves."""
-    moved = sum(site_bytes(plan, site) * site.executions for site in plan.sites)
-    factor = moved / max(site_bytes(plan, plan.sites[0]), 1)
-    return Timing(
-        median_ns=round(timing.median_ns * factor),
-        low_ns=round(timing.low_ns * factor),
-        high_ns=round(timing.high_ns * factor),
-        samples=timing.samples,
-    )

@@ -46,4 +46,5 @@ def value_text(event: Progress) -> str:
     """The headline figure of an event in the unit of its stage; text as it is."""
     if event.value is None or isinstance(event.value, str):
         return event.value or ""
-    return format_value(event.value, STAGE_UNITS.get(event.stage, "count"))
+    unit = STAGE_UNITS.get(event.stage, "count")
+    return format_value(event.value, unit.removesuffix("s") if event.value == 1 else unit)

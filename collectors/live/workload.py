@@ -34,6 +34,7 @@ Step = Callable[[], Any]
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 Kind = Literal["inference", "training", "step"]
 RESULTS_SEED = 0
+HERE = Path()
 EXPECTED = "return (module, inputs), (model, optimizer, loss) or a callable step"
 
 
@@ -146,9 +147,14 @@ def tensors(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
-def load_workload(target: str, device: torch.device, *, seed: int = 0) -> Workload:
-    """Import a target and call its factory; failures of the user's code become `WorkloadError`."""
-    factory = _factory(target)
+def load_workload(
+    target: str, device: torch.device, *, seed: int = 0, directory: Path = HERE
+) -> Workload:
+    """Import a target and call its factory; failures of the user's code become `WorkloadError`.
+
+    Relative files and modules are looked for from `directory`.
+    """
+    factory = _factory(target, directory)
     torch.manual_seed(seed)
     try:
         with device:
@@ -200,7 +206,7 @@ def _is_training(made: Any) -> bool:
     )
 
 
-def _factory(target: str) -> Callable[[], Any]:
+def _factory(target: str, directory: Path) -> Callable[[], Any]:
     if target.startswith(PREFIX):
         name, _, attribute = target.removeprefix(PREFIX).partition(":")
         return _attribute(
@@ -214,9 +220,9 @@ def _factory(target: str) -> Callable[[], Any]:
             remedy="give pkg.mod:factory, file.py:factory or sample:NAME",
         )
     module = (
-        _module_of_file(Path(place), target)
+        _module_of_file(directory / place, target)
         if place.endswith(".py")
-        else _module_by_name(place, target)
+        else _module_by_name(place, target, directory)
     )
     return _attribute(module, attribute, target)
 
@@ -243,9 +249,10 @@ def _module_of_file(path: Path, target: str) -> Any:
     return module
 
 
-def _module_by_name(name: str, target: str) -> Any:
-    if "" not in sys.path:
-        sys.path.insert(0, "")
+def _module_by_name(name: str, target: str, directory: Path) -> Any:
+    entry = "" if directory == HERE else str(directory)
+    if entry not in sys.path:
+        sys.path.insert(0, entry)
     try:
         return _imported(lambda: importlib.import_module(name), target)
     except WorkloadError as error:

@@ -255,6 +255,45 @@ def test_ctrl_c_leaves_whole_files(copied: Copied) -> None:
         pass
 
 
+def test_a_relative_target_is_found_from_any_directory(
+    places: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    shutil.copy(places / "workload.py", home / "moved_workload.py")
+    monkeypatch.chdir(home)
+    assert command(["profile", "moved_workload.py:block", "--out", "run"]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert command(["apply", "home/run", "--only", "row-program-nope"]) == 2
+    run = RunDirectory.at(home / "run")
+    assert not run.progress_path.exists(), "nothing was begun"
+    assert command(["apply", "home/run"]) == 0
+    before = run.progress_path.read_bytes()
+    capsys.readouterr()
+    (home / "moved_workload.py").unlink()
+    assert command(["apply", "home/run"]) == 2
+    errors = capsys.readouterr().err
+    assert f"{home / 'moved_workload.py'}: the file of the workload is missing" in errors
+    assert errors.count("\n") == 1
+    assert run.progress_path.read_bytes() == before
+
+
+def test_a_failed_apply_says_so_once(
+    copied: Copied, places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = copied("broken")
+    run.write_info(msgspec.structs.replace(run.info(), target=f"{places / 'workload.py'}:broken"))
+    sign(run)
+    assert command(["apply", str(run.path)]) == 3
+    assert capsys.readouterr().err.count("no weights") == 1
+    events, _ = read_progress(run.progress_path)
+    assert (events[-1].stage, events[-1].state) == ("done", "failed")
+    assert "no weights" in events[-1].message
+
+
 def test_the_backend_needs_a_run_with_plans_kept(applied: RunDirectory, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     graph = torch.fx.symbolic_trace(torch.nn.Identity())

@@ -1,0 +1,90 @@
+"""The record that each plan keeps of what was tried: its verdict, its reason and its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.model.applied import Comparison, PlanVerdict, SetVerdict, Timing, Verdict
+from advisor.model.plan import FusionPlan
+from advisor.pipeline.candidates import Candidate
+from advisor.pipeline.profile import TRACED_STEPS
+from advisor.pipeline.trials import Trial
+from analyzers.program_cost import site_bytes
+from analyzers.variants import MEASURED_BASIS
+
+
+def verdict_of(
+    item: Candidate, trials: Sequence[Trial], result: SetVerdict, mode: str
+) -> PlanVerdict:
+    """A plan's record: refused, kept with the set, or taken out for the reason of its best trial.
+
+    Some trial has the plan. `mode` is what the workload ran as when its prices were taken.
+    """
+    plan, config = item.plan, item.config
+    best = max((t for t in trials if plan.id in t.plan_ids), key=lambda trial: trial.gain_ns)
+    verdict, reason = _judged(item, best, result)
+    others = len(best.plan_ids) - 1
+    return PlanVerdict(
+        plan_id=plan.id,
+        title=plan.title,
+        verdict=verdict,
+        reason=f"{reason} (together with {others} more)" if others else reason,
+        sites_expected=len(plan.sites),
+        sites_swapped=best.swapped.get(plan.id),
+        predicted_ns=plan.prediction.saving_ns if plan.prediction else None,
+        measured=_like_for_like(item, best, mode),
+        region=best.comparison,
+        block_rows=config.block_rows if config else None,
+        num_warps=config.num_warps if config else None,
+        numerics=item.numerics,
+        resources=item.resources,
+        timings=tuple(item.timings),
+    )
+
+
+def _judged(item: Candidate, best: Trial, result: SetVerdict) -> tuple[Verdict, str]:
+    reason = best.judgement.reason if best.judgement is not None else "it was not tried"
+    if item.refused is not None:
+        return "refused", item.refused
+    if item.plan.id in result.plans:
+        return "kept", reason
+    if best.pays:
+        outdone = "another variant of the same finding saved more"
+        return "reverted", outdone if result.plans else result.reason
+    return "reverted", reason
+
+
+def _like_for_like(item: Candidate, best: Trial, mode: str) -> Comparison | None:
+    """What was predicted, measured: eager's kernels or, compiled, the step without and with it."""
+    if mode != "eager":
+        return best.comparison if len(best.plan_ids) == 1 else None
+    prediction = item.plan.prediction
+    if prediction is None or prediction.basis != MEASURED_BASIS or not item.timings:
+        return None
+    before = Timing(
+        median_ns=prediction.before_ns.mid,
+        low_ns=prediction.before_ns.low,
+        high_ns=prediction.before_ns.high,
+        samples=TRACED_STEPS,
+    )
+    after = _at_all_sites(item.plan, item.timings[0].kernel)
+    return Comparison(
+        before=before,
+        after=after,
+        gain_low_ns=before.low_ns - after.high_ns,
+        gain_mid_ns=before.median_ns - after.median_ns,
+        gain_high_ns=before.high_ns - after.low_ns,
+        clock="kernel",
+    )
+
+
+def _at_all_sites(plan: FusionPlan, timing: Timing) -> Timing:
+    """The first site's time for all sites, in proportion to the bytes that each moves."""
+    moved = sum(site_bytes(plan, site) * site.executions for site in plan.sites)
+    factor = moved / max(site_bytes(plan, plan.sites[0]), 1)
+    return Timing(
+        median_ns=round(timing.median_ns * factor),
+        low_ns=round(timing.low_ns * factor),
+        high_ns=round(timing.high_ns * factor),
+        samples=timing.samples,
+    )
