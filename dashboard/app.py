@@ -8,7 +8,7 @@ from pathlib import Path
 import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
-from flask import Flask
+from flask import Flask, Response, request
 
 from advisor.errors import AdvisorError, UnreadableError
 from advisor.store.store import RunStore
@@ -21,6 +21,8 @@ from dashboard.pages import PAGES
 from dashboard.parts import error_state, marked
 
 NAME = "fusion advisor"
+# The routes under which Dash serves the shell of every page.
+PAGE_ENDPOINTS = ("/", "/<path:path>")
 
 
 def create_app(
@@ -52,9 +54,36 @@ def create_app(
     server: Flask = app.server
     security.install(server, access, cache(lambda: tuple(app.csp_hashes())))
     api.install(server, access, runner)
+    _answer_404(server, context)
     app.layout = _shell()
     _register(app, context)
     return app, runner
+
+
+def _answer_404(server: Flask, context: Context) -> None:
+    """Dash answers every path with the same shell: what it will not find gets the status 404."""
+
+    @server.after_request
+    def mark(response: Response) -> Response:
+        path = request.path.rstrip("/") or "/"
+        if request.endpoint in PAGE_ENDPOINTS and not exists(context, path):
+            response.status_code = 404
+        return response
+
+
+def exists(context: Context, path: str) -> bool:
+    """Whether there is a page at a path: the run is in the store, the finding in its report."""
+    found = match(PAGES, path)
+    if found is None:
+        return False
+    try:
+        run = context.store.open(found[1]["run"]) if "run" in found[1] else None
+        finding = found[1].get("finding")
+        if run is None or finding is None:
+            return True
+        return any(item.id == finding for item in context.report(run).findings)
+    except AdvisorError:
+        return False
 
 
 def _shell() -> Component:

@@ -137,10 +137,10 @@ def status(view: JobView | None, run: RunDirectory) -> Component | None:
     """The state of the job, its stages with the child's own words, and the end of its log."""
     if view is None:
         return None
-    words = "Cancelling" if view.cancelling else view.state.capitalize()
+    words = "finishing" if view.finishing else "cancelling" if view.cancelling else view.state
     head = dmc.Alert(
         view.message or None,
-        title=f"{view.kind.capitalize()}: {words.lower()}",
+        title=f"{view.kind.capitalize()}: {words}",
         color=STATE_COLORS[view.state],
         variant="light",
         className="wrap",

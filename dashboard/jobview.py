@@ -38,7 +38,10 @@ class StageView:
 
 @dataclass(frozen=True)
 class JobView:
-    """A job as it stands; `ahead` counts the jobs before a queued one."""
+    """A job as it stands; `ahead` counts the jobs before a queued one.
+
+    A `finishing` one runs, but has said how it ended.
+    """
 
     id: str
     kind: JobKind
@@ -47,6 +50,7 @@ class JobView:
     stages: tuple[StageView, ...]
     ahead: int
     cancelling: bool
+    finishing: bool
 
     @property
     def active(self) -> bool:
@@ -67,6 +71,8 @@ def view_of(
         message=message,
         stages=stages_of(record.kind, shown, state),
         ahead=ahead,
+        # The result is there; the next job can be asked for when the process is gone.
+        finishing=state == "running" and any(map(is_final, shown)),
         cancelling=record.cancel_requested is not None and state in ACTIVE,
     )
 

@@ -27,6 +27,8 @@ VERDICT_WORDS = {
     "not_measured": "Not measured",
 }
 _MAX_AUTO_ROWS = 12
+# A column of a grid whose text is broken over lines rather than cut off.
+WRAPPED: dict[str, bool] = {"wrapText": True, "autoHeight": True}
 
 
 def marked(component: Component, **attributes: str) -> Component:
@@ -95,6 +97,8 @@ def saving_text(saving: Range | None) -> str:
     """A saving with its interval: `1.36 ms (1.09 ms to 1.63 ms)`; without one, `cannot judge`."""
     if saving is None:
         return "cannot judge"
+    if is_upper_bound(saving):
+        return range_text(saving)
     return f"{format_ns(saving.mid)} ({format_ns(saving.low)} to {format_ns(saving.high)})"
 
 

@@ -12,6 +12,7 @@ from dash.development.base_component import Component
 from advisor.errors import AdvisorError
 from advisor.model.applied import Applied, Comparison, KernelResources, PlanVerdict, SetVerdict
 from advisor.model.base import Range
+from advisor.report.text import counted
 from advisor.store.directory import RunDirectory
 from advisor.units import UNKNOWN, format_bytes, format_fraction, format_ns
 from dashboard import figures
@@ -235,7 +236,8 @@ def _numerics(verdict: PlanVerdict) -> Component:
     head = ("Verdict", "Case", "Largest error, ulps", "Eager's own, ulps", "Detail")
     where = "on the GPU" if numerics.executed_on == "gpu" else "by Triton's interpreter"
     passed = sum(case.passed for case in numerics.cases)
-    note = f"{passed} of {len(numerics.cases)} cases passed against float64, executed {where}."
+    cases = counted(len(numerics.cases), "case")
+    note = f"{passed} of {cases} passed against float64, executed {where}."
     return section(f"Numerics: {verdict.title}", table(head, cells, "Numeric cases"), note=note)
 
 

@@ -11,6 +11,7 @@ from dash.development.base_component import Component
 
 from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan, PlanInput
+from advisor.report.text import counted
 from dashboard.parts import marked
 
 _COLUMN_PX, _ROW_PX = 128, 84
@@ -62,7 +63,7 @@ def elements(plan: FusionPlan) -> list[dict[str, Any]]:
     depth = _depths(plan)
     places = _places(plan, depth)
     found: list[dict[str, Any]] = [
-        {"data": {"id": _KERNEL, "label": f"one kernel instead of {len(plan.ops)} ops"}}
+        {"data": {"id": _KERNEL, "label": f"one kernel instead of {counted(len(plan.ops), 'op')}"}}
     ]
     for item in plan.inputs:
         label = f"{item.name} {item.dtype}\n{_spans(item)}"

@@ -12,6 +12,7 @@ from advisor.errors import UnreadableError
 from advisor.model.findings import Evidence, Finding
 from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
+from advisor.report.text import counted
 from advisor.units import format_bytes, format_ns
 from dashboard import subgraph
 from dashboard.context import Context
@@ -90,7 +91,7 @@ def _head(finding: Finding) -> Component:
     cards = [
         figure_card(
             "Exposed saving per step",
-            format_ns(saving.mid) if saving else "cannot judge",
+            headline(saving) if saving else "cannot judge",
             interval,
             "Difference of the step on its critical path before and after the change.",
         ),
@@ -174,7 +175,7 @@ def _plan(plan: FusionPlan) -> Component:
         blocks.append(table(("Prediction", "Now", "Fused"), rows, "Prediction"))
         blocks.append(dmc.Text(f"Rests on: {prediction.basis}.", size="sm", c="dimmed"))
     guards = [f"{g.kind.replace('_', ' ')}: {g.subject} {g.value}" for g in plan.guards]
-    note = f"{len(plan.ops)} ops, {len(plan.sites)} sites, plan {plan.id}"
+    note = f"{counted(len(plan.ops), 'op')}, {counted(len(plan.sites), 'site')}, plan {plan.id}"
     if guards:
         blocks.append(dmc.Text(f"Guards: {'; '.join(guards)}.", size="sm", c="dimmed"))
     return section(f"The fusion: {plan.title}", *blocks, note=note)

@@ -13,7 +13,7 @@ from advisor.store.directory import RunDirectory
 from dashboard.context import Context
 from dashboard.page import Page, finding_path
 from dashboard.pages.frame import frame
-from dashboard.parts import grid, message, section, worth_text
+from dashboard.parts import WRAPPED, grid, message, section, worth_text
 
 _COLUMNS: tuple[dict[str, Any], ...] = (
     {"field": "rank", "headerName": "#", "maxWidth": 70, "minWidth": 60, "filter": False},
@@ -24,6 +24,7 @@ _COLUMNS: tuple[dict[str, Any], ...] = (
         "flex": 4,
         "minWidth": 240,
         "tooltipField": "title",
+        **WRAPPED,
     },
     {
         "field": "saving_ns",
@@ -32,11 +33,12 @@ _COLUMNS: tuple[dict[str, Any], ...] = (
         "filter": "agNumberColumnFilter",
         "flex": 2,
         "minWidth": 230,
+        **WRAPPED,
     },
-    {"field": "kind", "headerName": "Kind", "minWidth": 115},
-    {"field": "provenance", "headerName": "Evidence"},
-    {"field": "sites", "headerName": "Sites", "maxWidth": 90},
-    {"field": "where", "headerName": "Where", "flex": 2, "minWidth": 160},
+    {"field": "kind", "headerName": "Kind", "minWidth": 120},
+    {"field": "provenance", "headerName": "Evidence", "minWidth": 120},
+    {"field": "sites", "headerName": "Sites", "maxWidth": 95},
+    {"field": "where", "headerName": "Where", "flex": 2, "minWidth": 160, **WRAPPED},
 )
 
 

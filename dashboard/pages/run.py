@@ -20,6 +20,7 @@ from dashboard.parts import (
     badge,
     figure_card,
     graph,
+    kernel_saving,
     message,
     plain_name,
     saving_text,
@@ -115,9 +116,7 @@ def _actions(run: RunDirectory, report: Report) -> Component:
 
 def _savings(report: Report) -> Component:
     if not any(finding.exposed_saving_ns for finding in report.findings):
-        return section(
-            "Savings", message("No saving is priced", "See the evidence of each finding.")
-        )
+        return section("Savings", message("No saving of the step is known", _unpriced(report)))
     figure = figures.savings(report.findings)
     return section(
         "Exposed saving by finding",
@@ -125,10 +124,25 @@ def _savings(report: Report) -> Component:
     )
 
 
+def _unpriced(report: Report) -> str:
+    """Why there is no saving to draw, and what would give one."""
+    if not report.findings:
+        return "No rule found anything to fuse."
+    if any(kernel_saving(finding) for finding in report.findings):
+        return (
+            "Kernel time saved is modelled, beside each finding. How much of it the step gets "
+            "back is known only from a timed step: profile on a GPU."
+        )
+    return "The evidence of each finding says what it would take to judge it."
+
+
 def _kernels(report: Report) -> Component:
     if not report.kernels:
-        text = "This run has no kernel times: no GPU was at hand, or the trace holds no kernels."
-        return section("Kernels", message("No kernels recorded", text))
+        title, text = "No kernels in the trace", "The steps of the trace launched no kernel."
+        if not any("trace" in source.kind or "kineto" in source.kind for source in report.sources):
+            title = "Kernels were not timed"
+            text = "Nothing ran on a GPU. Profile where there is one, or analyze a trace from it."
+        return section("Kernels", message(title, text))
     label = "Time per step of the longest kernels"
     return section("Longest kernels", graph(figures.kernels(report.kernels), "kernels", label))
 

@@ -12,28 +12,30 @@ from advisor.store.directory import RunDirectory
 from advisor.units import UNKNOWN, format_ns
 from dashboard.context import Context
 from dashboard.page import Page, run_path
-from dashboard.parts import VERDICT_WORDS, grid, message, moment, section
+from dashboard.parts import VERDICT_WORDS, WRAPPED, grid, message, moment, section
 
 _COLUMNS: tuple[dict[str, Any], ...] = (
-    {"field": "run", "headerName": "Run", "cellRenderer": "PageLink", "flex": 3, "minWidth": 290},
-    {"field": "target", "headerName": "Workload", "flex": 2, "minWidth": 150},
-    {"field": "created", "headerName": "Made", "minWidth": 195},
-    {"field": "mode", "headerName": "Mode"},
-    {"field": "gpu", "headerName": "GPU", "minWidth": 125},
+    {"field": "run", "headerName": "Run", "cellRenderer": "PageLink", "flex": 2, **WRAPPED},
+    {"field": "target", "headerName": "Workload", "flex": 3, **WRAPPED},
+    {"field": "created", "headerName": "Made", "minWidth": 140, **WRAPPED},
+    {"field": "mode", "headerName": "Mode", "maxWidth": 110},
+    {"field": "gpu", "headerName": "GPU", "minWidth": 120, **WRAPPED},
     {
         "field": "saving_ns",
         "headerName": "Set saving",
         "cellRenderer": "Figure",
         "filter": "agNumberColumnFilter",
-        "minWidth": 130,
+        "minWidth": 135,
+        **WRAPPED,
     },
     {
         "field": "findings",
         "headerName": "Findings",
         "filter": "agNumberColumnFilter",
-        "minWidth": 115,
+        "minWidth": 120,
+        "maxWidth": 130,
     },
-    {"field": "applied", "headerName": "Applied"},
+    {"field": "applied", "headerName": "Applied", "minWidth": 120, **WRAPPED},
 )
 
 
@@ -46,12 +48,17 @@ def layout(context: Context) -> Component:
             f"Nothing is saved in {context.store.root}. Profile a workload to make the first run: "
             "fusion-advisor profile TARGET. It appears here without a restart.",
         )
-    rows = [_row(context, run) for run in runs]
+    rows = sorted((_row(context, run) for run in runs), key=_made, reverse=True)
     return section(
         "Runs",
         grid("runs-grid", _COLUMNS, rows, "Runs"),
         note=f"{len(rows)} in {context.store.root}",
     )
+
+
+def _made(row: dict[str, Any]) -> str:
+    """When a run was made; what cannot be read stands last."""
+    return str(row.get("created", ""))
 
 
 def _row(context: Context, run: RunDirectory) -> dict[str, Any]:

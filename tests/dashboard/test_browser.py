@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from werkzeug.serving import BaseWSGIServer
 
+from advisor.model.findings import Alternative
 from advisor.store import RunDirectory, RunStore
 from dashboard.access import Access, Tokens
 from dashboard.app import create_app
 from dashboard.jobs import JobRunner
 from dashboard.page import finding_path, run_path
 from dashboard.server import bind
-from tests.builders.run import sample_run
+from tests.builders.run import range_of, sample_run
 from tests.dashboard.conftest import child_command
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -38,6 +40,15 @@ pytestmark = pytest.mark.skipif(
 HOSTILE = (
     "<img src=x onerror=alert(1)><script>alert(2)</script>\"'`{{7*7}}\u202etxt " + "y" * 10_000
 )
+# Cells and column titles that are wider than their place, and columns beyond the table's edge.
+CUT_OFF = """() => {
+  const cells = [...document.querySelectorAll(".ag-cell, .ag-header-cell-text")];
+  const wide = (c) => c.scrollWidth > c.clientWidth + 1;
+  const cut = cells.filter((c) => wide(c) || c.scrollHeight > c.clientHeight + 1);
+  const view = document.querySelector(".ag-center-cols-viewport");
+  const over = view.scrollWidth > view.clientWidth + 1 ? ["the table scrolls sideways"] : [];
+  return [...cut.map((c) => c.textContent), ...over];
+}"""
 VIEW, APPLY = "view-token-of-twenty-or-more", "apply-token-of-twenty-or-more"
 
 
@@ -268,6 +279,26 @@ def test_hostile_names_are_text(
             expect(page.get_by_text("onerror=alert(1)").first).to_be_visible()
         assert page.locator("img[src=x]").count() == 0
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth + 1")
+
+
+@pytest.mark.parametrize("width", [1280, 1400])
+def test_nothing_of_the_tables_is_cut_off(
+    browser: Any, serve: Callable[..., Served], store: RunStore, width: int
+) -> None:
+    target = "/home/someone/projects/language-models/workloads/llama_prefill.py:decoder_of_four"
+    run = sample_run(store, target=target)
+    unpriced = replace(run.report().findings[0], alternatives=(
+        Alternative(route="generated_kernel", text="one", saving_ns=range_of(1_358_000)),
+    ))  # fmt: skip
+    run.write_report(replace(run.report(), findings=(unpriced, *run.report().findings[1:])))
+    served = serve()
+    with opened(browser) as page:
+        page.set_viewport_size({"width": width, "height": 900})
+        for path in ("/", f"{run_path(run.id)}/findings"):
+            page.goto(served.url(path))
+            expect(page.locator(".ag-row .ag-cell").first).to_be_visible()
+            page.wait_for_timeout(300)
+            assert page.evaluate(CUT_OFF) == []
 
 
 def test_dark_phone_and_missing_pages(

@@ -277,6 +277,17 @@ def test_a_failed_plan_does_not_end_the_job() -> None:
     assert next(s for s in view.stages if s.name == "verify").plans == (event,)
 
 
+def test_a_job_that_has_its_result_but_not_ended_is_finishing() -> None:
+    now = "2026-01-01T00:00:00+00:00"
+    record = JobRecord(id="0" * 16, kind="revert", queued=now, started=now)
+    final = Progress(time=now, job="j", stage="done", state="done", message="reverted")
+    view = view_of(record, [final], alive=True)
+    assert (view.state, view.finishing) == ("running", True)
+    assert not view_of(record, [], alive=True).finishing
+    ended = view_of(replace(record, process=GONE, ended=now), [final], alive=False)
+    assert (ended.state, ended.finishing) == ("done", False)
+
+
 def _events(*stages: str) -> list[Progress]:
     times = "2026-01-01T00:00:00+00:00"
     return [Progress(time=times, job="j", stage=s, state="running", value=1500) for s in stages]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import plotly
 import pytest
 from dash.development.base_component import Component
+from msgspec.structs import replace
 
 from advisor.model.base import Record
 from advisor.model.findings import Alternative
+from advisor.model.report import Recommended, Source
 from advisor.model.run import Progress
 from advisor.report.words import ranked
 from advisor.store import RunDirectory, RunStore
@@ -70,6 +73,38 @@ def page(context: Context, path: str) -> str:
 
 def test_an_empty_store_says_how_to_make_a_run(context: Context) -> None:
     assert "fusion-advisor profile TARGET" in page(context, "/")
+
+
+def test_an_unmeasured_run_says_what_would_measure_it(context: Context, store: RunStore) -> None:
+    run = sample_run(store, applied=False)
+    report = run.report()
+    plan = norm_plan()
+    kernel = Alternative(route="generated_kernel", text="one kernel", saving_ns=range_of(900_000))
+    found = replace(findings(plan, "norm")[0], exposed_saving_ns=None, alternatives=(kernel,))
+    unmeasured = replace(
+        report, findings=(found,), kernels=(), sources=(Source(kind="compiled graphs"),),
+        recommended=Recommended(),
+    )  # fmt: skip
+    run.write_report(unmeasured)
+    text = page(context, run_path(run.id))
+    assert "Kernel time saved is modelled" in text
+    assert "Kernels were not timed" in text
+    run.write_report(replace(report, kernels=(), findings=(), recommended=Recommended()))
+    text = page(context, run_path(run.id))
+    assert "No rule found anything to fuse" in text
+    assert "No kernels in the trace" in text
+
+
+def test_runs_stand_newest_first_whatever_they_are_called(
+    context: Context, store: RunStore
+) -> None:
+    old, new = sample_run(store, applied=False), sample_run(store, applied=False)
+    shutil.copytree(new.path, store.root / "a-name-of-ones-own")
+    own = store.open("a-name-of-ones-own")
+    for run, created in ((old, "2026-01-02"), (new, "2026-01-01"), (own, "2026-01-03")):
+        run.write_report(replace(run.report(), created=f"{created}T00:00:00+00:00"))
+    text = page(context, "/")
+    assert text.index(own.id) < text.index(old.id) < text.index(new.id)
 
 
 def test_the_overview_holds_metrics_actions_and_warnings(context: Context, store: RunStore) -> None:

@@ -233,6 +233,18 @@ def test_every_answer_carries_the_headers(client: Client) -> None:
     assert get(served, "/api/csrf").headers["Cache-Control"] == "no-store"
 
 
+def test_what_is_not_there_is_404(client: Client, run: RunDirectory) -> None:
+    served = client()
+    found = ("/", f"/run/{run.id}", f"/run/{run.id}/", f"/run/{run.id}/findings")
+    for path in (*found, f"/run/{run.id}/finding/row-program-1", "/login"):
+        assert get(served, path).status_code == 200, path
+    absent = ("/nowhere", "/run/absent", "/run/absent/findings", f"/run/{run.id}/finding/absent")
+    for path in absent:
+        answer = get(served, path)
+        assert answer.status_code == 404, path
+        assert "fusion advisor" in answer.get_data(as_text=True), "the page says what is missing"
+
+
 def test_everything_is_served_from_here(client: Client) -> None:
     page = get(client(), "/").get_data(as_text=True)
     sources = [part.split('"')[0] for part in page.split('src="')[1:]]
