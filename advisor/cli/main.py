@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 a gate failed, 2 wrong usage, 3 unreadable input or intern
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from importlib import import_module
 import click
 
 from advisor import __version__
-from advisor.errors import EXIT_OK, EXIT_USAGE, AdvisorError
+from advisor.errors import EXIT_OK, EXIT_UNREADABLE, EXIT_USAGE, AdvisorError
 
 PROGRAM = "fusion-advisor"
 EXIT_INTERRUPTED = 130
@@ -86,10 +87,20 @@ def run(arguments: Sequence[str]) -> int:
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes stdout once more as it exits; let that go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         return EXIT_BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
+            raise
+        click.echo(f"error: cannot write: {error.strerror}", err=True)
+        _drop_stdout()
+        return EXIT_UNREADABLE
     return EXIT_OK
+
+
+def _drop_stdout() -> None:
+    """The interpreter flushes stdout once more as it exits; let that go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> None:

@@ -149,6 +149,16 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert child.returncode == 141
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")  # noqa: PTH110
+def test_a_full_disk_is_one_line_and_no_failed_gate() -> None:
+    with open("/dev/full", "wb") as full:  # noqa: PTH123
+        child = subprocess.run(
+            [*COMMAND, "schema", "report"], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert child.returncode == 3
+    assert child.stderr == b"error: cannot write: No space left on device\n"
+
+
 def test_interrupt_ends_with_130() -> None:
     code = (
         "import time, click\n"

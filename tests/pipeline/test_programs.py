@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from advisor.model import base
 from advisor.model.applied import Numerics
 from advisor.model.launch import default_config
 from advisor.model.plan import FusionPlan
+from advisor.pipeline.candidates import Candidate, check_regions
 from advisor.verify.numerics import verify_numerics
 from advisor.verify.region import region_disagreement
 from tests.builders import captured as models
@@ -88,3 +90,18 @@ def test_a_scaled_softmax_is_one_program(tmp_path: Path) -> None:
     assert region_disagreement(plan, plan.sites[0], lowered.fx_aliases, models.CPU) is None
     found = proved(plan, tmp_path)
     assert [(case.name, case.detail) for case in found.cases if not case.passed] == []
+
+
+def test_every_site_of_a_plan_is_compared_with_its_own_region() -> None:
+    def step(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.softmax(x, -1), torch.softmax(y, -1)
+
+    found = models.captured(step, torch.randn(6, 40), torch.randn(6, 40))
+    (plan,) = models.plans_of(found.graphs[0].lowered)
+    first, second = plan.sites
+    crossed = msgspec.structs.replace(second, outputs=first.outputs)
+    plans = {"right": plan, "crossed": msgspec.structs.replace(plan, sites=(first, crossed))}
+    candidates = {name: Candidate(item) for name, item in plans.items()}
+    check_regions(candidates, found, models.CPU, lambda *_, **__: None)
+    assert candidates["right"].refused is None
+    assert "the region also reads" in (candidates["crossed"].refused or "")
