@@ -15,6 +15,7 @@ from plotly.graph_objects import Figure
 from advisor.errors import AdvisorError
 from advisor.model.base import Range
 from advisor.model.findings import Finding
+from advisor.report.text import is_upper_bound, range_text
 from advisor.units import format_ns
 
 Child = Component | str

@@ -19,7 +19,15 @@ from advisor.report.document import (
     code,
     table,
 )
-from advisor.report.text import counted, gain_text, interval, range_text, speedup_text, timing_text
+from advisor.report.text import (
+    counted,
+    gain_text,
+    headline,
+    interval,
+    range_text,
+    speedup_text,
+    timing_text,
+)
 from advisor.report.words import (
     cannot_judge,
     device_text,
@@ -133,7 +141,7 @@ def _findings(report: Report, findings: tuple[Finding, ...]) -> Block:
                 str(number),
                 Words(finding.title, "strong"),
                 Words(finding.kind, KIND_MOOD[finding.kind]),
-                UNKNOWN if saving is None else format_ns(saving.mid),
+                UNKNOWN if saving is None else headline(saving),
                 UNKNOWN if saving is None else interval(saving.low, saving.high),
                 str(count) if count else UNKNOWN,
                 code(finding.id, "dim"),

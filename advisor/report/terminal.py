@@ -11,7 +11,16 @@ from rich.text import Text
 from advisor.model.applied import Applied
 from advisor.model.findings import Finding
 from advisor.model.report import Metric, Report
-from advisor.report.text import command, counted, heading, interval, plain, range_text, table
+from advisor.report.text import (
+    command,
+    counted,
+    heading,
+    headline,
+    interval,
+    plain,
+    range_text,
+    table,
+)
 from advisor.report.words import (
     cannot_judge,
     device_text,
@@ -23,7 +32,7 @@ from advisor.report.words import (
     share,
     worth,
 )
-from advisor.units import UNKNOWN, format_ns, format_value
+from advisor.units import UNKNOWN, format_value
 
 MAX_EVIDENCE = 4
 MAX_DETAILED = 10
@@ -106,7 +115,7 @@ def _findings_table(report: Report, findings: tuple[Finding, ...]) -> Renderable
         saving = finding.exposed_saving_ns
         price = Text(UNKNOWN, style="dim")
         if saving is not None:
-            price = Text(format_ns(saving.mid), style="bold")
+            price = Text(headline(saving), style="bold")
             price.append(f"\n{interval(saving.low, saving.high)}", style="dim")
         rows.add_row(str(number), title, price, str(count) if count else UNKNOWN)
     return rows

@@ -34,10 +34,26 @@ def interval(low: int, high: int) -> str:
 
 
 def range_text(value: Range | None) -> str:
-    """A priced saving with its interval; `unknown` where it was not judged."""
-    return (
-        UNKNOWN if value is None else f"{format_ns(value.mid)} ({interval(value.low, value.high)})"
-    )
+    """A priced saving with its interval; `unknown` where it was not judged.
+
+    One that may as well be nothing is `at most` its upper end: `at most 1.8 ms (estimated 948 µs)`.
+    """
+    if value is None:
+        return UNKNOWN
+    if is_upper_bound(value):
+        middle = "" if value.mid in (0, value.high) else f" (estimated {format_ns(value.mid)})"
+        return f"{headline(value)}{middle}"
+    return f"{headline(value)} ({interval(value.low, value.high)})"
+
+
+def headline(value: Range) -> str:
+    """The one figure that stands for a saving: its middle, or `at most` its upper end."""
+    return f"at most {format_ns(value.high)}" if is_upper_bound(value) else format_ns(value.mid)
+
+
+def is_upper_bound(value: Range) -> bool:
+    """Whether nothing speaks for a saving above zero but the upper end of its interval."""
+    return value.low == 0 < value.high
 
 
 def timing_text(value: Timing | None) -> str:

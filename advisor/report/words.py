@@ -5,7 +5,7 @@ from __future__ import annotations
 from advisor.model.base import Location, Range
 from advisor.model.findings import Evidence, Finding, Member
 from advisor.model.report import Report
-from advisor.report.text import interval
+from advisor.report.text import is_upper_bound, range_text
 from advisor.units import UNKNOWN, format_fraction, format_ns
 
 # The metric that a saving is a share of: the step with no profiler attached.
@@ -16,10 +16,14 @@ MAX_MEMBERS = 8
 
 
 def device_text(report: Report) -> str:
-    """The GPU, and whether figures are modelled for it; a trace was measured where it was made."""
+    """The GPU, and whether figures are modelled for it."""
     name = report.hardware.name
-    measured = report.hardware.present or report.workload.mode == INFERRED_MODE
-    return name if measured else f"{name} (not present, modelled)"
+    return f"{name} (not present, modelled)" if is_modelled(report) else name
+
+
+def is_modelled(report: Report) -> bool:
+    """Whether nothing was measured on the GPU; a trace was, wherever it is read."""
+    return not report.hardware.present and report.workload.mode != INFERRED_MODE
 
 
 def ranked(report: Report) -> tuple[Finding, ...]:
@@ -65,16 +69,16 @@ def worth(report: Report, finding: Finding) -> str:
 
 
 def share(report: Report, saving: Range) -> str:
-    """`310 µs (250 µs … 380 µs) of a 10.4 ms step, 3.0 %`, as far as the step is known."""
+    """`310 µs (250 µs … 380 µs) of a 10.4 ms step, 3.0 %`, as far as the step is known.
+
+    Of a saving that is only an upper bound, the share is that of the bound.
+    """
     metric = report.metrics.get(STEP_METRIC)
     step = None if metric is None else metric.value
-    spread = f"({interval(saving.low, saving.high)})"
     if not step:
-        return f"{format_ns(saving.mid)} {spread} per step"
-    return (
-        f"{format_ns(saving.mid)} {spread} of a {format_ns(step)} step, "
-        f"{format_fraction(saving.mid / step)}"
-    )
+        return f"{range_text(saving)} per step"
+    figure = saving.high if is_upper_bound(saving) else saving.mid
+    return f"{range_text(saving)} of a {format_ns(step)} step, {format_fraction(figure / step)}"
 
 
 def members_text(members: tuple[Member, ...]) -> str:

@@ -12,7 +12,7 @@ from advisor.errors import UnreadableError
 from advisor.model.findings import Evidence, Finding
 from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
-from advisor.report.text import counted
+from advisor.report.text import counted, headline
 from advisor.units import format_bytes, format_ns
 from dashboard import subgraph
 from dashboard.context import Context

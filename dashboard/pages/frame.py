@@ -7,6 +7,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from advisor.model.report import Report
+from advisor.report.words import is_modelled
 from advisor.store.directory import RunDirectory
 from dashboard.page import finding_path, run_path
 from dashboard.parts import badge, heading, marked, moment
@@ -18,7 +19,7 @@ TABS: tuple[tuple[str, str], ...] = (("Overview", ""), ("Findings", "/findings")
 def frame(run: RunDirectory, report: Report, tab: str, *children: Component) -> Component:
     """A page of a run: facts on top, tabs, then `children`."""
     facts = [badge(report.workload.mode), badge(report.hardware.name)]
-    if not report.hardware.present:
+    if is_modelled(report):
         facts.append(badge("no GPU at hand: figures are modelled", "orange"))
     facts += [badge(f"shapes {shape}") for shape in report.workload.shapes[:3]]
     head = [

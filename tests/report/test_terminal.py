@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from msgspec.structs import replace
 
 from advisor.model.applied import Applied, Comparison
+from advisor.model.base import Range
 from advisor.model.findings import Finding
 from advisor.model.report import Recommended, Report
 from advisor.report.applied import render_applied
@@ -91,6 +92,21 @@ def test_only_ten_findings_are_detailed_and_all_are_listed() -> None:
     text = shown(report(*many))
     assert text.count("   do: ") == 10
     assert all(f"opportunity · f{n:02d}" in text for n in range(1, 15))
+
+
+@pytest.mark.parametrize(
+    ("saving", "text"),
+    [
+        (price(0, 400_000, 400_000), "Worth: at most 400 µs of a 10.4 ms step, 3.8 %"),
+        (price(0, 0, 400_000), "Worth: at most 400 µs of a 10.4 ms step, 3.8 %"),
+        (price(0, 90_000, 400_000), "Worth: at most 400 µs (estimated 90 µs) of a 10.4 ms step"),
+        (price(-5, 90_000, 400_000), "Worth: 90 µs (-5 ns … 400 µs) of a 10.4 ms step, 0.9 %"),
+        (price(0, 0, 0), "Worth: 0 ns (0 ns … 0 ns) of a 10.4 ms step, 0.0 %"),
+    ],
+)
+def test_an_upper_bound_is_not_a_value(saving: Range, text: str) -> None:
+    one = report(finding("bound", saving=saving))
+    assert text in shown(replace(one, recommended=Recommended(order=("bound",))))
 
 
 def test_next_names_the_run_quoted_for_a_shell() -> None:
