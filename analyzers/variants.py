@@ -330,7 +330,8 @@ def _counted(count: int, noun: str) -> str:
 def _action(best: Variant, places: int) -> str:
     several = len(best.plans) > 1
     kernels = f"{len(best.plans)} generated kernels" if several else "one generated kernel"
-    return f"replace the {_counted(places, 'site')} by {kernels}: fusion-advisor apply RUN"
+    proof = "apply proves and times " + ("them" if several else "it")
+    return f"replace the {_counted(places, 'site')} by {kernels}; {proof} on the workload first"
 
 
 def _alternatives(variants: Sequence[Variant], situation: Situation) -> tuple[Alternative, ...]:
