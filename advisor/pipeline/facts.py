@@ -10,6 +10,7 @@ from importlib import metadata
 
 from advisor import __version__
 from advisor.hardware.gpu import Gpu
+from advisor.hardware.gpus import find_gpu
 from advisor.hardware.roofline import bandwidth_of
 from advisor.model.report import Hardware, Tool
 
@@ -36,7 +37,12 @@ def versions() -> dict[str, str]:
 def hardware_of(
     gpu: Gpu, name: str, *, present: bool = False, driver: str | None = None
 ) -> Hardware:
-    """A GPU of the table as a report shows it, under the name that the machine or trace gives."""
+    """A GPU of the table as a report shows it, under the name that the machine or trace gives.
+
+    A name that is not this GPU's (priced as a near one) gets none of its figures.
+    """
+    if name != gpu.name and find_gpu(name) != gpu:
+        return Hardware(name=name, driver=driver, present=present)
     return Hardware(
         name=name,
         key=gpu.key,

@@ -134,22 +134,34 @@ def profile(options: ProfileOptions, run: RunDirectory, announce: Announce) -> R
 
 def _gpu(name: str | None, device: torch.device) -> tuple[Gpu, list[Warning_]]:
     """The GPU that prices are for: the one named, the one present, or the default."""
+    here = torch.cuda.get_device_name() if device.type == "cuda" else None
+    return choose_gpu(name, here)
+
+
+def choose_gpu(name: str | None, here: str | None) -> tuple[Gpu, list[Warning_]]:
+    """The GPU to price for, from `--gpu` and the device's name (None without one).
+
+    A device that the table does not know is priced as another only if the user names that one.
+    """
+    present = find_gpu(here) if here is not None else None
     if name is not None:
         gpu = gpu_by_key(name)
-        if device.type == "cuda" and find_gpu(torch.cuda.get_device_name()) != gpu:
+        if present is not None and present != gpu:
             raise UsageError(
                 f"--gpu {name} is not the GPU of this machine",
                 remedy="leave it out: measured beats modelled",
             )
+        if here is not None and present is None:
+            note = f"{here} is not in the GPU table; modelled figures are those of {gpu.name}"
+            return gpu, [Warning_(code="gpu-unknown", message=note)]
         return gpu, []
-    if device.type == "cuda":
-        present = find_gpu(torch.cuda.get_device_name())
-        if present is not None:
-            return present, []
-        note = (
-            f"{torch.cuda.get_device_name()} is not in the GPU table; prices are for {DEFAULT_GPU}"
+    if present is not None:
+        return present, []
+    if here is not None:
+        raise UsageError(
+            f"{here} is not in the GPU table",
+            remedy="name the GPU of the table that comes nearest with --gpu",
         )
-        return gpu_by_key(DEFAULT_GPU), [Warning_(code="gpu-unknown", message=note)]
     note = f"no --gpu given; prices are for {DEFAULT_GPU}"
     return gpu_by_key(DEFAULT_GPU), [Warning_(code="gpu-assumed", message=note)]
 
