@@ -1,0 +1,45 @@
+"""What the README shows of one's own model, and the commands on the bundled traces, hold."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from advisor.cli.main import run
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def example() -> str:
+    found = re.search(r"```python\n(.*?)```", README, re.DOTALL)
+    assert found
+    return found[1]
+
+
+@pytest.mark.parametrize(
+    ("factory", "kind"), [("inference", "inference"), ("training", "training"), ("step", "step")]
+)
+def test_every_form_of_a_factory_is_a_workload(factory: str, kind: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from collectors.live.workload import load_workload
+
+    (tmp_path / "readme_workload.py").write_text(example())
+    target = f"readme_workload.py:{factory}"
+    workload = load_workload(target, torch.device("cpu"), directory=tmp_path)
+    assert workload.kind == kind
+    assert workload.results_of()
+
+
+def test_the_trace_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = re.findall(r"^fusion-advisor (analyze .*|show report\.json)$", README, re.MULTILINE)
+    assert len(lines) == 2
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sample_traces").symlink_to(ROOT / "sample_traces")
+    for line in lines:
+        assert run(line.split()) == 0
+    assert "Findings" in capsys.readouterr().out
