@@ -18,6 +18,7 @@ from advisor.model.linking import innermost
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Ints: TypeAlias = NDArray[np.int64]
     Table: TypeAlias = dict[str, NDArray[Any]]
 
 _FRAME = re.compile(r"(?P<file>[^<(][^(]*)\((?P<line>\d+)\): ")
@@ -45,20 +46,34 @@ def place(name: str) -> Place:
     return Place(None, None if foreign else f"{file}:{found['line']}")
 
 
-def locate(ops: Table, frames: Table, names: list[str], missing: int) -> list[Place]:
-    """Module path (outermost first, joined by dots) and source line of each op, where known."""
+def locate(ops: Table, frames: Table, names: list[str], missing: int) -> tuple[Ints, list[Place]]:
+    """(the number of each op's place, the places): module path, outermost first, and source line.
+
+    Frames by the million stand in few different places, so places are made once and numbered.
+    """
     parents, around = innermost(frames, ops, missing)
     kinds = {code: place(names[code]) for code in np.unique(frames["name"]).tolist()}
-    places: list[Place] = []
-    nowhere = Place(None, None)
+    places = [Place(None, None)]
+    known: dict[tuple[int, int], int] = {}
+    at: list[int] = []
     # Frames are sorted by start, parents first: each inherits what encloses it.
     for code, parent in zip(frames["name"].tolist(), parents.tolist(), strict=True):
-        outer = nowhere if parent == missing else places[parent]
-        own = kinds[code]
-        if own.module is not None:
-            path = own.module if outer.module is None else f"{outer.module}.{own.module}"
-            outer = Place(path, outer.source)
-        elif own.source is not None:
-            outer = Place(outer.module, own.source)
-        places.append(outer)
-    return [nowhere if row == missing else places[row] for row in around.tolist()]
+        outer = 0 if parent == missing else at[parent]
+        number = known.get((outer, code))
+        if number is None:
+            number = known[outer, code] = _entered(places, places[outer], kinds[code], outer)
+        at.append(number)
+    numbers = np.array([*at, 0], dtype=np.int32)  # the last entry: in no frame
+    return numbers[np.where(around == missing, -1, around)], places
+
+
+def _entered(places: list[Place], outer: Place, own: Place, outer_number: int) -> int:
+    """The number of the place inside `outer` that a frame makes; its own one if it adds nothing."""
+    if own.module is not None:
+        path = own.module if outer.module is None else f"{outer.module}.{own.module}"
+        places.append(Place(path, outer.source))
+    elif own.source is not None:
+        places.append(Place(outer.module, own.source))
+    else:
+        return outer_number
+    return len(places) - 1

@@ -179,9 +179,9 @@ class TraceBuilder(TraceColumns):
         """Fill `module` and `source` of the ops from the Python frames around them."""
         if not len(stack["name"]):
             return
-        places = frames.locate(ops, stack, list(self._codes), MISSING)
-        ops["module"] = np.array([self.text(p.module) for p in places], dtype=np.int32)
-        ops["source"] = np.array([self.text(p.source) for p in places], dtype=np.int32)
+        at, places = frames.locate(ops, stack, list(self._codes), MISSING)
+        ops["module"] = np.array([self.text(p.module) for p in places], dtype=np.int32)[at]
+        ops["source"] = np.array([self.text(p.source) for p in places], dtype=np.int32)[at]
 
     def _renumber(self, comms: Batch) -> None:
         """`comms.kernel` counts kernels as they were added; after sorting they have other rows."""
