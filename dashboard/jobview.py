@@ -62,8 +62,12 @@ def view_of(
     record: JobRecord, events: Sequence[Progress], *, alive: bool, ahead: int = 0
 ) -> JobView:
     """The job as a page shows it; a process that is gone without a final event is a failure."""
-    shown = events if record.started is not None else ()
+    replaced = _replaced(record, events)
+    shown = events if record.started is not None and not replaced else ()
     state, message = _outcome(record, shown, alive=alive, ahead=ahead)
+    if replaced:
+        state = "done" if record.exit_status == 0 else state
+        message = "A later command in a shell has replaced what this job reported."
     return JobView(
         id=record.id,
         kind=record.kind,
@@ -75,6 +79,12 @@ def view_of(
         finishing=state == "running" and any(map(is_final, shown)),
         cancelling=record.cancel_requested is not None and state in ACTIVE,
     )
+
+
+def _replaced(record: JobRecord, events: Sequence[Progress]) -> bool:
+    """Whether the events are of a command that someone ran in a shell after this job ended."""
+    # Both are written in UTC and one form, so that they sort as text; the file may hold anything.
+    return record.ended is not None and bool(events) and events[0].time > record.ended
 
 
 def stages_of(kind: JobKind, events: Sequence[Progress], job: JobState) -> tuple[StageView, ...]:

@@ -288,6 +288,21 @@ def test_a_job_that_has_its_result_but_not_ended_is_finishing() -> None:
     assert (ended.state, ended.finishing) == ("done", False)
 
 
+def test_events_of_a_later_command_are_not_those_of_the_job() -> None:
+    begun, ended, later = (f"2026-01-01T00:0{n}:00.000+00:00" for n in range(3))
+    record = JobRecord(
+        id="0" * 16, kind="apply", queued=begun, started=begun, ended=ended, process=GONE,
+        exit_status=0,
+    )  # fmt: skip
+    event = Progress(time=later, job="apply-7", stage="load", state="running", message="starting")
+    view = view_of(record, [event], alive=False)
+    assert view.state == "done"
+    assert "later command" in view.message
+    assert all(stage.latest is None for stage in view.stages)
+    own = replace(event, time=begun)
+    assert view_of(record, [own], alive=False).state == "failed", "it never said that it was done"
+
+
 def _events(*stages: str) -> list[Progress]:
     times = "2026-01-01T00:00:00+00:00"
     return [Progress(time=times, job="j", stage=s, state="running", value=1500) for s in stages]
