@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from advisor.model.linking import innermost
+from advisor.model.linking import PIECE, innermost
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Ints: TypeAlias = NDArray[np.int64]
     Table: TypeAlias = dict[str, NDArray[Any]]
 
 _FRAME = re.compile(r"(?P<file>[^<(][^(]*)\((?P<line>\d+)\): ")
@@ -46,7 +45,9 @@ def place(name: str) -> Place:
     return Place(None, None if foreign else f"{file}:{found['line']}")
 
 
-def locate(ops: Table, frames: Table, names: list[str], missing: int) -> tuple[Ints, list[Place]]:
+def locate(
+    ops: Table, frames: Table, names: list[str], missing: int
+) -> tuple[NDArray[np.int32], list[Place]]:
     """(the number of each op's place, the places): module path, outermost first, and source line.
 
     Frames by the million stand in few different places, so places are made once and numbered.
@@ -57,12 +58,14 @@ def locate(ops: Table, frames: Table, names: list[str], missing: int) -> tuple[I
     known: dict[tuple[int, int], int] = {}
     at: list[int] = []
     # Frames are sorted by start, parents first: each inherits what encloses it.
-    for code, parent in zip(frames["name"].tolist(), parents.tolist(), strict=True):
-        outer = 0 if parent == missing else at[parent]
-        number = known.get((outer, code))
-        if number is None:
-            number = known[outer, code] = _entered(places, places[outer], kinds[code], outer)
-        at.append(number)
+    for first in range(0, len(parents), PIECE):
+        piece = (column[first : first + PIECE].tolist() for column in (frames["name"], parents))
+        for code, parent in zip(*piece, strict=True):
+            outer = 0 if parent == missing else at[parent]
+            number = known.get((outer, code))
+            if number is None:
+                number = known[outer, code] = _entered(places, places[outer], kinds[code], outer)
+            at.append(number)
     numbers = np.array([*at, 0], dtype=np.int32)  # the last entry: in no frame
     return numbers[np.where(around == missing, -1, around)], places
 

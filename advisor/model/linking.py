@@ -7,6 +7,7 @@ Works on the raw integer columns of a trace under construction, sorted by start;
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     Table: TypeAlias = dict[str, NDArray[Any]]
 
 # Python objects are made of so many events at a time; of all at once they would take gigabytes.
-_PIECE = 1 << 16
+PIECE = 1 << 16
 
 
 def link(tables: dict[str, Table], missing: int) -> None:
@@ -51,18 +52,21 @@ def innermost(ops: Table, launches: Table, missing: int) -> tuple[Ints, Ints]:
     result = np.full(count + queries, missing, dtype=np.int64)
     borders = np.flatnonzero(np.diff(threads[order])) + 1
     del threads
-    for rows in np.split(order, borders) if len(order) else ():
-        places = _nested(moments[rows], ends[rows])
+    moments, ends = moments[order], ends[order]
+    for first, last in pairwise((0, *borders.tolist(), len(order)) if len(order) else ()):
+        rows, when, until = order[first:last], moments[first:last], ends[first:last]
+        places = _nested(when, until)
         if places is None:
-            for part, found in _sweep(rows, moments, ends, missing):
-                result[part] = found
+            for at, found in _sweep(when, until):
+                part = rows[at : at + len(found)]
+                result[part] = [missing if place < 0 else rows[place] for place in found]
         else:
             inside = places >= 0
             result[rows[inside]] = rows[places[inside]]
     return result[:count], result[count:]
 
 
-def _nested(moments: Ints, ends: Ints) -> Ints | None:
+def _nested(moments: Ints, ends: Ints) -> NDArray[np.int32] | None:
     """The innermost interval around each moment of one thread, as a place in the order given; -1.
 
     Where intervals nest, that is the last one begun on the level outside: the number of those begun
@@ -75,7 +79,7 @@ def _nested(moments: Ints, ends: Ints) -> Ints | None:
     depth -= np.searchsorted(np.sort(ends[opens]), moments, side="right").astype(np.int32)
     by_depth = np.argsort(depth, kind="stable")
     levels = np.split(by_depth, np.flatnonzero(np.diff(depth[by_depth])) + 1)
-    found = np.full(len(moments), -1, dtype=np.int64)
+    found = np.full(len(moments), -1, dtype=np.int32)
     outside = np.empty(0, dtype=np.int64)
     for level in levels:
         if depth[level[0]] > 0:
@@ -87,24 +91,22 @@ def _nested(moments: Ints, ends: Ints) -> Ints | None:
     return found if np.all(ends[inner] <= ends[found[inner]]) else None
 
 
-def _sweep(
-    order: Ints, moments: Ints, ends: Ints, missing: int
-) -> Iterator[tuple[Ints, list[int]]]:
-    """(events, the op on top of the stack at each) of one thread, piece by piece in `order`."""
+def _sweep(moments: Ints, ends: Ints) -> Iterator[tuple[int, list[int]]]:
+    """The same for intervals that overlap in any way: (first place, found of the places after)."""
     stack: list[int] = []
     stack_ends: list[int] = []
-    for first in range(0, len(order), _PIECE):
-        rows, found = order[first : first + _PIECE], []
-        columns = (rows, moments[rows], ends[rows])
-        for row, moment, end in zip(*(c.tolist() for c in columns), strict=True):
+    for first in range(0, len(moments), PIECE):
+        found = []
+        columns = (moments[first : first + PIECE], ends[first : first + PIECE])
+        for place, (moment, end) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
             while stack and stack_ends[-1] <= moment:
                 stack.pop()
                 stack_ends.pop()
-            found.append(stack[-1] if stack else missing)
+            found.append(stack[-1] if stack else -1)
             if end > moment:
-                stack.append(row)
+                stack.append(first + place)
                 stack_ends.append(end)
-        yield rows, found
+        yield first, found
 
 
 def launch_rows(activities: Table, launches: Table, missing: int) -> Ints:
