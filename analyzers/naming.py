@@ -7,6 +7,32 @@ from collections.abc import Iterator
 from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan, PlanOp
 
+_WORDS = {
+    "to_copy": "cast",
+    "convert_element_type": "cast",
+    "gelu": "GELU",
+    "silu": "SiLU",
+    "relu": "ReLU",
+    "threshold": "ReLU",
+    "mul": "product",
+    "add": "sum",
+    "sub": "difference",
+    "div": "quotient",
+    "neg": "negation",
+    "where": "selection",
+    "masked_fill": "mask",
+}
+_GRADIENT = "_backward"
+
+
+def op_word(label: str) -> str:
+    """`aten.silu_backward.default` as `SiLU gradient`, `aten::add_` as `sum`; others by name."""
+    parts = label.replace("::", ".").split(".")
+    bare = (parts[1] if len(parts) > 1 else label).strip("_")
+    core = bare.removesuffix(_GRADIENT)
+    word = _WORDS.get(core, core.replace("_", " "))
+    return f"{word} gradient" if core != bare else word
+
 
 def describe(plan: FusionPlan) -> str:
     """A short name made from what the program computes: `residual add + RMS norm`."""

@@ -63,6 +63,10 @@ def literal_value(arg: Arg) -> float | int | bool:
     return arg
 
 
+# How the origins of gradients begin; those of other nodes name ops of the forward pass.
+GRADIENT = "backward."
+
+
 class TensorMeta(Record, frozen=True, kw_only=True):
     """Shape and strides in elements (symbolic sizes as text), dtype, device type."""
 

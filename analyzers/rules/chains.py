@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from advisor.model.graph import Node
+from advisor.model.graph import GRADIENT, Node
 from analyzers.rules.base import is_pointwise
 from analyzers.rules.walk import elements, is_view, readers
 from analyzers.subject import GraphFacts, Subject
@@ -19,13 +19,18 @@ def single_reader(facts: GraphFacts, node: Node) -> Node | None:
 
 
 def chains(subject: Subject, facts: GraphFacts) -> list[tuple[str, ...]]:
-    """Convex groups of two or more free pointwise ops with results of one size, in graph order."""
+    """Convex groups of two or more free pointwise ops with results of one size, in graph order.
+
+    Eager runs no op of the forward pass a second time in the backward one: what the compiler
+    computes there again is in no group.
+    """
     size_of = {
         node.id: elements(facts, node)
         for node in facts.graph.nodes
         if node.id in facts.flow.index
         and is_pointwise(facts, node.id)
         and subject.free(facts, node.id)
+        and not (subject.eager and _is_recomputed(facts, node))
     }
     group: dict[str, set[str]] = {name: {name} for name in size_of}
     for name, size in size_of.items():
@@ -41,6 +46,15 @@ def chains(subject: Subject, facts: GraphFacts) -> list[tuple[str, ...]]:
     distinct = {id(found): found for found in group.values() if len(found) > 1}
     return sorted(
         (tuple(sorted(found, key=order)) for found in distinct.values()), key=lambda g: order(g[0])
+    )
+
+
+def _is_recomputed(facts: GraphFacts, node: Node) -> bool:
+    """An op of the forward pass in the graph of the backward pass."""
+    return (
+        facts.graph.phase == "backward"
+        and node.origin is not None
+        and not node.origin.startswith(GRADIENT)
     )
 
 

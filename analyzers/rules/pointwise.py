@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from analyzers.naming import op_word
 from analyzers.rules.base import Cost, Match, Place, Rule, cost_of, is_worth, opportunity, plural
 from analyzers.rules.chains import by_signature, chains, units_of
 from analyzers.subject import GraphFacts, Subject
@@ -37,8 +38,7 @@ def _match(
     facts, members = first
     names = list(
         dict.fromkeys(
-            facts.flow.nodes[name].label.removeprefix("aten::") or facts.flow.nodes[name].op
-            for name in members
+            op_word(facts.flow.nodes[name].label or facts.flow.nodes[name].op) for name in members
         )
     )
     shown = " + ".join(names[:_NAMED_OPS]) + (

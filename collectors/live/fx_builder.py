@@ -12,13 +12,15 @@ import torch
 from torch import fx
 
 from advisor.model.base import Location
-from advisor.model.graph import Arg, AttributeValue, Node, TensorMeta, literal, value_id
+from advisor.model.graph import GRADIENT, Arg, AttributeValue, Node, TensorMeta, literal, value_id
 from advisor.model.sizes import Dim
 
 _MODULE_ROOT = re.compile(r"^L\['[^']*'\](\[\d+\])?\.?|^L__self___?|^_orig_mod\.?")
 _FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+), in ')
 _TORCH = Path(torch.__file__).parent
 # How far to look for the source op behind nodes that a compiler pass made.
+# What AOTAutograd writes on nodes that only the backward pass computes.
+_BACKWARD = "is_backward"
 _MOST_HOPS = 32
 
 
@@ -143,28 +145,51 @@ def graph_node(
 def _named(source: fx.Node) -> fx.Node:
     """The node whose source op this one serves: for a node the compiler made, its consumer.
 
+    The backward graph computes parts of the forward pass again, to spare memory. Eager does not: it
+    reads what the forward pass saved. Such a node belongs to the gradient that needs it.
+
     A pass that rewrites a pattern leaves nodes without a place in the program; the first user
     of theirs that has one belongs to the op that the pattern was.
     """
     original = str(source.meta.get("original_aten") or "")
-    if original and not original.startswith("prims.prepare"):
+    again = _is_recomputed(source)
+    if original and not original.startswith("prims.prepare") and not again:
         return source
     pending, seen = list(source.users), 0
     while pending and seen < _MOST_HOPS:
         node = pending.pop(0)
         seen += 1
         placed = node.meta.get("stack_trace") or node.meta.get("from_node")
+        if again:
+            placed = node.meta.get("partitioner_tag") == _BACKWARD
         if placed and node.meta.get("original_aten") is not None:
             return node
         pending += list(node.users)
     return source
 
 
+def _is_recomputed(source: fx.Node) -> bool:
+    """Whether a node of the backward graph is a copy of one of the forward graph."""
+    return (
+        source.op == "call_function"
+        and bool(source.meta.get("autograd_backward"))
+        and source.meta.get("partitioner_tag") != _BACKWARD
+    )
+
+
 def _origin(source: fx.Node) -> str | None:
-    """The node of the graph Dynamo captured that this one was decomposed from."""
+    """The node of the graph Dynamo captured that this one was decomposed from.
+
+    Gradients are in no such graph. A `..._backward` op runs once for each op of the forward pass,
+    whose sequence number it carries; any other gradient node is an op by itself.
+    """
     chain = source.meta.get("from_node") or []
     if not chain:
-        return None
+        if source.meta.get("partitioner_tag") != _BACKWARD or source.op != "call_function":
+            return None
+        number = source.meta.get("seq_nr")
+        whole = "_backward" in str(source.meta.get("original_aten")) and number is not None
+        return f"{GRADIENT}{number if whole else source.name}"
     earliest = chain[0]
     while getattr(earliest, "from_node", None):
         earliest = earliest.from_node[0]

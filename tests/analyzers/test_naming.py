@@ -7,7 +7,7 @@ import pytest
 from advisor.model.base import Phase
 from advisor.model.graph import Graph
 from analyzers.dataflow import dataflow
-from analyzers.naming import describe
+from analyzers.naming import describe, op_word
 from analyzers.row_plans import canonical_program, plan_of
 from analyzers.row_programs import find_row_programs
 from tests.builders.graph import Sketch
@@ -85,3 +85,20 @@ def test_a_program_is_named_after_what_it_computes(graph: Graph, expected: str) 
 def test_gradients_say_so() -> None:
     assert title(rms_norm(), "backward") == "norm gradient"
     assert title(softmax(), "backward") == "row reduction gradient"
+
+
+@pytest.mark.parametrize(
+    ("label", "word"),
+    [
+        ("aten.silu_backward.default", "SiLU gradient"),
+        ("aten.gelu.default", "GELU"),
+        ("aten._to_copy.default", "cast"),
+        ("aten::add_", "sum"),
+        ("aten::masked_fill_", "mask"),
+        ("prims.convert_element_type.default", "cast"),
+        ("exp", "exp"),
+        ("aten::clamp_min_", "clamp min"),
+    ],
+)
+def test_ops_have_words(label: str, word: str) -> None:
+    assert op_word(label) == word

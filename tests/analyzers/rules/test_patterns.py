@@ -186,7 +186,9 @@ def test_pointwise_chain_and_cast_chain() -> None:
     eager = Eager()
     y = eager.op("aten::mul", eager.op("aten::tanh", eager.tensor(512, 512)), 3.0)
     eager.op("aten::sort", y)
-    assert eager.found()["pointwise-chain"].finding.title.startswith("Pointwise chain tanh + mul")
+    assert eager.found()["pointwise-chain"].finding.title.startswith(
+        "Pointwise chain tanh + product"
+    )
     eager = Eager()
     y = eager.cast(eager.cast(eager.tensor(512, 512), "float16"), "float32")
     eager.op("aten::sort", y)
