@@ -99,7 +99,7 @@ def profile(options: ProfileOptions, run: RunDirectory, announce: Announce) -> R
         workload, generate_code=device.type == "cuda" and options.mode == "compile"
     )
     step = compiled or workload.step_of()
-    warnings = [*gpu_warnings, *_capture_warnings(captured)]
+    warnings = [*gpu_warnings, *_capture_warnings(captured), *_optimizer_warnings(workload)]
     trace: Trace | None = None
     metrics: dict[str, Metric] = {}
     if device.type == "cuda":
@@ -179,6 +179,18 @@ def _capture_warnings(captured: Capture) -> list[Warning_]:
         note = "the compiler broke the graph"
         found.append(Warning_(code="graph-break", message=note, count=captured.graph_breaks))
     return found
+
+
+def _optimizer_warnings(workload: Workload) -> list[Warning_]:
+    """The optimizer steps outside the graphs that rules look at."""
+    if workload.optimizer is None:
+        return []
+    name = type(workload.optimizer).__name__
+    note = (
+        f"{name} updates the parameters outside the captured graphs: no finding covers it; "
+        "analyze of a trace of the training loop does"
+    )
+    return [Warning_(code="optimizer-not-captured", message=note)]
 
 
 def _clean_metrics(step: Step, options: ProfileOptions) -> dict[str, Metric]:

@@ -1,0 +1,44 @@
+"""The report of the training sample: one order, one owner of every kernel, nothing left unsaid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from advisor.model.report import Report
+from advisor.pipeline.profile import ProfileOptions, profile
+from advisor.report.words import ranked
+from advisor.store import RunDirectory
+
+
+@pytest.fixture(scope="module")
+def report(places: Path) -> Report:
+    run = RunDirectory.create_at(places / "training")
+    options = ProfileOptions(target="sample:transformer_block:train", steps=3)
+    return profile(options, run, lambda stage, text: None)
+
+
+def test_the_optimizer_is_said_to_be_missing(report: Report) -> None:
+    said = {warning.code: warning.message for warning in report.warnings}
+    assert said["optimizer-not-captured"].startswith("AdamW updates the parameters outside")
+
+
+def test_the_list_stands_in_the_recommended_order(report: Report) -> None:
+    listed = [f.id for f in ranked(report) if f.id in report.recommended.order]
+    assert tuple(listed) == report.recommended.order
+    assert len(listed) > 3
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what is worth it was measured")
+def test_attention_is_one_finding_with_both_ways(report: Report) -> None:
+    found = [f for f in report.findings if "softmax" in f.title or "Attention" in f.title]
+    forward = [f for f in found if "gradient" not in f.title]
+    assert len(forward) == 1
+    routes = {way.route for way in forward[0].alternatives if way.saving_ns is not None}
+    assert routes == {"generated_kernel", "library"}
+
+
+def test_no_title_names_an_op_of_aten(report: Report) -> None:
+    assert not [f.title for f in report.findings if "aten" in f.title]
