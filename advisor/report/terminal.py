@@ -16,9 +16,9 @@ from advisor.report.text import (
     counted,
     heading,
     headline,
-    interval,
     plain,
     range_text,
+    spread,
     table,
 )
 from advisor.report.words import (
@@ -116,7 +116,7 @@ def _findings_table(report: Report, findings: tuple[Finding, ...]) -> Renderable
         price = Text(UNKNOWN, style="dim")
         if saving is not None:
             price = Text(headline(saving), style="bold")
-            price.append(f"\n{interval(saving.low, saving.high)}", style="dim")
+            price.append(f"\n{spread(saving)}", style="dim")
         rows.add_row(str(number), title, price, str(count) if count else UNKNOWN)
     return rows
 

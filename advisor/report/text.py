@@ -40,15 +40,20 @@ def range_text(value: Range | None) -> str:
     """
     if value is None:
         return UNKNOWN
-    if is_upper_bound(value):
-        middle = "" if value.mid in (0, value.high) else f" (estimated {format_ns(value.mid)})"
-        return f"{headline(value)}{middle}"
-    return f"{headline(value)} ({interval(value.low, value.high)})"
+    beside = spread(value)
+    return f"{headline(value)} ({beside})" if beside else headline(value)
 
 
 def headline(value: Range) -> str:
     """The one figure that stands for a saving: its middle, or `at most` its upper end."""
     return f"at most {format_ns(value.high)}" if is_upper_bound(value) else format_ns(value.mid)
+
+
+def spread(value: Range) -> str:
+    """What stands beside the headline: the interval, or the middle of an upper bound if it adds."""
+    if not is_upper_bound(value):
+        return interval(value.low, value.high)
+    return "" if value.mid in (0, value.high) else f"estimated {format_ns(value.mid)}"
 
 
 def is_upper_bound(value: Range) -> bool:
