@@ -76,8 +76,10 @@ def profile(
         click.echo(f"{stage}: {message}", err=True)
 
     with ExitStack() as undo:
-        undo.callback(run.discard)
-        report = run_profile(options, run, emit)
+        # Whoever holds the lock made the run: only then is there something to undo.
+        with run.lock():
+            undo.callback(run.discard)
+            report = run_profile(options, run, emit)
         undo.pop_all()
     shown = str(
         out or run.path.relative_to(Path.cwd()) if run.path.is_relative_to(Path.cwd()) else run.path

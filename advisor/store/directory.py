@@ -79,6 +79,7 @@ class RunDirectory:
         A directory that existed before, or that holds anything else, stays.
         """
         self.trace_path.unlink(missing_ok=True)
+        (self.path / ".lock").unlink(missing_ok=True)
         with suppress(OSError):
             for directory in self._made:
                 directory.rmdir()
