@@ -215,7 +215,8 @@ def _markdown(result: dict[str, Any]) -> str:
     ]
     lines += [
         f"| {row['subject']} | {row['input_bytes'] / 1e6:,.0f} MB | {row['kernels']:,} "
-        f"| {row['wall_s']:.2f} ({min(row['wall_s_all']):.2f}) | {row['cpu_s']:.2f} | {row['memory_mb']:,} "
+        f"| {row['wall_s']:.2f} ({min(row['wall_s_all']):.2f}) | {row['cpu_s']:.2f} "
+        f"| {row['memory_mb']:,} "
         f"| {', '.join(map(str, row['load']))} |"
         for row in rows
     ]
