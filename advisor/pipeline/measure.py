@@ -21,7 +21,7 @@ from advisor.verify.timing import time_steps
 from analyzers.metrics import gpu_busy_by_range, trace_metrics
 from collectors import read_trace
 from collectors.live.capture import no_compile_caches
-from collectors.live.recorder import VARIANT_PREFIX, record_steps, record_variants
+from collectors.live.recorder import TRACED_STEPS, VARIANT_PREFIX, record_steps, record_variants
 from collectors.live.workload import Step, Workload
 
 REGION_ROUNDS, STEP_ROUNDS, WARMUP_STEPS = 16, 40, 3
@@ -124,7 +124,7 @@ class Bench:
 
     def metrics(self, variant: Variant, path: Path) -> dict[str, Metric]:
         """Trace the variant and return the metrics of its step; the trace stays at `path`."""
-        record_steps(variant.step, path, steps=2)
+        record_steps(variant.step, path, steps=TRACED_STEPS)
         return trace_metrics(read_trace(path))
 
 

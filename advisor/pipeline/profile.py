@@ -35,7 +35,7 @@ from analyzers.subject import captured_subject
 from collectors import read_trace
 from collectors.live.capture import Capture, CapturedGraph, capture
 from collectors.live.nvml import GpmCounters, GpmSampler, snapshot, visible_device
-from collectors.live.recorder import record_steps
+from collectors.live.recorder import TRACED_STEPS, record_steps
 from collectors.live.workload import Step, Workload, load_workload
 
 # Told the stage that begins, in a word and in a sentence.
@@ -54,7 +54,6 @@ MODE_NEEDS_GPU = (
 )
 NO_GPU = "no GPU on this machine: prices are modelled, exposure is unknown, nothing is timed"
 DEFAULT_GPU = "h200"
-TRACED_STEPS = 2
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from advisor.model.applied import Comparison, PlanVerdict, SetVerdict, Timing, Verdict
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.candidates import Candidate
-from advisor.pipeline.profile import TRACED_STEPS
 from advisor.pipeline.trials import Trial
 from analyzers.program_cost import site_bytes
 from analyzers.variants import MEASURED_BASIS
+from collectors.live.recorder import TRACED_STEPS
 
 
 def verdict_of(

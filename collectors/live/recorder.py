@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+# Steps in the trace of one way to run a workload: before and after are recorded alike.
+TRACED_STEPS = 2
 VARIANT_PREFIX = "fusion_advisor.variant:"
 
 
