@@ -72,14 +72,22 @@ def advise(graphs: Sequence[PricedGraph], situation: Situation) -> Advice:
 
 
 def _places(facts: PricedFlow, found: RowPrograms) -> list[ProgramPlace]:
-    return [
+    places = (
         ProgramPlace(
             facts,
             canonical_program(facts.flow, whole),
             canonical_program(facts.flow, core) if core else None,
         )
         for whole, core in zip(found.whole, found.cores, strict=True)
-    ]
+    )
+    return [place for place in places if _is_run(place)]
+
+
+def _is_run(place: ProgramPlace) -> bool:
+    """Whether some kernel is known to compute the place, where the compiler says what they do."""
+    facts = place.facts
+    nodes = place.whole.site.nodes
+    return not facts.prices.fused or bool(facts.prices.price(facts.flow, nodes).units)
 
 
 def _overlapping(places: Sequence[ProgramPlace]) -> list[list[ProgramPlace]]:

@@ -24,6 +24,8 @@ from analyzers.activities import NONE, activities, step_of
 from analyzers.dataflow import Dataflow
 from analyzers.recorded_ops import DTYPES
 
+# A call of a generated kernel: its name, and the nodes that it computes.
+KernelCall = tuple[str, frozenset[str]]
 OpKey = tuple[str, tuple[tuple[str, tuple[int | str, ...]], ...]]
 
 
@@ -67,8 +69,8 @@ class Price:
 class PriceList:
     """Units of one graph; `by_node` indexes them.
 
-    `fused` units swallow nodes that the compiler's provenance does not name: a group that has a
-    unit then has no unpriced nodes.
+    `fused` units swallow nodes that the compiler's provenance does not name: of its kernels' nodes
+    none is unpriced, and a group in none of them is in no kernel.
     """
 
     units: tuple[Unit, ...]
@@ -84,7 +86,7 @@ class PriceList:
             unit for unit in units if any(_computes(flow, n) for n in unit.nodes - group)
         )
         priced = {name for unit in units for name in unit.nodes}
-        unpriced = frozenset() if self.fused and units else frozenset(group - priced)
+        unpriced = frozenset() if self.fused else frozenset(group - priced)
         return Price(units, shared, unpriced)
 
 
@@ -117,30 +119,34 @@ def eager_prices(graph: Graph, trace: Trace) -> PriceList:
 
 
 def compiled_prices(
-    graph: Graph, calls: Sequence[tuple[str, frozenset[str]]], trace: Trace
-) -> PriceList:
-    """Price the generated kernels of a graph; `calls` are (kernel name, nodes) in step order.
+    graphs: Sequence[tuple[Graph, Sequence[KernelCall]]], trace: Trace
+) -> list[PriceList]:
+    """Price the generated kernels of a step's graphs, given in the order in which they run.
 
-    The k-th call of a kernel is its k-th execution in every step; where the counts differ (the
-    graph runs several times) every call costs the median of all executions.
+    The k-th call of a kernel is its k-th execution in every step, whichever graph calls it: names
+    recur from graph to graph. Where the counts differ (a graph runs several times) every call costs
+    the median of all executions.
     """
     executions = _kernel_executions(trace)
-    totals = Counter(name for name, _ in calls)
+    totals = Counter(name for _, calls in graphs for name, _ in calls)
     seen: Counter[str] = Counter()
-    known = {node.id for node in graph.nodes}
-    units = []
-    for name, nodes in calls:
-        position = seen[name]
-        seen[name] += 1
-        steps = executions.get(name)
-        if not steps:
-            continue
-        if all(len(step) == totals[name] for step in steps):
-            times = [step[position] for step in steps]
-        else:
-            times = [duration for step in steps for duration in step]
-        units.append(Unit(name, nodes & known, round(median(times)), 1))
-    return price_list(units, fused=True)
+    found = []
+    for graph, calls in graphs:
+        known = {node.id for node in graph.nodes}
+        units = []
+        for name, nodes in calls:
+            position = seen[name]
+            seen[name] += 1
+            steps = executions.get(name)
+            if not steps:
+                continue
+            if all(len(step) == totals[name] for step in steps):
+                times = [step[position] for step in steps]
+            else:
+                times = [duration for step in steps for duration in step]
+            units.append(Unit(name, nodes & known, round(median(times)), 1))
+        found.append(price_list(units, fused=True))
+    return found
 
 
 def _source_ops(graph: Graph) -> list[list[Node]]:

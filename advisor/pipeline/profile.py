@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from analyzers.balance import Balance
 from analyzers.exposure import Situation
 from analyzers.metrics import kernel_rows, trace_metrics
 from analyzers.opportunities import Advice, PricedGraph, advise
-from analyzers.pricing import compiled_prices, eager_prices
+from analyzers.pricing import KernelCall, compiled_prices, eager_prices
 from analyzers.recommendation import recommend
 from analyzers.rules import find_all, without_overlaps
 from analyzers.subject import captured_subject
@@ -119,7 +119,8 @@ def profile(options: ProfileOptions, run: RunDirectory, announce: Announce) -> R
         step_ns=_value(metrics, "step_ns"),
         busy_ns=_value(metrics, "gpu_busy_per_step_ns"),
     )
-    priced = [_priced(item, trace, situation.eager) for item in captured.graphs]
+    priced, price_warnings = _priced(captured.graphs, trace, situation.eager)
+    warnings += price_warnings
     advice = advise(priced, situation)
     subject = captured_subject(priced, advice, situation, metrics, trace)
     findings = without_overlaps(find_all(subject))
@@ -239,18 +240,34 @@ def _counter_metrics(found: GpmCounters) -> dict[str, Metric]:
     }
 
 
-def _priced(item: CapturedGraph, trace: Trace | None, eager: bool) -> PricedGraph:
-    graph = item.lowered.graph
+def _priced(
+    graphs: Sequence[CapturedGraph], trace: Trace | None, eager: bool
+) -> tuple[list[PricedGraph], list[Warning_]]:
+    """The graphs with the prices of their nodes; warns of compiled ones whose kernels are unknown.
+
+    What the ops would cost one by one says nothing of a compiled graph: it then gets no advice.
+    """
+    lowered = [item.lowered.graph for item in graphs]
     if trace is None:
-        return PricedGraph(graph)
+        return [PricedGraph(graph) for graph in lowered], []
     if eager:
-        return PricedGraph(graph, eager_prices(graph, trace))
-    value_of = {n.name: value for value, nodes in item.lowered.fx_aliases.items() for n in nodes}
-    known = {name: value[1:].partition("#")[0] for name, value in value_of.items()}
-    calls = [
+        return [PricedGraph(graph, eager_prices(graph, trace)) for graph in lowered], []
+    prices = compiled_prices([(item.lowered.graph, _kernel_calls(item)) for item in graphs], trace)
+    unknown = sum(not item.kernels for item in graphs)
+    warnings = []
+    if unknown:
+        note = "the compiler did not say which nodes its kernels compute: no advice on this graph"
+        warnings = [Warning_(code="kernels-unknown", message=note, count=unknown)]
+    return [PricedGraph(*pair) for pair in zip(lowered, prices, strict=True)], warnings
+
+
+def _kernel_calls(item: CapturedGraph) -> list[KernelCall]:
+    """The kernel calls of a graph, their nodes by the names of the lowered graph."""
+    aliases = item.lowered.fx_aliases.items()
+    known = {n.name: value[1:].partition("#")[0] for value, nodes in aliases for n in nodes}
+    return [
         (name, frozenset(known[n] for n in nodes if n in known)) for name, nodes in item.kernels
     ]
-    return PricedGraph(graph, compiled_prices(graph, calls, trace))
 
 
 def _compiler_metrics(captured: Capture) -> dict[str, Metric]:

@@ -29,6 +29,7 @@ from torch._inductor.compile_fx import (
     compile_fx_inner,
 )
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.debug import reset_provenance_globals
 from torch._inductor.fx_passes.post_grad import view_to_reshape
 from torch._inductor.virtualized import V
 
@@ -233,7 +234,10 @@ def _generating(found: Capture) -> Callable[..., Any]:
     """Inductor's own inner compiler, its kernel provenance kept."""
 
     def inner(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
-        result = compile_fx_inner(gm, example_inputs, **kwargs)
+        # A backward graph is compiled when first run, outside the context in which Inductor keeps
+        # provenance: without one of its own it would have none.
+        with reset_provenance_globals():
+            result = compile_fx_inner(gm, example_inputs, **kwargs)
         text = getattr(result, "inductor_provenance_mapping_str", None)
         mapping = json.loads(text).get("cppCodeToPost", {}) if text else {}
         calls = sorted(

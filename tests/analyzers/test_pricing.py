@@ -10,7 +10,7 @@ from advisor.model.findings import Member
 from advisor.model.graph import Graph, node_of
 from advisor.model.trace import Trace
 from analyzers.dataflow import dataflow
-from analyzers.pricing import Unit, compiled_prices, eager_prices, price_list, step_kernels
+from analyzers.pricing import Price, Unit, compiled_prices, eager_prices, price_list, step_kernels
 from tests.builders.graph import Sketch
 from tests.builders.trace import US, Timeline
 
@@ -164,7 +164,7 @@ def test_the_kth_call_of_a_kernel_is_its_kth_execution_in_every_step() -> None:
         (("k0", 2), ("k1", 5), ("k0", 11)),
         (("k0", 3), ("k1", 6), ("k0", 18)),
     )
-    prices = compiled_prices(graph, calls, trace)
+    (prices,) = compiled_prices([(graph, calls)], trace)
     assert [(u.name, u.nodes, u.time_ns) for u in prices.units] == [
         ("k0", {a}, 2 * US), ("k1", {b}, 5 * US), ("k0", {c}, 11 * US),
     ]  # fmt: skip
@@ -174,18 +174,27 @@ def test_where_the_counts_differ_every_call_costs_the_median() -> None:
     graph, (a, _, c) = three_nodes()
     calls = [("k0", frozenset({a})), ("k0", frozenset({c}))]
     trace = compiled_line((("k0", 1), ("k0", 2), ("k0", 9)), (("k0", 3), ("k0", 4), ("k0", 9)))
-    assert [unit.time_ns for unit in compiled_prices(graph, calls, trace).units] == [3500, 3500]
+    (prices,) = compiled_prices([(graph, calls)], trace)
+    assert [unit.time_ns for unit in prices.units] == [3500, 3500]
 
 
 def test_a_kernel_that_never_ran_prices_nothing_and_other_graphs_nodes_are_left_out() -> None:
     graph, (a, b, _) = three_nodes()
     calls = [("k0", frozenset({a, "of_another_graph"})), ("never", frozenset({b}))]
-    prices = compiled_prices(graph, calls, compiled_line((("k0", 1),)))
+    (prices,) = compiled_prices([(graph, calls)], compiled_line((("k0", 1),)))
     assert [(unit.name, unit.nodes) for unit in prices.units] == [("k0", {a})]
     flow = dataflow(graph)
-    assert prices.price(flow, [b]).unpriced == {b}
-    # A fused kernel swallows nodes that its provenance does not name.
+    # Not in a kernel that ran: that it costs what the ops would cost one by one is never said.
+    assert prices.price(flow, [b]) == Price((), (), frozenset())
     assert prices.price(flow, [a, b]).unpriced == frozenset()
+
+
+def test_kernels_of_one_name_in_two_graphs_are_told_apart_by_their_order() -> None:
+    first, (a, _, _) = three_nodes()
+    second, (b, _, _) = three_nodes()
+    calls = [(first, [("k0", frozenset({a}))]), (second, [("k0", frozenset({b}))])]
+    prices = compiled_prices(calls, compiled_line((("k0", 2), ("k0", 90)), (("k0", 4), ("k0", 92))))
+    assert [[unit.time_ns for unit in item.units] for item in prices] == [[3 * US], [91 * US]]
 
 
 def test_a_kernel_shared_by_two_groups_is_priced_once_for_both() -> None:

@@ -18,7 +18,7 @@ from analyzers.row_plans import canonical_program, plan_of
 from analyzers.row_programs import find_row_programs
 from collectors.live.capture import Capture, capture
 from collectors.live.fx_builder import short_path
-from collectors.live.workload import Workload
+from collectors.live.workload import Workload, load_workload
 
 CPU = torch.device("cpu")
 
@@ -294,3 +294,14 @@ def test_a_copied_lowering_can_be_rewritten_alone() -> None:
     assert all(
         node.graph is copied.fx_graph for nodes in copied.fx_aliases.values() for node in nodes
     )
+
+
+def test_every_graph_knows_what_its_generated_kernels_compute() -> None:
+    workload = load_workload("sample:transformer_block:train", torch.device("cpu"), seed=0)
+    found, step = capture(workload, generate_code=True)
+    assert step is not None
+    assert [item.lowered.graph.phase for item in found.graphs] == ["forward", "backward"]
+    for item in found.graphs:
+        known = {node.name for nodes in item.lowered.fx_aliases.values() for node in nodes}
+        computed = {name for _, nodes in item.kernels for name in nodes}
+        assert any(name.startswith("sum") or name.startswith("mean") for name in computed & known)
