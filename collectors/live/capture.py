@@ -35,6 +35,8 @@ from torch._inductor.virtualized import V
 
 from advisor.errors import WorkloadError
 from advisor.model.base import Phase
+from advisor.model.compiler import CompilerFacts
+from collectors.live.compiler_facts import CompilerWatch
 from collectors.live.fx_graph import Lowered, copied, lower
 from collectors.live.workload import Workload
 
@@ -61,6 +63,12 @@ class Capture:
     compile_ns: int = 0
     graph_breaks: int = 0
     device_is_assumed: bool = False
+    facts: CompilerFacts = field(default_factory=CompilerFacts)
+    watch: CompilerWatch | None = None
+
+    def compiler_facts(self) -> CompilerFacts:
+        """What the compiler counted while capturing and, for a compiled step, in its runs since."""
+        return self.facts if self.watch is None else self.watch.facts()
 
 
 class HookPass(CustomGraphPass):
@@ -140,7 +148,7 @@ def _recorded(
     hook = HookPass(record, "fusion-advisor-capture")
     torch.compiler.reset()
     started = time.perf_counter_ns()
-    before = _break_counts()
+    before, watch = _break_counts(), CompilerWatch()
     patches: dict[str, Any] = {"trace.provenance_tracking_level": 1} if generate_code else {}
     step = workload.step_of(
         lambda part: torch.compile(part, backend=backend_with(hook, inner, **patches))
@@ -155,7 +163,10 @@ def _recorded(
     found.compile_ns = time.perf_counter_ns() - started
     found.graph_breaks = _breaks_since(before)
     found.device_is_assumed = workload.device.type == "cpu"
-    if not generate_code:
+    found.facts = watch.facts()
+    if generate_code:
+        found.watch = watch
+    else:
         torch.compiler.reset()
     return step
 
