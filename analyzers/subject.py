@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
+from advisor.model.compiler import CompilerFacts
 from advisor.model.findings import FindingProvenance
 from advisor.model.graph import Graph
 from advisor.model.metric_names import per_step_name
@@ -66,6 +67,7 @@ class Subject:
     doubt: str = ""
     claimed: frozenset[NodeKey] = frozenset()
     advice: Advice | None = None
+    compiler: CompilerFacts | None = None
 
     def metric(self, name: str) -> float | None:
         """A metric (`starved_ns`) per step, else of the whole trace; None if unknown."""
@@ -90,6 +92,7 @@ def captured_subject(
     situation: Situation,
     metrics: Mapping[str, Metric],
     trace: Trace | None,
+    compiler: CompilerFacts | None = None,
 ) -> Subject:
     """A captured workload: exact graphs, the clean step if one was timed, row programs as found."""
     balance = None
@@ -109,4 +112,5 @@ def captured_subject(
         trace=trace,
         steps=1 if balance is not None else 0,
         advice=advice,
+        compiler=compiler,
     )

@@ -18,5 +18,7 @@ RULE_IDS: tuple[str, ...] = (
     "layout-conversion",
     "pointwise-chain",
     "repeated-copies",
+    "graph-break",
+    "recompile",
     "already-done",
 )

@@ -19,11 +19,13 @@ from analyzers.rules import (
     copies,
     cross_entropy,
     gated_mlp,
+    graph_breaks,
     launch_bound,
     layout,
     library_norm,
     optimizer,
     pointwise,
+    recompiles,
     rotary,
     row_program,
     softmax_chain,
@@ -49,6 +51,8 @@ RULES: tuple[Rule, ...] = (
     layout.RULE,
     pointwise.RULE,
     copies.RULE,
+    graph_breaks.RULE,
+    recompiles.RULE,
     already.RULE,
 )
 

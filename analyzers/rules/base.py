@@ -243,6 +243,7 @@ def note(
     action: str,
     evidence: Sequence[Evidence],
     members: tuple[Member, ...] = (),
+    locations: tuple[Location, ...] = (),
 ) -> Match:
     """A finding that asks for nothing by itself; `identity` is its id if not the rule's."""
     finding = Finding(
@@ -255,6 +256,7 @@ def note(
         members=members,
         provenance=subject.provenance,
         action=action,
+        locations=locations,
     )
     return Match(finding)
 

@@ -1,0 +1,65 @@
+"""Where the compiler left the graph: nothing fuses across such a place."""
+
+from __future__ import annotations
+
+from advisor.model.base import Location
+from advisor.model.compiler import GraphBreak
+from advisor.model.findings import Evidence
+from analyzers.rules.base import Match, Rule, finding_id, note, plural
+from analyzers.subject import Subject
+
+_NO_HINT = "take the call out of the compiled function, or write it in ops that can be traced"
+
+
+def find(subject: Subject) -> tuple[Match, ...]:
+    """A note for each line at which the compiler left the graph; reasons of one line together."""
+    if subject.compiler is None:
+        return ()
+    by_place: dict[tuple[str | None, int | None], list[GraphBreak]] = {}
+    for item in subject.compiler.graph_breaks:
+        by_place.setdefault((item.location.file, item.location.line), []).append(item)
+    return tuple(_match(subject, breaks) for breaks in by_place.values())
+
+
+def _match(subject: Subject, breaks: list[GraphBreak]) -> Match:
+    first = breaks[0]
+    place = place_text(first.location, first.function)
+    hint = next((item.hint for item in breaks if item.hint), None)
+    return note(
+        RULE.id,
+        subject,
+        identity=finding_id(RULE.id, place),
+        title=f"The compiler leaves the graph at {place}",
+        action=f"at {place}: {hint or _NO_HINT}",
+        evidence=tuple(
+            Evidence(
+                kind="legality",
+                text=f"{item.reason} ({plural(item.count, 'time')} while compiling)",
+                values={"breaks": item.count},
+            )
+            for item in breaks
+        ),
+        locations=(first.location,),
+    )
+
+
+def place_text(location: Location, function: str | None) -> str:
+    """`net.py:12 in forward`, as far as it is known."""
+    place = location.file or "an unknown place"
+    if location.line is not None:
+        place += f":{location.line}"
+    return f"{place} in {function}" if function else place
+
+
+RULE = Rule(
+    id="graph-break",
+    title="A place where the compiler leaves the graph",
+    explanation=(
+        "What comes before a graph break and what comes after it are compiled apart: nothing fuses "
+        "across it, tensors that live through it go through memory, and the step returns to Python "
+        "there. The compiler names the line and the reason."
+    ),
+    bad="if x.sum() > 0: x = x + 1",
+    good="x = torch.where(x.sum() > 0, x + 1, x)",
+    find=find,
+)
