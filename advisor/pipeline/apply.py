@@ -10,13 +10,14 @@ import torch
 
 from advisor.apply.judge import Judgement, judge_region, judge_set, outputs_agree
 from advisor.apply.rewrite import rewrite
+from advisor.errors import WorkloadError
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
 from advisor.model.applied import Applied, PlanVerdict, SetVerdict
 from advisor.model.report import Metric, Report
 from advisor.model.run import Emit
 from advisor.pipeline import candidates as stages
-from advisor.pipeline.backend import SwapLog, choose_swaps
+from advisor.pipeline.backend import SwapLog, choose_swaps, programs_of
 from advisor.pipeline.candidates import SHOWN_GPUS, Candidate
 from advisor.pipeline.facts import now, versions
 from advisor.pipeline.measure import Bench, Variant, gpu_recorder
@@ -102,12 +103,12 @@ def _present(device: torch.device) -> Gpu | None:
 def _measured(session: _Session, workload: Workload) -> Applied:
     session.emit("rewrite", "running", message="compiling the step without plans")
     bench = Bench(workload)
-    best = _best_variant(session, bench)
+    winners = _winners(session, bench)
     session.emit("measure", "running", message="step time: eager, compiled, compiled with plans")
     before: dict[str, Metric] = {}
     after: dict[str, Metric] = {}
-    if best.kernels:
-        result = _judge_set(session, bench, best)
+    if winners:
+        best, result = _judge_sets(session, bench, winners)
         before = bench.metrics(bench.compiled, session.run.path / "trace_before.json.gz")
         after = bench.metrics(best, session.run.path / "trace_after.json.gz")
     else:
@@ -125,21 +126,24 @@ def _measured(session: _Session, workload: Workload) -> Applied:
     )
 
 
-def _best_variant(session: _Session, bench: Bench) -> Variant:
-    """Of every finding the variant that saves most GPU time, each tried beside those before it."""
-    best = bench.compiled
+def _winners(session: _Session, bench: Bench) -> list[Trial]:
+    """Of every finding the trial that saves most GPU time, each tried beside the winners before."""
+    best, winners = bench.unswapped(), []
     for group in by_finding(session.trials):
-        winner, most = best, 0
+        found: tuple[Trial, Variant] | None = None
         for trial in group:
             variant = _try(session, bench, best, trial)
-            if variant is not None and trial.pays and trial.gain_ns > most:
-                winner, most = variant, trial.gain_ns
-        best = winner
-    return best
+            ahead = found is None or trial.gain_ns > found[0].gain_ns
+            if variant is not None and trial.pays and ahead:
+                found = trial, variant
+        if found is not None:
+            winners.append(found[0])
+            best = found[1]
+    return winners
 
 
 def _try(session: _Session, bench: Bench, current: Variant, trial: Trial) -> Variant | None:
-    """Compile the step with a trial's plans beside those already kept, and compare GPU time."""
+    """Swap a trial's plans in beside those already kept, and compare GPU time."""
     found = session.found
     usable = [name for name in trial.plan_ids if found[name].refused is None]
     if not usable:
@@ -147,8 +151,12 @@ def _try(session: _Session, bench: Bench, current: Variant, trial: Trial) -> Var
         return None
     kept = [kernel.plan.id for kernel in current.kernels]
     names = [*kept, *(name for name in usable if name not in kept)]
-    kernels = [found[name].ready(session.folder) for name in names]
-    variant = bench.with_kernels("+".join(names), kernels)
+    try:
+        variant = bench.trial("+".join(names), [found[n].ready(session.folder) for n in names])
+    except WorkloadError as error:  # this trial is lost, no other
+        trial.judgement = Judgement(False, error.line())
+        session.emit("rewrite", "running", plan=usable[0], message=trial.judgement.reason)
+        return None
     trial.swapped = {name: variant.log.swapped(name) for name in usable}
     count = sum(trial.swapped.values())
     message = f"{counted(count, 'site')} swapped"
@@ -166,6 +174,27 @@ def _try(session: _Session, bench: Bench, current: Variant, trial: Trial) -> Var
     return variant
 
 
+def _judge_sets(
+    session: _Session, bench: Bench, winners: Sequence[Trial]
+) -> tuple[Variant, SetVerdict]:
+    """The largest set that pays, found by halving one that does not.
+
+    What wins alone may lose with others: by the step's time, or by rounding that adds up.
+    """
+    best, result = _judge_set(session, bench, winners)
+    if result.verdict == "kept" or len(winners) == 1:
+        return best, result
+    middle = len(winners) // 2
+    halves = (winners[:middle], winners[middle:])
+    found = [_judge_sets(session, bench, half) for half in halves]
+    paying = [pair for pair in found if pair[1].verdict == "kept"]
+    return max(paying, key=lambda pair: _gain(pair[1]), default=(best, result))
+
+
+def _gain(result: SetVerdict) -> int:
+    return result.gpu_time.gain_mid_ns if result.gpu_time is not None else 0
+
+
 def _nothing_kept(bench: Bench) -> SetVerdict:
     times = bench.step_time([bench.eager, bench.compiled])
     return SetVerdict(
@@ -176,8 +205,13 @@ def _nothing_kept(bench: Bench) -> SetVerdict:
     )
 
 
-def _judge_set(session: _Session, bench: Bench, best: Variant) -> SetVerdict:
-    """Step time of the kept set; if it does not pay or its results differ, nothing is kept."""
+def _judge_set(
+    session: _Session, bench: Bench, winners: Sequence[Trial]
+) -> tuple[Variant, SetVerdict]:
+    """Compile the step with a set as its user will, and judge it by step time and results."""
+    names = _plans_of(session, winners)
+    kernels = [session.found[name].ready(session.folder) for name in names]
+    best = bench.with_kernels("+".join(names), kernels)
     times = bench.step_time([bench.eager, bench.compiled, best])
     compiled = compare(times["compiled"], times[best.name], "step")
     gpu = bench.gpu_time(bench.compiled, best)
@@ -191,7 +225,7 @@ def _judge_set(session: _Session, bench: Bench, best: Variant) -> SetVerdict:
         judgement = Judgement(False, f"{differ}, without plans by {found.baseline:.2e}")
     gain = compiled.gain_mid_ns
     session.emit("decide", "running", value=gain, message=judgement.reason)
-    return SetVerdict(
+    return best, SetVerdict(
         verdict="kept" if judgement.keep else "reverted",
         reason=judgement.reason,
         plans=tuple(kernel.plan.id for kernel in best.kernels) if judgement.keep else (),
@@ -206,6 +240,12 @@ def _judge_set(session: _Session, bench: Bench, best: Variant) -> SetVerdict:
         compile_before_ns=bench.compiled.compile_ns,
         compile_after_ns=best.compile_ns,
     )
+
+
+def _plans_of(session: _Session, winners: Sequence[Trial]) -> list[str]:
+    """The plans of some winners in the order in which they claim their sites."""
+    names = (name for trial in winners for name in trial.plan_ids)
+    return [name for name in dict.fromkeys(names) if session.found[name].refused is None]
 
 
 # --- without a GPU --------------------------------------------------------------------------------
@@ -248,7 +288,7 @@ def _swap_in_captured(session: _Session, captured: Capture) -> dict[str, int]:
         kernel, log = candidate.ready(session.folder), SwapLog()
         for item in captured.graphs:
             lowered = item.lowered.copy()
-            swaps = choose_swaps(lowered.graph, [kernel])
+            swaps = choose_swaps(programs_of(lowered.graph), [kernel])
             log.outcomes += rewrite(lowered.fx_graph, lowered.fx_node, lowered.fx_aliases, swaps)
         swapped[plan_id] = log.swapped(plan_id)
     return swapped

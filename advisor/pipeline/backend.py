@@ -67,19 +67,23 @@ def plan_backend(
 
     def hook(graph: fx.Graph, phase: Phase, identity: str) -> None:
         lowered = lower(graph, identity, phase)
-        swaps = choose_swaps(lowered.graph, kernels)
+        swaps = choose_swaps(programs_of(lowered.graph), kernels)
         log.outcomes += rewrite(graph, lowered.fx_node, lowered.fx_aliases, swaps)
 
     return backend_with(HookPass(hook, cache_key(kernels)), inner, **settings | EXACT_LAYOUT)
 
 
-def choose_swaps(graph: Graph, kernels: Sequence[ReadyKernel]) -> list[Swap]:
-    """The sites whose program is that of a kernel; a node is used once, earlier kernels first."""
+def programs_of(graph: Graph) -> tuple[Program, ...]:
+    """Every program of a graph that a plan may be for: each longest one, then its core."""
     found = find_row_programs(graph)
     groups = [
         g for whole, core in zip(found.whole, found.cores, strict=True) for g in (whole, core) if g
     ]
-    programs = [canonical_program(found.flow, group) for group in groups]
+    return tuple(canonical_program(found.flow, group) for group in groups)
+
+
+def choose_swaps(programs: Sequence[Program], kernels: Sequence[ReadyKernel]) -> list[Swap]:
+    """The programs that are a kernel's; a node is used once, earlier kernels first."""
     taken: set[str] = set()
     swaps = []
     for kernel in kernels:

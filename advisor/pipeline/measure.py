@@ -7,28 +7,38 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from advisor.apply.kernels import ReadyKernel
+from advisor.errors import WorkloadError
 from advisor.model.applied import Comparison
 from advisor.model.report import Metric
 from advisor.pipeline.backend import SwapLog, plan_backend
+from advisor.pipeline.switch import PLAIN, GraphSwitch, Selection
 from advisor.verify.statistics import compare
 from advisor.verify.timing import time_steps
 from analyzers.metrics import gpu_busy_by_range, trace_metrics
 from collectors import read_trace
 from collectors.live.capture import no_compile_caches
-from collectors.live.recorder import TRACED_STEPS, VARIANT_PREFIX, record_steps, record_variants
+from collectors.live.recorder import (
+    TRACED_STEPS,
+    VARIANT_PREFIX,
+    record_steps,
+    record_variants,
+    synchronize,
+)
 from collectors.live.workload import Step, Workload
 
 REGION_ROUNDS, STEP_ROUNDS, WARMUP_STEPS = 16, 40, 3
 # Beyond this share of eager's norm, the compiler's results are others, not eager's rounded.
 COMPARABLE = 0.1
-# Every variant is one more cache entry on the same code objects.
+# Every compiled variant is one more cache entry on the same code objects.
 RECOMPILE_LIMIT = 256
+T = TypeVar("T")
 
 
 def gpu_recorder(
@@ -74,8 +84,67 @@ class Bench:
         self.eager = Variant("eager", workload.step_of(), workload.results_of)
         self.compiled = self._compile("compiled", (), "inductor")
 
+    @cached_property
+    def _switch(self) -> tuple[GraphSwitch, Callable[..., Any]]:
+        """The compiled part that trials exchange graphs of, and the switch that does it."""
+        switch = GraphSwitch()
+        part = torch.compile(self.workload.part, backend=switch.backend())
+        step = self.workload.step_of(lambda _: part)
+        self._warm(Variant("switched", step, list), time.perf_counter_ns())
+        return switch, part
+
+    def unswapped(self) -> Variant:
+        """What trials are compared with: the step compiled as theirs is, nothing swapped."""
+        return self._selected("unswapped", (), PLAIN, SwapLog())
+
+    def trial(self, name: str, kernels: Sequence[ReadyKernel]) -> Variant:
+        """The step with the sites of `kernels` swapped; compiles the graphs that have one only.
+
+        Raises `WorkloadError` if it cannot be compiled or run so.
+        """
+        log = SwapLog()
+        switch, _ = self._switch
+        started = time.perf_counter_ns()
+        try:
+            selection = switch.with_kernels(kernels, log)
+        except Exception as error:  # the compiler may raise anything
+            lines = str(error).strip().splitlines()
+            raise WorkloadError(
+                "the step cannot be compiled with it",
+                why=f"{type(error).__name__}: {lines[0] if lines else ''}",
+            ) from error
+        variant = self._selected(name, tuple(kernels), selection, log)
+        self._warm(variant, started)
+        return variant
+
+    def _selected(
+        self, name: str, kernels: tuple[ReadyKernel, ...], selection: Selection, log: SwapLog
+    ) -> Variant:
+        switch, part = self._switch
+
+        def selected(run: Callable[[], T]) -> Callable[[], T]:
+            def call() -> T:
+                switch.select(selection)
+                return run()
+
+            return call
+
+        step = selected(self.workload.step_of(lambda _: part))
+        results = selected(lambda: self.workload.results_of(lambda _: part))
+        return Variant(name, step, results, kernels, log)
+
+    def _warm(self, variant: Variant, started: int) -> None:
+        """Compile by a first step, which ends the compilation that began at `started` (ns)."""
+        # A graph from a cache has run no pass: its swaps could not be counted.
+        with no_compile_caches():
+            variant.step()
+        synchronize()
+        variant.compile_ns = time.perf_counter_ns() - started
+        for _ in range(WARMUP_STEPS):
+            variant.step()
+
     def with_kernels(self, name: str, kernels: Sequence[ReadyKernel]) -> Variant:
-        """The step compiled with the sites of `kernels` swapped."""
+        """The step compiled with the sites of `kernels` swapped, as the user compiles it."""
         log = SwapLog()
         return self._compile(name, tuple(kernels), plan_backend(kernels, log), log)
 
@@ -90,14 +159,7 @@ class Bench:
             kernels,
             log or SwapLog(),
         )
-        started = time.perf_counter_ns()
-        # A graph from a cache has run no pass: its swaps could not be counted.
-        with no_compile_caches():
-            variant.step()
-        torch.cuda.synchronize()
-        variant.compile_ns = time.perf_counter_ns() - started
-        for _ in range(WARMUP_STEPS):
-            variant.step()
+        self._warm(variant, time.perf_counter_ns())
         return variant
 
     def gpu_time(self, before: Variant, after: Variant) -> Comparison:

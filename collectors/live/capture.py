@@ -266,7 +266,7 @@ def _passes_then_run(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs
     """Run the post-grad passes for the record, then execute the graph as it came, op by op."""
     original = copy.deepcopy(gm)
     _passes_only(gm, example_inputs, **kwargs)
-    return _Boxed(lambda args: original.forward(*args))
+    return BoxedCall(lambda args: original.forward(*args))
 
 
 def _passes_only(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
@@ -276,10 +276,10 @@ def _passes_only(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: An
         _recursive_post_grad_passes(gm, is_inference=bool(kwargs.get("is_inference")))
     returned = next(node for node in gm.graph.nodes if node.op == "output").args[0]
     values = [node.meta.get("val") if isinstance(node, fx.Node) else node for node in returned]
-    return _Boxed(lambda _: [_placeholder(value) for value in values])
+    return BoxedCall(lambda _: [_placeholder(value) for value in values])
 
 
-class _Boxed:
+class BoxedCall:
     """A function that takes its arguments as one list, which it may empty, and says so."""
 
     def __init__(self, function: Callable[[list[Any]], Any]) -> None:

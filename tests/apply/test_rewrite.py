@@ -16,7 +16,7 @@ from torch._higher_order_ops.triton_kernel_wrap import (
 from advisor.apply.kernels import ReadyKernel
 from advisor.apply.rewrite import Outcome, Swap, rewrite
 from advisor.model.launch import LaunchConfig
-from advisor.pipeline.backend import cache_key, choose_swaps
+from advisor.pipeline.backend import cache_key, choose_swaps, programs_of
 from advisor.samples import transformer_block
 from collectors.live.capture import Capture, capture
 from collectors.live.fx_graph import Lowered, lower
@@ -34,7 +34,7 @@ def _fresh_kernels() -> Iterator[None]:
 def swapped(lowered: Lowered, kernels: list[ReadyKernel]) -> tuple[Lowered, tuple[Outcome, ...]]:
     """A rewritten copy, checked and in topological order."""
     copy = lowered.copy()
-    swaps = choose_swaps(copy.graph, kernels)
+    swaps = choose_swaps(programs_of(copy.graph), kernels)
     outcomes = rewrite(copy.fx_graph, copy.fx_node, copy.fx_aliases, swaps)
     assert_ordered(copy.fx_graph)
     return copy, outcomes
@@ -287,7 +287,7 @@ def test_the_first_kernel_claims_the_site() -> None:
     lowered = models.captured(models.Chain(), torch.randn(6, 48)).graphs[0].lowered
     plan = models.plans_of(lowered)[0]
     twice = [models.ready(plan), models.ready(msgspec.structs.replace(plan, id="f" * 16))]
-    swaps = choose_swaps(lowered.graph, twice)
+    swaps = choose_swaps(programs_of(lowered.graph), twice)
     assert [swap.kernel.plan.id for swap in swaps] == [plan.id]
 
 

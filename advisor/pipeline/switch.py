@@ -1,0 +1,147 @@
+"""A compiled step whose graphs can be exchanged one by one, without compiling the others again.
+
+Trying a plan by a `torch.compile` of its own repeats Dynamo, autograd's partition and every graph
+that the plan does not touch. Here all of that happens once: Inductor's graphs are kept as they came
+in, a trial recompiles those in which it swaps something, and the step calls whichever is selected.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+from torch._guards import CompileContext, TracingContext, compile_context, tracing
+from torch._inductor import config as inductor_config
+from torch._inductor.compile_fx import compile_fx_inner
+
+from advisor.apply.kernels import ReadyKernel
+from advisor.apply.rewrite import rewrite
+from advisor.model.base import Phase
+from advisor.pipeline.backend import EXACT_LAYOUT, SwapLog, cache_key, choose_swaps, programs_of
+from analyzers.row_plans import Program
+from collectors.live.capture import (
+    BoxedCall,
+    GraphHook,
+    HookPass,
+    backend_with,
+    no_compile_caches,
+)
+from collectors.live.fx_graph import lower
+
+Compiled = Callable[[list[Any]], Any]
+
+
+@dataclass
+class _Held:
+    """One graph as Inductor was given it, what can be swapped in it, and how it runs unswapped.
+
+    The contexts are those it was compiled in: its sizes and fake tensors live there.
+    """
+
+    module: fx.GraphModule
+    inputs: Sequence[Any]
+    arguments: Mapping[str, Any]
+    tracing: TracingContext | None
+    compiling: CompileContext | None
+    phase: Phase
+    programs: tuple[Program, ...] = ()
+    plain: Compiled | None = None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What to run for each graph, by its number; graphs that are not named run unswapped."""
+
+    graphs: Mapping[int, Compiled] = field(default_factory=dict)
+
+
+PLAIN = Selection()
+
+
+class GraphSwitch:
+    """The graphs of one step compiled with `backend()`; one of its selections runs at a time."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._settings = settings | EXACT_LAYOUT
+        self._held: list[_Held] = []
+        self._selected = PLAIN
+        self._recorder = HookPass(self._record, "fusion-advisor-switch")
+
+    def backend(self) -> Callable[..., Any]:
+        """The Dynamo backend whose graphs this switch holds."""
+        return backend_with(self._recorder, self._compile_first, **self._settings)
+
+    def select(self, selection: Selection) -> None:
+        """Run these graphs from now on."""
+        self._selected = selection
+
+    def with_kernels(self, kernels: Sequence[ReadyKernel], log: SwapLog) -> Selection:
+        """Compile the graphs in which a site is swapped; `log` says what became of every site."""
+
+        def swap(graph: fx.Graph, phase: Phase, identity: str) -> None:
+            lowered = lower(graph, identity, phase)
+            swaps = choose_swaps(programs_of(lowered.graph), kernels)
+            log.outcomes += rewrite(graph, lowered.fx_node, lowered.fx_aliases, swaps)
+
+        touched = [
+            number for number, held in enumerate(self._held) if choose_swaps(held.programs, kernels)
+        ]
+        return self.recompiled(touched, swap, cache_key(kernels))
+
+    def recompiled(self, numbers: Sequence[int], hook: GraphHook, key: str) -> Selection:
+        """Compile these graphs, numbered as they were first compiled, with another post-grad hook.
+
+        Raises whatever the compiler does.
+        """
+        return Selection({number: self._recompile(number, hook, key) for number in numbers})
+
+    def _compile_first(self, gm: fx.GraphModule, inputs: Sequence[Any], **arguments: Any) -> Any:
+        number = len(self._held)
+        held = _Held(
+            _copied(gm),
+            list(inputs),
+            dict(arguments),
+            TracingContext.try_get(),
+            CompileContext.try_get(),
+            self._recorder.phase,
+        )
+        self._held.append(held)
+        held.plain = compile_fx_inner(gm, inputs, **arguments)
+        return BoxedCall(lambda given: self._run(number, given))
+
+    def _record(self, graph: fx.Graph, phase: Phase, identity: str) -> None:
+        self._held[-1].programs = programs_of(lower(graph, identity, phase).graph)
+
+    def _run(self, number: int, given: list[Any]) -> Any:
+        run = self._selected.graphs.get(number) or self._held[number].plain
+        assert run is not None
+        return run(given)
+
+    def _recompile(self, number: int, hook: GraphHook, key: str) -> Compiled:
+        held = self._held[number]
+        hook_pass = HookPass(hook, key)
+        hook_pass.phase = held.phase
+        settings = {"post_grad_custom_post_pass": hook_pass, **self._settings}
+        with _as_compiled(held), inductor_config.patch(settings), no_compile_caches():
+            compiled: Compiled = compile_fx_inner(
+                _copied(held.module), list(held.inputs), **held.arguments
+            )
+        return compiled
+
+
+@contextmanager
+def _as_compiled(held: _Held) -> Iterator[None]:
+    """The contexts in which the graph was compiled first."""
+    with compile_context(held.compiling), tracing(held.tracing):
+        yield
+
+
+def _copied(gm: fx.GraphModule) -> fx.GraphModule:
+    """A twin with a graph of its own, for passes to work on; its constants are shared."""
+    twin = fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    twin.meta = dict(gm.meta)
+    return twin
