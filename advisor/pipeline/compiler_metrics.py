@@ -1,0 +1,57 @@
+"""The compiler's counters as metrics of the report."""
+
+from __future__ import annotations
+
+from advisor.model.compiler import CompilerFacts
+from advisor.model.report import Metric
+from collectors.live.capture import Capture
+
+_PHASES = {
+    "backend_compile": ("compile_backend_ns", "in the backend: AOTAutograd and Inductor"),
+    "inductor_compile": ("compile_inductor_ns", "in Inductor, within the backend's"),
+    "code_gen": ("compile_code_generation_ns", "generating and loading code, within Inductor's"),
+}
+
+
+def compiler_metrics(captured: Capture, facts: CompilerFacts) -> dict[str, Metric]:
+    """Graphs, breaks, recompiles, compile time by phase, cache hits; unknown where not counted."""
+    generated = any(graph.kernels for graph in captured.graphs)
+    without = "" if generated else ", without code generation"
+    metrics = {
+        "graphs": _count(
+            len(captured.graphs),
+            "graphs the compiler made of one step (forward and backward each count)",
+        ),
+        "graph_breaks": _count(
+            captured.graph_breaks, "places where the compiler had to leave the graph"
+        ),
+        "recompiles": _count(
+            sum(item.count for item in facts.recompiles),
+            "compilations of a function that was compiled before, because a guard failed",
+        ),
+        "compile_ns": _time(
+            facts.compile_ns or captured.compile_ns,
+            f"time inside the compiler, by its own counters{without}",
+        ),
+        "cache_hit_fraction": Metric(
+            value=facts.cache_hit_fraction,
+            unit="fraction",
+            provenance="unknown" if facts.cache_hit_fraction is None else "measured",
+            definition=(
+                "hits over lookups of the compiler's caches (FX graphs, AOTAutograd); unknown "
+                "where nothing was looked up: capture goes around the caches"
+            ),
+        ),
+    }
+    for phase, (name, text) in _PHASES.items():
+        if phase in facts.phases_ns:
+            metrics[name] = _time(facts.phases_ns[phase], f"compile time {text}{without}")
+    return metrics
+
+
+def _count(value: int, definition: str) -> Metric:
+    return Metric(value=value, unit="count", provenance="measured", definition=definition)
+
+
+def _time(value: int, definition: str) -> Metric:
+    return Metric(value=value, unit="ns", provenance="measured", definition=definition)
