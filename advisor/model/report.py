@@ -7,6 +7,8 @@ from advisor.model.base import Provenance, Range, Record, Warning_
 from advisor.model.findings import Finding
 
 REPORT_SCHEMA_VERSION = 1
+# The code of the warning that marks the report of a run that did not come to its end.
+INCOMPLETE = "incomplete"
 
 
 class Tool(Record, frozen=True, kw_only=True):

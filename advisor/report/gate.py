@@ -14,7 +14,7 @@ from advisor.model.gate import (
     GateStatus,
     MetricLimit,
 )
-from advisor.model.report import Metric, Report
+from advisor.model.report import INCOMPLETE, Metric, Report
 from advisor.report.compare import finding_changes, metric_changes
 from advisor.report.compare_work import comparability
 from advisor.report.gate_config import check_names
@@ -22,7 +22,7 @@ from advisor.report.text import counted
 from advisor.units import format_fraction, format_ns, format_value
 
 # Warnings after which figures are of a part of the run, and nothing can be concluded from them.
-PARTIAL = ("truncated", "salvaged", "ranks_missing", "empty")
+PARTIAL = (INCOMPLETE, "truncated", "salvaged", "ranks_missing", "empty")
 # Warnings about single events that are lost; a configuration may allow them.
 LOSSY = ("event_dropped", "event_untimed", "duration_impossible")
 

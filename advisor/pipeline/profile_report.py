@@ -1,0 +1,188 @@
+"""From a recording to the report and the files of a run, whole or as far as it came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from advisor.codegen import render
+from advisor.errors import WorkloadError
+from advisor.hardware.calibration import load_calibration
+from advisor.model.base import Warning_
+from advisor.model.findings import Finding
+from advisor.model.plan import FusionPlan
+from advisor.model.report import INCOMPLETE, Metric, PlanSummary, Report, Source, Workload
+from advisor.model.run import RunInfo
+from advisor.model.trace import Trace
+from advisor.pipeline.facts import TOOL, now, versions
+from advisor.pipeline.recording import Recording, measured
+from advisor.store import RunDirectory, sign
+from analyzers.balance import Balance
+from analyzers.exposure import Situation
+from analyzers.metrics import kernel_rows
+from analyzers.opportunities import PricedGraph, advise
+from analyzers.pricing import KernelCall, compiled_prices, eager_prices
+from analyzers.recommendation import recommend
+from analyzers.rules import find_all, without_overlaps
+from analyzers.subject import captured_subject
+from collectors.live.capture import Capture, CapturedGraph
+
+UNFINISHED = "the profile has not finished: what is here was known before the next stage"
+
+
+@dataclass(frozen=True)
+class ProfileAdvice:
+    """What the analyzers made of a recording."""
+
+    findings: tuple[Finding, ...] = ()
+    plans: tuple[FusionPlan, ...] = ()
+    summaries: tuple[PlanSummary, ...] = ()
+    balance: Balance | None = None
+    warnings: tuple[Warning_, ...] = ()
+
+
+NO_ADVICE = ProfileAdvice()
+
+
+def advise_on(recording: Recording) -> ProfileAdvice:
+    """Findings and plans of everything that was recorded."""
+    situation = Situation(
+        recording.gpu,
+        load_calibration(recording.gpu),
+        recording.options.mode == "eager",
+        step_ns=recording.value("step_ns"),
+        busy_ns=recording.value("gpu_busy_per_step_ns"),
+    )
+    trace = recording.trace
+    priced, warnings = _priced(recording.captured.graphs, trace, situation.eager)
+    advice = advise(priced, situation)
+    subject = captured_subject(priced, advice, situation, recording.metrics, trace)
+    findings = without_overlaps(find_all(subject))
+    return ProfileAdvice(
+        findings, tuple(advice.plans), advice.summaries(), subject.balance, tuple(warnings)
+    )
+
+
+def _priced(
+    graphs: Sequence[CapturedGraph], trace: Trace | None, eager: bool
+) -> tuple[list[PricedGraph], list[Warning_]]:
+    """The graphs with the prices of their nodes; warns of compiled ones whose kernels are unknown.
+
+    What the ops would cost one by one says nothing of a compiled graph: it then gets no advice.
+    """
+    lowered = [item.lowered.graph for item in graphs]
+    if trace is None:
+        return [PricedGraph(graph) for graph in lowered], []
+    if eager:
+        return [PricedGraph(graph, eager_prices(graph, trace)) for graph in lowered], []
+    prices = compiled_prices([(item.lowered.graph, _kernel_calls(item)) for item in graphs], trace)
+    unknown = sum(not item.kernels for item in graphs)
+    warnings = []
+    if unknown:
+        note = "the compiler did not say which nodes its kernels compute: no advice on this graph"
+        warnings = [Warning_(code="kernels-unknown", message=note, count=unknown)]
+    return [PricedGraph(*pair) for pair in zip(lowered, prices, strict=True)], warnings
+
+
+def _kernel_calls(item: CapturedGraph) -> list[KernelCall]:
+    """The kernel calls of a graph, their nodes by the names of the lowered graph."""
+    aliases = item.lowered.fx_aliases.items()
+    known = {n.name: value[1:].partition("#")[0] for value, nodes in aliases for n in nodes}
+    return [
+        (name, frozenset(known[n] for n in nodes if n in known)) for name, nodes in item.kernels
+    ]
+
+
+def _compiler_metrics(captured: Capture) -> dict[str, Metric]:
+    graphs = "graphs the compiler made of one step (forward and backward each count)"
+    breaks = "places where the compiler had to leave the graph"
+    generated = any(graph.kernels for graph in captured.graphs)
+    taken = "time to capture the step" + ("" if generated else ", without code generation")
+    return {
+        "graphs": measured(len(captured.graphs), "count", graphs),
+        "graph_breaks": measured(captured.graph_breaks, "count", breaks),
+        "compile_ns": measured(captured.compile_ns, "ns", taken),
+    }
+
+
+def report_of(
+    recording: Recording, advice: ProfileAdvice, notes: Sequence[Warning_] = ()
+) -> Report:
+    """The report of what is known, with `notes` among its warnings."""
+    graphs, trace, hardware = recording.captured.graphs, recording.trace, recording.hardware()
+    fingerprints = "-".join(item.lowered.graph.fingerprint() for item in graphs)
+    report = Report(
+        tool=TOOL,
+        created=now(),
+        sources=_sources(recording),
+        workload=Workload(
+            target=recording.options.target,
+            mode=recording.options.mode,
+            graph_hash=fingerprints or None,
+            shapes=recording.shapes,
+            gpu=hardware.key,
+            versions=versions(),
+        ),
+        hardware=hardware,
+        metrics=recording.metrics | _compiler_metrics(recording.captured),
+        kernels=kernel_rows(trace, trace.steps()) if trace is not None else (),
+        findings=advice.findings,
+        recommended=recommend(advice.findings, advice.balance),
+        plans=advice.summaries,
+        warnings=(*notes, *recording.warnings, *advice.warnings),
+    )
+    report.check()
+    return report
+
+
+def _sources(recording: Recording) -> tuple[Source, ...]:
+    found = [Source(kind="compiled graphs")] if recording.captured.graphs else []
+    if recording.trace is not None:
+        found.append(Source(kind="kineto trace", path="trace.json.gz"))
+    if "step_ns" in recording.metrics:
+        found.append(Source(kind="clean timing"))
+    return tuple(found)
+
+
+def save_unfinished(recording: Recording, run: RunDirectory) -> None:
+    """What is known now, should the process not live to say more."""
+    _write(recording, report_of(recording, NO_ADVICE, [incomplete(UNFINISHED)]), run)
+
+
+def incomplete(why: str) -> Warning_:
+    """The mark of a run that did not come to its end."""
+    return Warning_(code=INCOMPLETE, message=why)
+
+
+def save(
+    recording: Recording, advice: ProfileAdvice, run: RunDirectory, failed: WorkloadError | None
+) -> Report:
+    """Write plans, kernels, report and `run.json`; a failed run says how it failed."""
+    for plan in advice.plans:
+        run.write_plan(plan)
+        run.write_kernel(plan.id, render(plan).text)
+    notes = [] if failed is None else [incomplete(failed.line())]
+    report = report_of(recording, advice, notes)
+    _write(recording, report, run)
+    return report
+
+
+def _write(recording: Recording, report: Report, run: RunDirectory) -> None:
+    options = recording.options
+    run.write_report(report)
+    run.write_info(
+        RunInfo(
+            id=run.id,
+            created=report.created,
+            target=options.target,
+            arguments=options.arguments(),
+            working_directory=str(Path.cwd()),
+            mode=options.mode,
+            gpu=report.hardware.key,
+            gpu_present=report.hardware.present,
+            seed=options.seed,
+            versions=versions(),
+        )
+    )
+    sign(run)

@@ -1,0 +1,182 @@
+"""A workload recorded stage by stage; what is known when a stage fails is kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from advisor.hardware.gpu import Gpu
+from advisor.model.base import Warning_
+from advisor.model.report import Hardware, Metric
+from advisor.model.trace import Trace
+from advisor.pipeline.facts import hardware_of
+from advisor.pipeline.options import ProfileOptions
+from advisor.store import RunDirectory
+from advisor.verify.statistics import timing
+from advisor.verify.timing import time_steps
+from analyzers.metrics import trace_metrics
+from collectors import read_trace
+from collectors.live.capture import Capture, capture
+from collectors.live.nvml import GpmCounters, GpmSampler, snapshot, visible_device
+from collectors.live.recorder import TRACED_STEPS, record_steps
+from collectors.live.workload import Step, Workload, load_workload
+
+# Told the stage that begins, in a word and in a sentence.
+Announce = Callable[[str, str], None]
+STEP_DEFINITION = (
+    "wall-clock time of one step without a profiler, synchronised before and after; median"
+)
+COUNTER_DEFINITIONS = {
+    "dram_bandwidth_utilisation": "share of peak DRAM bandwidth",
+    "sm_active": "share of time in which a multiprocessor has a warp",
+    "occupancy_measured": "resident warps over the most possible",
+    "tensor_active": "share of time in which tensor pipes are busy",
+}
+NO_GPU = "no GPU on this machine: prices are modelled, exposure is unknown, nothing is timed"
+
+
+@dataclass
+class Recording:
+    """What is known of a workload so far; it grows with every stage."""
+
+    options: ProfileOptions
+    device: torch.device
+    gpu: Gpu
+    warnings: list[Warning_]
+    captured: Capture = field(default_factory=Capture)
+    shapes: tuple[str, ...] = ()
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    trace: Trace | None = None
+
+    @property
+    def worth_keeping(self) -> bool:
+        """Whether anything was learnt that a report can say."""
+        return bool(self.captured.graphs or self.metrics)
+
+    def value(self, name: str) -> int | None:
+        """A metric as an integer; None if it is unknown."""
+        metric = self.metrics.get(name)
+        return None if metric is None or metric.value is None else round(metric.value)
+
+    def hardware(self) -> Hardware:
+        """The device that the figures are of: the one present, or the one that is priced."""
+        if self.device.type != "cuda":
+            return hardware_of(self.gpu, self.gpu.name)
+        driver = snapshot(visible_device(0, os.environ)).driver
+        return hardware_of(self.gpu, torch.cuda.get_device_name(), present=True, driver=driver)
+
+
+def record_workload(
+    recording: Recording, run: RunDirectory, announce: Announce, keep: Callable[[], None]
+) -> None:
+    """Build what a factory returns, capture it and, with a GPU, time and trace it.
+
+    `keep` is called before each stage that may take the process down with it.
+    """
+    options, device = recording.options, recording.device
+    announce("load", f"building {options.target} on {device.type}")
+    workload = load_workload(options.target, device, seed=options.seed)
+    recording.shapes = workload.shapes()
+    announce("capture", "compiling and reading the graphs")
+    recording.captured, compiled = capture(
+        workload, generate_code=device.type == "cuda" and options.mode == "compile"
+    )
+    recording.warnings += [*capture_warnings(recording.captured), *_optimizer_warnings(workload)]
+    if device.type != "cuda":
+        return
+    step = compiled or workload.step_of()
+    keep()
+    announce("time", f"timing {options.steps} clean steps")
+    recording.metrics |= clean_metrics(_clean_times(step, options))
+    keep()
+    announce("trace", "recording a trace")
+    record_steps(step, run.trace_path, steps=TRACED_STEPS)
+    read_recorded(recording, run)
+    keep()
+    announce("counters", "sampling the GPU's counters")
+    _count(step, recording)
+
+
+def capture_warnings(captured: Capture) -> list[Warning_]:
+    """What the reader should know of how the graphs were captured."""
+    found = []
+    if captured.device_is_assumed:
+        found.append(Warning_(code="no-gpu", message=NO_GPU))
+        note = (
+            "graphs were captured on the CPU and read as if on the GPU; "
+            "library calls (attention, convolution) may differ"
+        )
+        found.append(Warning_(code="captured-on-cpu", message=note))
+    if captured.graph_breaks:
+        note = "the compiler broke the graph"
+        found.append(Warning_(code="graph-break", message=note, count=captured.graph_breaks))
+    return found
+
+
+def _optimizer_warnings(workload: Workload) -> list[Warning_]:
+    """The optimizer steps outside the graphs that rules look at."""
+    if workload.optimizer is None:
+        return []
+    name = type(workload.optimizer).__name__
+    note = (
+        f"{name} updates the parameters outside the captured graphs: no finding covers it; "
+        "analyze of a trace of the training loop does"
+    )
+    return [Warning_(code="optimizer-not-captured", message=note)]
+
+
+def _clean_times(step: Step, options: ProfileOptions) -> list[int]:
+    return time_steps({"step": step}, options.steps, options.warmup)["step"]
+
+
+def clean_metrics(times_ns: list[int]) -> dict[str, Metric]:
+    """The clean step from its times, in ns."""
+    middle = timing(times_ns).median_ns
+    return {"step_ns": measured(middle, "ns", STEP_DEFINITION, per_step=tuple(times_ns))}
+
+
+def measured(value: float, unit: str, definition: str, per_step: tuple[float, ...] = ()) -> Metric:
+    """A metric that was measured here."""
+    return Metric(
+        value=value, unit=unit, provenance="measured", definition=definition, per_step=per_step
+    )
+
+
+def read_recorded(recording: Recording, run: RunDirectory) -> None:
+    """Take up the trace that was recorded into the run."""
+    recording.trace = read_trace(run.trace_path)
+    recording.metrics |= trace_metrics(recording.trace)
+    recording.warnings += recording.trace.warnings
+
+
+def _count(step: Step, recording: Recording) -> None:
+    """GPM averages over about two seconds of steps; each is absent where the driver has none."""
+    where = visible_device(torch.cuda.current_device(), os.environ)
+    state = snapshot(where)
+    repeats = max(3, min(2_000, 2_000_000_000 // max(recording.value("step_ns") or 1, 1)))
+    with GpmSampler(where) as sampler:
+        for _ in range(repeats):
+            step()
+        torch.cuda.synchronize()
+    recording.warnings += state.warnings
+    if sampler.counters is not None:
+        recording.metrics |= _counter_metrics(sampler.counters)
+        recording.warnings += sampler.counters.warnings
+
+
+def _counter_metrics(found: GpmCounters) -> dict[str, Metric]:
+    values = {
+        "dram_bandwidth_utilisation": found.dram_bandwidth_fraction,
+        "sm_active": found.sm_active_fraction,
+        "occupancy_measured": found.sm_occupancy_fraction,
+        "tensor_active": found.tensor_active_fraction,
+    }
+    how = "average over repeated clean steps (NVML GPM)"
+    return {
+        name: measured(value, "fraction", f"{COUNTER_DEFINITIONS[name]}, {how}")
+        for name, value in values.items()
+        if value is not None
+    }
