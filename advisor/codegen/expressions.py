@@ -39,6 +39,7 @@ POINTWISE: dict[str, Spelling] = {
     "relu": Spelling("tl.maximum({0}, 0.0, propagate_nan=tl.PropagateNan.ALL)", "torch.relu({0})"),
     "floor": Spelling("tl.floor({0})", "torch.floor({0})"),
     "ceil": Spelling("tl.ceil({0})", "torch.ceil({0})"),
+    "round": Spelling("nearest({0})", "torch.round({0})", "nearest"),
     "sign": Spelling("tl.where({0} > 0, 1.0, tl.where({0} < 0, -1.0, 0.0))", "torch.sign({0})"),
     "logical_not": Spelling("{0} == 0", "torch.logical_not({0})"),
     "isnan": Spelling("{0} != {0}", "torch.isnan({0})"),
@@ -63,6 +64,7 @@ POINTWISE: dict[str, Spelling] = {
     "logical_and": Spelling("({0} != 0) & ({1} != 0)", "({0} != 0) & ({1} != 0)"),
     "logical_or": Spelling("({0} != 0) | ({1} != 0)", "({0} != 0) | ({1} != 0)"),
     "where": Spelling("tl.where({0}, {1}, {2})", "torch.where({0}, {1}, {2})"),
+    "fma": Spelling("tl.fma({0}, {1}, {2})", "{0} * {1} + {2}"),
 }
 
 # Arithmetic of booleans in PyTorch's sense: one-bit integers would wrap around.
@@ -142,6 +144,14 @@ def tanh(x):
     t = tl.exp(-2.0 * tl.abs(x))
     far = (1.0 - t) / (1.0 + t)
     return tl.where(tl.abs(x) < 0.4, near, tl.where(x < 0, -far, far))
+''',
+    "nearest": '''
+@triton.jit
+def nearest(x):
+    """The nearest integer, ties to even: beside 2^23 a float32 has no fraction bits left."""
+    size = (tl.abs(x) + 8388608.0) - 8388608.0
+    whole = tl.where(x.to(tl.int32, bitcast=True) < 0, -size, size)
+    return tl.where(tl.abs(x) < 8388608.0, whole, x)
 ''',
     "expm1": '''
 @triton.jit

@@ -388,6 +388,9 @@ def _torch_expression(op: PlanOp) -> str:
         value = next(a for a in args if not _is_literal(a))
         bound = next(a for a in args if _is_literal(a))
         return f"torch.clamp({value}, {'min' if op.op == 'maximum' else 'max'}={bound})"
+    if op.op == "fma":  # float64 holds the product of two narrower floats exactly
+        wide = [text if _is_literal(text) else f"{text}.double()" for text in args]
+        return f"({POINTWISE[op.op].torch.format(*wide)}).to(torch.{op.dtype})"
     table = REDUCTIONS if op.op in REDUCTIONS else POINTWISE
     text = table[op.op].torch.format(*args)
     return f"torch.{text}" if text.startswith(("maximum(", "minimum(")) else text

@@ -96,6 +96,7 @@ OPS: tuple[OpSpec, ...] = (
     _unary("relu", "max(x, 0), NaN kept"),
     _unary("floor", "largest integer <= x"),
     _unary("ceil", "smallest integer >= x"),
+    _unary("round", "nearest integer, the even one of two", flops=4),
     _unary("sign", "-1, 0 or 1", flops=3),
     _unary("logical_not", "not x", result="bool"),
     _unary("isnan", "x is NaN", result="bool"),
@@ -116,6 +117,7 @@ OPS: tuple[OpSpec, ...] = (
     _binary("logical_and", "a and b", result="bool"),
     _binary("logical_or", "a or b", result="bool"),
     _pointwise(3, "where", "a if c else b"),
+    _pointwise(3, "fma", "a b + c, rounded once", flops=2),
     OpSpec(
         name="cast",
         kind="pointwise",

@@ -13,6 +13,14 @@ from advisor.model.plan import FusionPlan, PlanOp
 
 Precision = Literal["native", "exact"]
 
+
+def _fused(a: Any, b: Any, c: Any) -> torch.Tensor:
+    """a b + c rounded once: float64 holds products of two narrower floats exactly."""
+    wide = [item.double() if isinstance(item, torch.Tensor) else item for item in (a, b, c)]
+    result: torch.Tensor = wide[0] * wide[1] + wide[2]
+    return result
+
+
 _POINTWISE: dict[str, Callable[..., Any]] = {
     "neg": torch.neg,
     "abs": torch.abs,
@@ -33,6 +41,7 @@ _POINTWISE: dict[str, Callable[..., Any]] = {
     "relu": torch.relu,
     "floor": torch.floor,
     "ceil": torch.ceil,
+    "round": torch.round,
     "sign": torch.sign,
     "logical_not": torch.logical_not,
     "isnan": torch.isnan,
@@ -53,6 +62,7 @@ _POINTWISE: dict[str, Callable[..., Any]] = {
     "logical_and": torch.logical_and,
     "logical_or": torch.logical_or,
     "where": torch.where,
+    "fma": _fused,
 }
 # PyTorch takes no Python number as (first) operand of these.
 _TENSORS_ONLY = frozenset(

@@ -6,6 +6,7 @@ then opaque.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -39,8 +40,6 @@ _DIRECT: dict[str, str] = {
             "sigmoid",
             "erf",
             "relu",
-            "floor",
-            "ceil",
             "sign",
             "logical_not",
             "isnan",
@@ -66,6 +65,7 @@ _DIRECT: dict[str, str] = {
     "aten.where.Scalar": "where",
     "aten.clamp_min.default": "maximum",
     "aten.clamp_max.default": "minimum",
+    "prims.fma.default": "fma",
 }
 _RESHAPES = frozenset(
     f"aten.{name}"
@@ -90,6 +90,9 @@ _REDUCTIONS: dict[str, str] = {
     "aten.amin.default": "amin",
     "aten.var.correction": "var",
 }
+_ROUNDINGS = {f"aten.{name}.default": name for name in ("floor", "ceil", "round")}
+# Integers up to here are float32 numbers.
+MAX_EXACT_COUNT = 2**24
 _BITWISE = {
     "aten.bitwise_and.Tensor": "logical_and",
     "aten.bitwise_or.Tensor": "logical_or",
@@ -114,6 +117,16 @@ def _direct(builder: GraphBuilder, node: fx.Node) -> bool:
     return _bind_op(builder, node, _DIRECT[str(node.target)], node.args)
 
 
+def _rounding(builder: GraphBuilder, node: fx.Node) -> bool:
+    if not _is_float(node):
+        return False
+    return _bind_op(builder, node, _ROUNDINGS[str(node.target)], node.args)
+
+
+def _is_float(node: fx.Node) -> bool:
+    return bool(node.meta["val"].dtype.is_floating_point)
+
+
 def _bitwise(builder: GraphBuilder, node: fx.Node) -> bool:
     if node.meta["val"].dtype != torch.bool:
         return False
@@ -128,14 +141,36 @@ def _add_sub(builder: GraphBuilder, node: fx.Node) -> bool:
         return _bind_op(builder, node, op, (left, right))
     if not isinstance(right, fx.Node) or not isinstance(alpha, (int, float)):
         return False
+    if _is_float(node):
+        return _bind_op(builder, node, "fma", (right, alpha if op == "add" else -alpha, left))
     value, first = builder.arg(right), builder.arg(left)
     if not isinstance(value, str) or value not in builder.meta or first is None:
         return False
     meta = builder.tensor_meta(node.meta["val"])
-    # Both operands are promoted first: an integer times a fraction is a fraction.
-    product = msgspec.structs.replace(builder.meta[value], dtype=meta.dtype)
-    scaled = builder.emit(node, "mul", (value, literal(alpha)), product)
+    scaled = builder.emit(node, "mul", (value, literal(alpha)), builder.meta[value])
     builder.bind(node, builder.emit(node, op, (first, scaled), meta))
+    return True
+
+
+def _addc(builder: GraphBuilder, node: fx.Node) -> bool:
+    """`addcmul`, `addcdiv`: self + scale (a b) or self + scale (a / b), as CUDA rounds them."""
+    scale = node.kwargs.get("value", 1)
+    if len(node.args) != 3 or not _is_float(node) or not isinstance(scale, (int, float)):
+        return False
+    start, first, second = node.args
+    multiplies = "addcmul" in str(node.target)
+    if multiplies and scale == 1:
+        return _bind_op(builder, node, "fma", (first, second, start))
+    left, right, added = (builder.arg(item) for item in (first, second, start))
+    shapes = [item.meta["val"].shape for item in (first, second) if isinstance(item, fx.Node)]
+    if left is None or right is None or added is None:
+        return False
+    if torch.broadcast_shapes(*shapes) != node.meta["val"].shape:
+        return False  # the inner result would be smaller than anything that is described here
+    meta = builder.tensor_meta(node.meta["val"])
+    inner = builder.emit(node, "mul" if multiplies else "div", (left, right), meta)
+    ends = ("add", (added, inner)) if scale == 1 else ("fma", (literal(scale), inner, added))
+    builder.bind(node, builder.emit(node, *ends, meta))
     return True
 
 
@@ -144,9 +179,8 @@ def _power(builder: GraphBuilder, node: fx.Node) -> bool:
     simple = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
     if not isinstance(base, fx.Node) or base.meta["val"].dtype != node.meta["val"].dtype:
         return _bind_op(builder, node, "pow", (base, exponent))
-    if exponent == 1 and isinstance(builder.arg(base), str) and node.meta["val"].is_contiguous():
-        builder.bind(node, str(builder.arg(base)))
-        return True
+    if exponent == 1 and node.meta["val"].is_contiguous():
+        return _view(builder, node, "reshape", shares=False)
     if exponent == 2:
         return _bind_op(builder, node, "mul", (base, base))
     if exponent == 3:
@@ -185,6 +219,9 @@ def _square(builder: GraphBuilder, node: fx.Node) -> bool:
 
 
 def _cast(builder: GraphBuilder, node: fx.Node) -> bool:
+    source = node.args[0]
+    if isinstance(source, fx.Node) and source.meta["val"].device != node.meta["val"].device:
+        return False
     dtype = str(node.meta["val"].dtype).removeprefix("torch.")
     return _bind_op(builder, node, "cast", node.args[:1], dtype=dtype)
 
@@ -197,7 +234,7 @@ def _expand(builder: GraphBuilder, node: fx.Node) -> bool:
     return _view(builder, node, "expand")
 
 
-def _view(builder: GraphBuilder, node: fx.Node, op: str) -> bool:
+def _view(builder: GraphBuilder, node: fx.Node, op: str, *, shares: bool = True) -> bool:
     base = node.args[0]
     if not isinstance(base, fx.Node) or not isinstance(value := builder.values.get(base), str):
         return False
@@ -205,7 +242,6 @@ def _view(builder: GraphBuilder, node: fx.Node, op: str) -> bool:
         builder.literals[node] = builder.literals[base]
     node_id = builder.fresh(node.name)
     meta = builder.tensor_meta(node.meta["val"])
-    shares = str(node.target) != "aten.clone.default"
     builder.nodes.append(
         graph_node(node, node_id, op, (value,), (meta,), {}, alias_of=value if shares else None)
     )
@@ -218,7 +254,7 @@ def _clone(builder: GraphBuilder, node: fx.Node) -> bool:
     """A copy into row-major order keeps the elements' linear order: free once fused."""
     if not node.meta["val"].is_contiguous():
         return False
-    return _view(builder, node, "reshape")
+    return _view(builder, node, "reshape", shares=False)
 
 
 def _constant(builder: GraphBuilder, node: fx.Node) -> bool:
@@ -244,6 +280,8 @@ def _reduce(builder: GraphBuilder, node: fx.Node) -> bool:
     if not isinstance(value, str) or value not in builder.meta:
         return False
     source, meta = builder.meta[value], builder.tensor_meta(node.meta["val"])
+    if op == "sum" and source.dtype == "bool" and meta.dtype == "int64":
+        return _count(builder, node, value)
     if meta.dtype not in ("float16", "bfloat16", "float32", "float64"):
         return False
     if source.dtype != meta.dtype:
@@ -255,6 +293,21 @@ def _reduce(builder: GraphBuilder, node: fx.Node) -> bool:
     if op == "var":
         attributes["correction"] = _correction(node)
     builder.bind(node, builder.emit(node, op, (value,), meta, **attributes))
+    return True
+
+
+def _count(builder: GraphBuilder, node: fx.Node, value: str) -> bool:
+    """How many of a row are true, added up in float32: exact as long as a row fits in registers."""
+    source, meta = builder.meta[value], builder.tensor_meta(node.meta["val"])
+    axes = _axes(node, len(source.shape))
+    if any(not isinstance(source.shape[axis], int) for axis in axes):
+        return False
+    if math.prod(int(source.shape[axis]) for axis in axes) > MAX_EXACT_COUNT:
+        return False
+    wide, total = replace(source, dtype="float32"), replace(meta, dtype="float32")
+    number = builder.emit(node, "cast", (value,), wide, dtype="float32")
+    added = builder.emit(node, "sum", (number,), total, axes=axes)
+    builder.bind(node, builder.emit(node, "cast", (added,), meta, dtype="int64"))
     return True
 
 
@@ -325,10 +378,13 @@ Handler = Callable[[GraphBuilder, fx.Node], bool]
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(_DIRECT, _direct),
     **dict.fromkeys(_BITWISE, _bitwise),
+    **dict.fromkeys(_ROUNDINGS, _rounding),
     **dict.fromkeys(_RESHAPES, _reshape),
     **dict.fromkeys(_REDUCTIONS, _reduce),
     **{f"aten.any.{overload}": _any for overload in ("default", "dim", "dims")},
     **{f"aten.{n}.{o}": _add_sub for n in ("add", "sub") for o in ("Tensor", "Scalar")},
+    "aten.addcmul.default": _addc,
+    "aten.addcdiv.default": _addc,
     "aten.pow.Tensor_Scalar": _power,
     "aten.square.default": _square,
     "aten.clamp.default": _clamp,

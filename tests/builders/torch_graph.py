@@ -70,5 +70,7 @@ def call(node: Node, args: list[torch.Tensor | float]) -> torch.Tensor:
     whole = [
         a if isinstance(a, torch.Tensor) else torch.tensor(a, dtype=torch.float64) for a in args
     ]
+    if node.op == "fma":
+        return whole[0] * whole[1] + whole[2]
     name = {"div": "true_divide"}.get(node.op, node.op)
     return getattr(torch, name)(*whole).to(kind)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import fx
 from torch._dynamo.source import ConstantSource
-from torch._inductor.inductor_prims import prepare_softmax_online
+from torch._inductor.inductor_prims import fma, prepare_softmax_online
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import has_side_effect
@@ -41,6 +41,7 @@ X, Y, POSITIVE, FLAGS = (
     double(4, 6).abs() + 0.5,
     double(4, 6) > 0,
 )
+WHOLE = torch.arange(24).reshape(4, 6)
 UNARY = (
     "neg", "abs", "exp", "exp2", "expm1", "sin", "cos", "tanh", "sigmoid", "erf", "relu", "floor",
     "ceil", "sign", "isnan", "isinf", "reciprocal", "square",
@@ -83,14 +84,25 @@ SPELLINGS = (
     case("where", "where", aten.where.self, FLAGS, X, Y),
     case("where with a number", "opaque where",
          lambda c, x: aten.where.ScalarOther(c, x, 0.0), FLAGS, X),
-    case("add with alpha", "mul add", lambda x, y: aten.add.Tensor(x, y, alpha=3), X, Y),
-    case("sub with alpha", "mul sub", lambda x, y: aten.sub.Tensor(x, y, alpha=0.5), X, Y),
-    case("broadcast with alpha", "mul add",
+    case("add with alpha", "fma", lambda x, y: aten.add.Tensor(x, y, alpha=3), X, Y),
+    case("sub with alpha", "fma", lambda x, y: aten.sub.Tensor(x, y, alpha=0.5), X, Y),
+    case("broadcast with alpha", "fma",
          lambda x, y: aten.add.Tensor(x, y, alpha=2), X, double(6)),
+    case("whole numbers with alpha", "mul add",
+         lambda x, y: aten.add.Tensor(x, y, alpha=2), WHOLE, WHOLE),
+    case("fma", "fma", fma, X, Y, X),
+    case("addcmul", "fma", aten.addcmul.default, X, Y, X),
+    case("addcmul with a value", "mul fma",
+         lambda x, y: aten.addcmul.default(x, y, x, value=0.5), X, Y),
+    case("addcdiv", "div add", lambda x, y: aten.addcdiv.default(x, x, y), X, POSITIVE),
+    case("addcdiv with a value", "div fma",
+         lambda x, y: aten.addcdiv.default(x, x, y, value=-2), X, POSITIVE),
+    case("round", "round", aten.round.default, X),
+    case("how many are true", "cast sum cast", lambda c: aten.sum.dim_IntList(c, [-1]), FLAGS),
     case("pow 2", "mul", lambda x: aten.pow.Tensor_Scalar(x, 2), X),
     case("pow 2.0", "mul", lambda x: aten.pow.Tensor_Scalar(x, 2.0), X),
     case("pow 3", "mul mul", lambda x: aten.pow.Tensor_Scalar(x, 3), X),
-    case("pow 1", "", lambda x: aten.pow.Tensor_Scalar(x, 1), X),
+    case("pow 1", "reshape", lambda x: aten.pow.Tensor_Scalar(x, 1), X),
     case("pow 1/2", "sqrt", lambda x: aten.pow.Tensor_Scalar(x, 0.5), POSITIVE),
     case("pow -1/2", "rsqrt", lambda x: aten.pow.Tensor_Scalar(x, -0.5), POSITIVE),
     case("pow -1", "reciprocal", lambda x: aten.pow.Tensor_Scalar(x, -1), POSITIVE),
