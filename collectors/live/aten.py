@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import msgspec
 import torch
 from msgspec.structs import replace
 from torch import fx
@@ -169,8 +168,8 @@ def _addc(builder: GraphBuilder, node: fx.Node) -> bool:
         return False  # the inner result would be smaller than anything that is described here
     meta = builder.tensor_meta(node.meta["val"])
     inner = builder.emit(node, "mul" if multiplies else "div", (left, right), meta)
-    ends = ("add", (added, inner)) if scale == 1 else ("fma", (literal(scale), inner, added))
-    builder.bind(node, builder.emit(node, *ends, meta))
+    op, operands = ("add", (added, inner)) if scale == 1 else ("fma", (literal(scale), inner, added))
+    builder.bind(node, builder.emit(node, op, operands, meta))
     return True
 
 

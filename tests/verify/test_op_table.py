@@ -31,7 +31,8 @@ POINTWISE = tuple(op for op in OPS if op.kind == "pointwise")
 REDUCTIONS = tuple(op for op in OPS if op.kind == "reduction")
 # float32 ulps of the element itself; what uses one correctly rounded operation gets none.
 ULPS = {"tanh": 4, "expm1": 4, "log1p": 4, "sigmoid": 4, "pow": 4, "exp": 2, "exp2": 2, "log": 2,
-        "log2": 2, "fma": 1, "sin": 2, "cos": 2, "erf": 2, "rsqrt": 2, "div": 1, "reciprocal": 1}  # fmt: skip
+        "log2": 2, "sin": 2, "cos": 2, "erf": 2, "rsqrt": 2, "div": 1, "reciprocal": 1,
+        "fma": 1}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
