@@ -168,7 +168,9 @@ def _addc(builder: GraphBuilder, node: fx.Node) -> bool:
         return False  # the inner result would be smaller than anything that is described here
     meta = builder.tensor_meta(node.meta["val"])
     inner = builder.emit(node, "mul" if multiplies else "div", (left, right), meta)
-    op, operands = ("add", (added, inner)) if scale == 1 else ("fma", (literal(scale), inner, added))
+    op, operands = (
+        ("add", (added, inner)) if scale == 1 else ("fma", (literal(scale), inner, added))
+    )
     builder.bind(node, builder.emit(node, op, operands, meta))
     return True
 
