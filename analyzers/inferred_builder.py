@@ -47,7 +47,7 @@ class InferredBuilder:
     pool: ValuePool = field(default_factory=ValuePool)
     views: int = 0
     guessed_outputs: int = 0
-    squares: set[str] = field(default_factory=set)
+    once_reduced: set[str] = field(default_factory=set)
     stored: list[str] = field(default_factory=list)
     _op: RecordedOp = field(default_factory=lambda: RecordedOp("", ()))
     _origin: str = ""

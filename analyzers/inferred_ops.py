@@ -33,7 +33,10 @@ def _unary(b: InferredBuilder, op: RecordedOp) -> str | None:
     if item is None or not item.shape:
         return None
     dtype = "bool" if name in _BOOLEAN else None
-    return b.pointwise(name, b.operand(item), dtype=dtype)
+    value = b.pointwise(name, b.operand(item), dtype=dtype)
+    if name == "abs":
+        b.once_reduced.add(value)
+    return value
 
 
 def _binary(b: InferredBuilder, op: RecordedOp) -> str | None:
@@ -72,7 +75,7 @@ def _power(b: InferredBuilder, op: RecordedOp) -> str | None:
     base = b.operand(item)
     if exponent in (2, 3):
         square = b.pointwise("mul", base, base)
-        b.squares.add(square)
+        b.once_reduced.add(square)
         return square if exponent == 2 else b.pointwise("mul", square, base)
     simple = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}.get(exponent)
     return b.pointwise(simple, base) if simple else b.pointwise("pow", base, exponent)
@@ -84,7 +87,7 @@ def _square(b: InferredBuilder, op: RecordedOp) -> str | None:
         return None
     base = b.operand(item)
     square = b.pointwise("mul", base, base)
-    b.squares.add(square)
+    b.once_reduced.add(square)
     return square
 
 
@@ -207,10 +210,23 @@ def _reduce(b: InferredBuilder, op: RecordedOp) -> str | None:
         if keep or axis not in axes
     )
     value = b.operand(item)
-    if value in b.squares:
+    if value in b.once_reduced:
         b.pool.finish(value)
     meta = TensorMeta(dtype=item.dtype, shape=shape, strides=row_major(shape))
     return b.emit(name, (value,), meta, axes=axes)
+
+
+def _extreme(b: InferredBuilder, op: RecordedOp) -> str | None:
+    """The largest or smallest of all elements; with a dimension it also returns indices: opaque."""
+    item = op.tensor(0)
+    if len(op.arguments) != 1 or item is None or not item.shape or not is_float(item.dtype):
+        return None
+    value = b.operand(item)
+    if value in b.once_reduced:
+        b.pool.finish(value)
+    meta = TensorMeta(dtype=item.dtype, shape=(), strides=())
+    name = "amax" if op.name == "aten::max" else "amin"
+    return b.emit(name, (value,), meta, axes=tuple(range(len(item.shape))))
 
 
 def _plain(name: str) -> str:
@@ -246,14 +262,21 @@ HANDLERS: dict[str, Handler] = {
     "aten::gelu": _gelu,
     "aten::threshold_backward": _threshold_backward,
     "aten::addcmul": _addcmul,
+    "aten::max": _extreme,
+    "aten::min": _extreme,
 }
 
 
 def writes_elsewhere(op: RecordedOp) -> bool:
-    """Whether this is an `out=` variant: the tensor after the operands is the caller's buffer."""
+    """Whether this is an `out=` variant: the tensor after the operands is the caller's buffer.
+
+    An empty buffer is none of the caller's: ATen made it a moment ago to hold the result of the
+    functional op (`abs` calls `abs.out` that way).
+    """
     name = _plain(op.name)
     arity = 1 if name in _UNARY else 2 if name in (*_BINARY, *_COMPARISONS, "div") else 0
-    return bool(arity) and op.tensor(arity) is not None
+    buffer = op.tensor(arity) if arity else None
+    return buffer is not None and buffer.shape != (0,)
 
 
 def translate(b: InferredBuilder, op: RecordedOp) -> str | None:

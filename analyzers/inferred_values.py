@@ -12,7 +12,8 @@ as large as its slowest axis. Among the values that fit, the choice is:
 
 A value that was read already is a candidate only until the next library call (GEMM, convolution,
 attention, collective): no fusion crosses one, and past it the origin is anybody's guess. A square
-that was reduced is finished (`x * rsqrt(mean(x²))` reads x again, not x²).
+or a magnitude that was reduced is finished (`x * rsqrt(mean(x²))` reads x again, not x²; so does
+`x / amax(|x|)`).
 
 An in-place op on a value of unknown origin updates a buffer (a weight, a counter). Later ops may
 read it, but the next in-place op is taken to update another buffer, not the same one again.
@@ -55,20 +56,25 @@ class ValuePool:
     unknown: int = 0
     _held: dict[tuple[str, int], list[Value]] = field(default_factory=dict)
     _by_name: dict[str, Value] = field(default_factory=dict)
+    _fresh: list[Value] = field(default_factory=list)
 
     def tick(self, library_call: bool) -> None:
-        """One op has been read; a library call begins a new era."""
+        """One op has been read; a library call begins a new era, and its result is the first."""
         self.time += 1
         self.era += library_call
+        for value in self._fresh:
+            value.era = self.era
+        self._fresh.clear()
 
     def add(self, name: str, meta: TensorMeta) -> None:
         """Remember a new value."""
         value = Value(name, meta, self.time, self.era)
         self._held.setdefault((meta.dtype, elements_of(meta)), []).append(value)
         self._by_name[name] = value
+        self._fresh.append(value)
 
     def finish(self, name: str) -> None:
-        """Nobody reads this value again: it was overwritten, or is a square that was reduced."""
+        """Nobody reads this value again: overwritten, or a reduced square or magnitude."""
         if name in self._by_name:
             self._by_name[name].finished = True
 

@@ -70,6 +70,9 @@ VIEWS = frozenset(
     }
 )
 COPIES = frozenset({"copy", "copy_", "clone", "contiguous"})
+# `out_dtype` of _scaled_mm by place, and what its numbers mean (c10/core/ScalarType.h).
+_OUT_DTYPE = 6
+_SCALAR_TYPES: dict[float | None, str] = {5.0: "float16", 6.0: "float32", 15.0: "bfloat16"}
 _LIKE_FIRST = frozenset(
     {
         "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data",
@@ -126,13 +129,20 @@ def output_of(op: RecordedOp) -> tuple[TensorMeta | None, bool]:
     shape = _shape(bare, op, items)
     if shape is not None:
         return TensorMeta(
-            dtype=items[0].dtype or "float32", shape=shape, strides=_strides(bare, shape, items)
+            dtype=_dtype(bare, op, items), shape=shape, strides=_strides(bare, shape, items)
         ), True
     first = op.tensor(0) or items[0]
     if not first.shape:
         first = items[0]
     certain = bare in _LIKE_FIRST or bare in COPIES
     return meta_of(first), certain
+
+
+def _dtype(bare: str, op: RecordedOp, items: list[Operand]) -> str:
+    """That of the first operand; a product of eight-bit numbers names another."""
+    if bare == "_scaled_mm":
+        return _SCALAR_TYPES.get(op.number(_OUT_DTYPE), "bfloat16")
+    return items[0].dtype or "float32"
 
 
 def _shape(bare: str, op: RecordedOp, items: list[Operand]) -> tuple[int, ...] | None:

@@ -10,6 +10,8 @@ RULE_IDS: tuple[str, ...] = (
     "batch-norm",
     "rotary-written-out",
     "gated-mlp",
+    "quantise-chain",
+    "moe-combine",
     "row_program",
     "cross-entropy",
     "softmax-chain",

@@ -8,7 +8,7 @@ from advisor.model.graph import Node
 from advisor.units import format_bytes, format_fraction, format_ns
 from analyzers.program_cost import nodes_bytes
 from analyzers.rules.base import Match, Place, Rule, exposure, finding_id, members_of, note
-from analyzers.rules.walk import is_copy
+from analyzers.rules.walk import moves_only
 from analyzers.subject import GraphFacts, Subject
 
 _SHARE = 0.03
@@ -75,7 +75,7 @@ def _repeated(subject: Subject) -> tuple[Match, ...]:
 
 
 def _free_copy(subject: Subject, facts: GraphFacts, node: Node) -> bool:
-    return is_copy(node) and bool(node.value_args) and subject.free(facts, node.id)
+    return moves_only(facts, node) and subject.free(facts, node.id)
 
 
 def _cache_sized(subject: Subject) -> tuple[Match, ...]:

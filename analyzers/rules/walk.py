@@ -63,8 +63,16 @@ def is_gemm(node: Node) -> bool:
 
 
 def is_copy(node: Node) -> bool:
-    """An op that only moves elements."""
+    """A call that copies; between dtypes it is a cast as well (`moves_only` tells)."""
     return calls(node, COPIES)
+
+
+def moves_only(facts: GraphFacts, node: Node) -> bool:
+    """A copy between equal dtypes: it computes nothing."""
+    if not is_copy(node) or not node.value_args or not node.outputs:
+        return False
+    meta = facts.flow.meta(node.value_args[0])
+    return meta is not None and meta.dtype == node.outputs[0].dtype
 
 
 def elements(facts: GraphFacts, node: Node) -> Size | None:

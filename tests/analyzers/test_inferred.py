@@ -179,6 +179,7 @@ def test_the_pool_prefers_unread_and_forgets() -> None:
     pool.add("%a", meta)
     pool.tick(library_call=False)
     pool.add("%b", meta)
+    pool.tick(library_call=False)
     pool.read("%b")
     first = pool.find(operand, set())
     assert first is not None
