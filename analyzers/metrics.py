@@ -18,6 +18,7 @@ from advisor.model.base import Provenance
 from advisor.model.report import KernelRow, Metric
 from advisor.model.trace import Trace
 from analyzers.activities import NONE, Activities, activities, host_steps, step_of
+from analyzers.counters import RowCounters
 from analyzers.intervals import intersect
 from analyzers.kernel_roles import classify
 from analyzers.starvation import Starvation, starvation
@@ -286,6 +287,7 @@ def kernel_rows(trace: Trace, steps: pd.DataFrame) -> tuple[KernelRow, ...]:
     occupancy = kernels["occupancy_estimated"].to_numpy(dtype=np.float64, na_value=np.nan)[inside]
     codes = names.codes.to_numpy()[inside]
     calls = _Calls(*map(_coded, (trace.ops["name"], trace.ops["input_shapes"])))
+    counters = RowCounters(kernels)
     order = np.argsort(codes, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else []
     rows = [
@@ -296,6 +298,7 @@ def kernel_rows(trace: Trace, steps: pd.DataFrame) -> tuple[KernelRow, ...]:
             len(steps),
             calls,
             first=int(group[0]),
+            counted=counters.of(inside[group], max(len(steps), 1)),
         )
         for group in groups
     ]
@@ -328,6 +331,7 @@ def _kernel_row(
     calls: _Calls,
     *,
     first: int,
+    counted: dict[str, Any],
 ) -> KernelRow:
     def largest(column: str) -> int | None:
         most = int(columns[column].max())
@@ -350,6 +354,7 @@ def _kernel_row(
         registers_per_thread=largest("registers_per_thread"),
         local_bytes_per_thread=largest("local_bytes_per_thread"),
         occupancy_estimated=float(known_occupancy.mean()) if len(known_occupancy) else None,
+        **counted,
         ops=shown,
         calls=_calls(rows, len(per_step), calls),
         first_execution=first,

@@ -18,6 +18,12 @@ import click
 )
 @click.option("--gpu", metavar="NAME", help="GPU of the trace, where the file does not name it.")
 @click.option(
+    "--ncu",
+    type=click.Path(path_type=Path),
+    metavar="FILE.CSV",
+    help="Counters of the same step, from `ncu --csv --page raw`.",
+)
+@click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, allow_dash=True),
@@ -25,7 +31,11 @@ import click
     help="Write the report as JSON; `-` is standard output.",
 )
 def analyze(
-    files: tuple[Path, ...], step_range: str | None, gpu: str | None, output: Path | None
+    files: tuple[Path, ...],
+    step_range: str | None,
+    gpu: str | None,
+    ncu: Path | None,
+    output: Path | None,
 ) -> None:
     """Say what to fuse in a recorded trace, and whether that is what holds it up.
 
@@ -38,7 +48,9 @@ def analyze(
     from advisor.report.terminal import render_report
     from advisor.store.files import write_atomic
 
-    report = run(files, gpu=gpu, **({} if step_range is None else {"step_prefix": step_range}))
+    report = run(
+        files, gpu=gpu, ncu=ncu, **({} if step_range is None else {"step_prefix": step_range})
+    )
     if output is None:
         echo(render_report(report))
     elif str(output) == "-":

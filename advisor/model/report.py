@@ -40,8 +40,26 @@ class Workload(Record, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
 
 
+class DeviceState(Record, frozen=True, kw_only=True):
+    """A GPU at one moment, from NVML; None is what the driver does not tell.
+
+    `throttle_reasons` says what held the clocks back, and is empty if nothing did.
+    """
+
+    sm_clock_hz: int | None = None
+    max_sm_clock_hz: int | None = None
+    memory_clock_hz: int | None = None
+    power_milliwatts: int | None = None
+    power_limit_milliwatts: int | None = None
+    temperature_celsius: int | None = None
+    throttle_reasons: tuple[str, ...] | None = None
+
+
 class Hardware(Record, frozen=True, kw_only=True):
-    """The device figures that prices rest on, measured here or taken from the table."""
+    """The device figures that prices rest on, measured here or taken from the table.
+
+    `state_before` and `state_after` surround the measurements, under load.
+    """
 
     name: str
     key: str | None = None
@@ -52,6 +70,8 @@ class Hardware(Record, frozen=True, kw_only=True):
     l2_bytes: int | None = None
     driver: str | None = None
     present: bool = False
+    state_before: DeviceState | None = None
+    state_after: DeviceState | None = None
 
 
 class Metric(Record, frozen=True, kw_only=True):
@@ -68,7 +88,8 @@ class KernelRow(Record, frozen=True, kw_only=True):
     """All executions of one kernel in the profiled steps; `count` and `time_ns` are per step.
 
     `calls` holds the operators behind it with their input shapes, `aten::mm [[8, 16], [16, 4]]`,
-    and their executions per step; `first_execution` its place among the kernels by start.
+    and their executions per step; `first_execution` its place among the kernels by start. Counters
+    (`dram_bytes`, `spill_bytes`: per step, read and written) are known where they were recorded.
     """
 
     name: str
@@ -79,6 +100,11 @@ class KernelRow(Record, frozen=True, kw_only=True):
     registers_per_thread: int | None = None
     local_bytes_per_thread: int | None = None
     occupancy_estimated: float | None = None
+    occupancy_theoretical: float | None = None
+    occupancy_measured: float | None = None
+    occupancy_limiter: str | None = None
+    dram_bytes: int | None = None
+    spill_bytes: int | None = None
     ops: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     calls: dict[str, float] = {}

@@ -5,34 +5,46 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from advisor.errors import UsageError
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
 from advisor.model.base import Warning_
-from advisor.model.report import Hardware, Report, Source, Workload
+from advisor.model.report import Hardware, Metric, Report, Source, Workload
 from advisor.model.trace import Trace
 from advisor.pipeline.facts import TOOL, hardware_of, now
+from analyzers.counters import counter_metrics, join_counters
 from analyzers.metrics import STEP_PREFIX, kernel_rows, trace_metrics
 from analyzers.recommendation import recommend
 from analyzers.rules import find_all, without_overlaps
 from analyzers.subject import RankFacts
 from analyzers.trace_subject import rank_facts, trace_subject
+from collectors.ncu import read_ncu
 from collectors.ranks import read_ranks
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _HASHED_BYTES = 64 << 20
 
 
 def analyze(
-    files: Sequence[Path], *, step_prefix: str = STEP_PREFIX, gpu: str | None = None
+    files: Sequence[Path],
+    *,
+    step_prefix: str = STEP_PREFIX,
+    gpu: str | None = None,
+    ncu: Path | None = None,
 ) -> Report:
     """The report of one trace, or of several that are the ranks of one job.
 
     Of several ranks, the one that comes last to the collectives is looked at: the others wait for
-    it. Raises `UnreadableError` for a file that is no trace, `UsageError` for an unknown GPU or a
-    step range that does not occur.
+    it. `ncu` holds counters of the same step, which are brought to that rank's kernels. Raises
+    `UnreadableError` for a file that cannot be read, `UsageError` for an unknown GPU or a step
+    range that does not occur.
     """
     chosen = gpu_by_key(gpu) if gpu is not None else None
     traces = read_ranks(files)
@@ -47,7 +59,9 @@ def analyze(
             where=_name(files),
             remedy="name the range that surrounds a step, or leave --step-range out",
         )
-    metrics = trace_metrics(trace, step_prefix)
+    counted = _counted(trace, ncu, steps)
+    trace = counted.trace
+    metrics = trace_metrics(trace, step_prefix) | counted.metrics
     device = chosen or _recorded_gpu(trace)
     subject, guesses = trace_subject(
         trace,
@@ -61,7 +75,7 @@ def analyze(
     report = Report(
         tool=TOOL,
         created=now(),
-        sources=tuple(sources),
+        sources=(*sources, *counted.sources),
         workload=Workload(
             target=_name(files),
             mode="trace",
@@ -76,10 +90,34 @@ def analyze(
         kernels=kernel_rows(trace, steps),
         findings=findings,
         recommended=recommend(findings, subject.balance),
-        warnings=(*trace.warnings, *guesses, *_notes(trace, len(traces), device)),
+        warnings=(
+            *trace.warnings,
+            *counted.warnings,
+            *guesses,
+            *_notes(trace, len(traces), device),
+        ),
     )
     report.check()
     return report
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """A trace and what a counter file adds to the report."""
+
+    trace: Trace
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    sources: tuple[Source, ...] = ()
+    warnings: tuple[Warning_, ...] = ()
+
+
+def _counted(trace: Trace, ncu: Path | None, steps: pd.DataFrame) -> _Counted:
+    if ncu is None:
+        return _Counted(trace)
+    counters = read_ncu(ncu)
+    joined = join_counters(trace, counters, steps)
+    source = _source(ncu, "ncu counters")
+    return _Counted(joined.trace, counter_metrics(joined, counters), (source,), joined.warnings)
 
 
 def _lead(
@@ -126,11 +164,11 @@ def _name(files: Sequence[Path]) -> str:
     return first if len(files) == 1 else f"{first} and {len(files) - 1} more"
 
 
-def _source(path: Path) -> Source:
+def _source(path: Path, kind: str = "kineto trace") -> Source:
     """The file by name, size and, unless it is so large that it would take seconds, content."""
     size = path.stat().st_size
     digest = hashlib.sha256(path.read_bytes()).hexdigest() if size <= _HASHED_BYTES else None
-    return Source(kind="kineto trace", path=str(path), sha256=digest, size_bytes=size)
+    return Source(kind=kind, path=str(path), sha256=digest, size_bytes=size)
 
 
 def _hardware(trace: Trace, gpu: Gpu | None) -> Hardware:
