@@ -14,8 +14,8 @@ from advisor.model.report import Report
 from collectors import read_trace
 
 SAMPLE = Path(__file__).parents[2] / "sample_traces" / "bert.eager.json.gz"
-METRICS = (
 REGISTERS = "launch__registers_per_thread"
+METRICS = (
     "dram__bytes_read.sum",
     "dram__bytes_write.sum",
     "sm__maximum_warps_per_active_cycle_pct",
@@ -38,9 +38,6 @@ def counters_of(trace: Path, path: Path, *, leave_out: str = "") -> Path:
             figures = ["1.000", "2,000", "50", kernel.registers_per_thread]
             rows.writerow([number, kernel.name, grid, block, *figures])
     return path
-
-
-
 
 
 def run(*arguments: str | Path) -> Report:
