@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 
 from advisor.apply.judge import Judgement, judge_region, judge_set, outputs_agree
@@ -51,10 +52,13 @@ class _Session:
 def apply_run(run: RunDirectory, only: Sequence[str], emit: Emit) -> Applied:
     """Apply the recommended plans of a run of this machine (or `only` these plans or findings).
 
-    Raises what `requested` raises, `WorkloadError` if the workload fails.
+    With `only`, what an earlier application kept stays: it is tried again first, and what this one
+    asks for beside it. Raises what `requested` raises, `WorkloadError` if the workload fails.
     """
     emit("load", "running", message="checking the run's signature")
     trials = requested(run, only)
+    earlier = run.applied() if only else None
+    trials = [*kept_before(earlier), *trials]
     info, report = run.info(), run.report()
     if not trials:
         return _finish(run, _nothing_to_apply(), emit)
@@ -79,7 +83,26 @@ def apply_run(run: RunDirectory, only: Sequence[str], emit: Emit) -> Applied:
         applied = _measured(session, workload)
     else:
         applied = _unmeasured(session, captured)
-    return _finish(run, applied, emit)
+    return _finish(run, with_earlier(applied, earlier), emit)
+
+
+def kept_before(earlier: Applied | None) -> list[Trial]:
+    """The set that an earlier application kept, as one trial; none if it kept nothing."""
+    if earlier is None or earlier.set.verdict != "kept":
+        return []
+    return [Trial("kept before", earlier.set.plans)]
+
+
+def with_earlier(applied: Applied, earlier: Applied | None) -> Applied:
+    """The record with the verdicts on plans that only the earlier application tried.
+
+    They hold for the device and the versions they were measured with.
+    """
+    if earlier is None or (earlier.device, earlier.versions) != (applied.device, applied.versions):
+        return applied
+    now_tried = {verdict.plan_id for verdict in applied.plans}
+    others = [verdict for verdict in earlier.plans if verdict.plan_id not in now_tried]
+    return msgspec.structs.replace(applied, plans=(*applied.plans, *others))
 
 
 def _finish(run: RunDirectory, applied: Applied, emit: Emit) -> Applied:
