@@ -1,0 +1,109 @@
+"""What binds the device in a recorded step: pauses between activities, and who waits for whom.
+
+None of it is recorded as such; it is inferred where the recorded times allow it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from analyzers.replay import GRAPH_GAP_NS, NONE
+from analyzers.replay_calls import Calls
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints: TypeAlias = NDArray[np.int64]
+    Floats: TypeAlias = NDArray[np.float64]
+
+_BLOCKING = ("device", "stream", "event", "blocking")
+# A blocking call returns so soon after what it waited for has ended (Kineto: 1 to 20 µs).
+_RETURN_NS = 50_000
+# Used where a step shows none (H200: 1.0 to 1.7 µs between queued kernels).
+_GAP_NS, _MOST_GAP_NS = 1_200.0, 5_000
+_LATENCY_NS = 4_000.0
+# An activity whose call began so long before the stream was free did not wait for the host.
+_QUEUED_NS = 10_000
+
+
+def device_delays(calls: Calls, stream: Ints) -> tuple[Floats, Floats]:
+    """(pause behind the stream's activity before, begin of the call to start on an idle stream).
+
+    One figure each for the whole step: the median of the pauses before activities that were queued,
+    and the lower quartile of what an idle stream took to start.
+    """
+    gap, latency = np.zeros(len(calls.start)), np.zeros(len(calls.start))
+    pauses, starts = [], []
+    held = np.flatnonzero(stream != NONE)
+    for one in np.unique(stream[held]).tolist():
+        mine = held[stream[held] == one]
+        free = np.maximum.accumulate(calls.ended[mine])[:-1]
+        begun, called = calls.begun[mine][1:], calls.start[mine][1:]
+        single = ~calls.graphed[mine][1:]
+        queued = single & (called + _QUEUED_NS < free)
+        pauses.append(np.clip((begun - free)[queued], 0, _MOST_GAP_NS))
+        starts.append((begun - called)[single & (free < called)])
+    pause, start = (np.concatenate(p) if p else np.zeros(0) for p in (pauses, starts))
+    usual = float(np.median(pause)) if len(pause) else _GAP_NS
+    gap[held] = np.where(calls.graphed[held], GRAPH_GAP_NS, usual)
+    latency[held] = max(float(np.quantile(start, 0.25)) if len(start) else _LATENCY_NS, 0.0)
+    return gap, latency
+
+
+def host_waits(calls: Calls, stream: Ints) -> Ints:
+    """For each blocking call, the activity that ended last within it, of those called before.
+
+    A call that waits for the whole device waits for all of them; a blocking copy for itself too.
+    """
+    waits = np.full(len(calls.start), NONE, dtype=np.int64)
+    held = np.flatnonzero(stream != NONE)
+    for index in np.flatnonzero(np.isin(calls.kind.astype(str), _BLOCKING)).tolist():
+        # A blocking copy is its own activity: what it has to wait for is before it on its stream.
+        before = held[: np.searchsorted(held, index, side="left")]
+        if calls.kind[index] != "device":
+            before = before[calls.ended[before] <= calls.end[index] + _RETURN_NS]
+        if calls.kind[index] == "blocking" and stream[index] != NONE:
+            before = np.array([index])
+        if len(before):
+            waits[index] = before[np.argmax(calls.ended[before])]
+    return waits
+
+
+def device_waits(calls: Calls, stream: Ints) -> Ints:
+    """For each activity, the one of another stream that it had to wait for.
+
+    A stream-wait call between the two launches, or one graph launch for both, makes it possible; an
+    end before the other's begin, later than the own stream's, makes it likely.
+    """
+    after = np.full(len(calls.start), NONE, dtype=np.int64)
+    if len(np.unique(stream[stream != NONE])) < 2:
+        return after
+    latest: dict[int, int] = {}
+    heard: dict[int, int] = {}
+    waits = 0
+    graphed = calls.graphed
+    for index, own in enumerate(stream.tolist()):
+        waits += calls.kind[index] == "stream_wait"
+        if own == NONE:
+            continue
+        if graphed[index] or heard.get(own, 0) < waits:
+            heard[own] = waits
+            after[index] = _likely(calls, latest, own, index)
+        latest[own] = index
+    return after
+
+
+def _likely(calls: Calls, latest: dict[int, int], own: int, index: int) -> int:
+    """The last activity of another stream that ended before this one began, if it came last."""
+    others = [
+        other
+        for stream, other in latest.items()
+        if stream != own and calls.ended[other] <= calls.begun[index]
+    ]
+    chosen = max(others, key=lambda other: int(calls.ended[other]), default=NONE)
+    mine = latest.get(own, NONE)
+    if NONE not in (chosen, mine) and calls.ended[mine] >= calls.ended[chosen]:
+        return NONE
+    return chosen
