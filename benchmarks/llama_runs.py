@@ -1,11 +1,11 @@
-"""The table of `prefill.md` from the records that `apply` wrote on an H200.
+"""The tables of `llama_runs.md` from the records that `apply` wrote on an H200.
 
-Record:  for MODE in eager compile:
-           fusion-advisor profile benchmarks/llama.py:prefill --mode MODE --out runs/MODE
-           fusion-advisor apply runs/MODE
-         and copy report.json, applied.json, plans/ and kernels/ to
-         sample_traces/runs/llama_prefill_MODE.
-Table:   python benchmarks/prefill.py > benchmarks/prefill.md
+Record:  for WHAT in prefill train, MODE in eager compile:
+           fusion-advisor profile benchmarks/llama.py:WHAT --mode MODE --out runs/WHAT_MODE
+           fusion-advisor apply runs/WHAT_MODE
+         (the eager training run: `--only` its RMS norm and one gradient) and copy report.json,
+         applied.json, plans/ and kernels/ to sample_traces/runs/llama_WHAT_MODE.
+Table:   python benchmarks/llama_runs.py > benchmarks/llama_runs.md
 """
 
 from __future__ import annotations
@@ -20,23 +20,29 @@ from advisor.report.text import gain_text, range_text
 from advisor.units import format_fraction, format_ns, format_ratio
 
 RUNS = Path(__file__).resolve().parent.parent / "sample_traces" / "runs"
-MODES = tuple(mode for mode in ("eager", "compile") if (RUNS / f"llama_prefill_{mode}").is_dir())
-INTRODUCTION = """# Llama prefill on an H200
+SHOWN = tuple(
+    (what, mode)
+    for what in ("prefill", "train")
+    for mode in ("eager", "compile")
+    if (RUNS / f"llama_{what}_{mode}").is_dir()
+)
+INTRODUCTION = """# Llama on an H200
 
-Four layers of Hugging Face's Llama (hidden 2048, 16/4 heads, 4 x 1024 tokens, bf16), attention and
-RMSNorm written in pieces: `benchmarks/llama.py:prefill`. Each mode is one process; variants of the
-step run in turn; medians with their intervals. Raw records: `sample_traces/runs/llama_prefill_*`.
-Written by `python benchmarks/prefill.py`, which says how to record them again."""
+Hugging Face's Llama (hidden 2048, 16/4 heads, 4 x 1024 tokens, bf16), RMSNorm in pieces:
+`benchmarks/llama.py`. `prefill` has four layers and attention written out, `train` two layers, SDPA
+and AdamW. Each run is one process; variants of the step run in turn; medians with their intervals.
+Raw records: `sample_traces/runs/llama_*`. Written by `python benchmarks/llama_runs.py`, which says
+how to record them again."""
 
 
 def main() -> None:
     """Write the table to standard output."""
     lines = [INTRODUCTION]
-    for mode in MODES:
-        folder = RUNS / f"llama_prefill_{mode}"
+    for what, mode in SHOWN:
+        folder = RUNS / f"llama_{what}_{mode}"
         applied = load(folder / "applied.json", Applied)
         titles = "; ".join(f.title for f in load(folder / "report.json", Report).findings)
-        lines += [f"\n## Profiled as {mode}\n", _versions(applied), "", *_steps(applied)]
+        lines += [f"\n## {what}, profiled as {mode}\n", _versions(applied), "", *_steps(applied)]
         lines += ["", *_plans(applied), "", *_kernels(applied), ""]
         lines += [f"Set: {applied.set.verdict}; {applied.set.reason}.", "", f"Findings: {titles}."]
     sys.stdout.write("\n".join(lines) + "\n")
