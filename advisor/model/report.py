@@ -58,7 +58,7 @@ class DeviceState(Record, frozen=True, kw_only=True):
 class Hardware(Record, frozen=True, kw_only=True):
     """The device figures that prices rest on, measured here or taken from the table.
 
-    `state_before` and `state_after` surround the measurements, under load.
+    `state_before` is that before the first timed step, `state_after` that while the last ones ran.
     """
 
     name: str

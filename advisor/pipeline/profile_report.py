@@ -12,11 +12,12 @@ from advisor.hardware.calibration import load_calibration
 from advisor.model.base import Warning_
 from advisor.model.findings import Finding
 from advisor.model.plan import FusionPlan
-from advisor.model.report import INCOMPLETE, Metric, PlanSummary, Report, Source, Workload
+from advisor.model.report import INCOMPLETE, PlanSummary, Report, Source, Workload
 from advisor.model.run import RunInfo
 from advisor.model.trace import Trace
+from advisor.pipeline.compiler_metrics import compiler_metrics
 from advisor.pipeline.facts import TOOL, now, versions
-from advisor.pipeline.recording import Recording, measured
+from advisor.pipeline.recording import Recording
 from advisor.store import RunDirectory, sign
 from analyzers.balance import Balance
 from analyzers.exposure import Situation
@@ -26,7 +27,7 @@ from analyzers.pricing import KernelCall, compiled_prices, eager_prices
 from analyzers.recommendation import recommend
 from analyzers.rules import find_all, without_overlaps
 from analyzers.subject import captured_subject
-from collectors.live.capture import Capture, CapturedGraph
+from collectors.live.capture import CapturedGraph
 
 UNFINISHED = "the profile has not finished: what is here was known before the next stage"
 
@@ -57,7 +58,8 @@ def advise_on(recording: Recording) -> ProfileAdvice:
     trace = recording.trace
     priced, warnings = _priced(recording.captured.graphs, trace, situation.eager)
     advice = advise(priced, situation)
-    subject = captured_subject(priced, advice, situation, recording.metrics, trace)
+    compiler = recording.captured.compiler_facts()
+    subject = captured_subject(priced, advice, situation, recording.metrics, trace, compiler)
     findings = without_overlaps(find_all(subject))
     return ProfileAdvice(
         findings, tuple(advice.plans), advice.summaries(), subject.balance, tuple(warnings)
@@ -94,18 +96,6 @@ def _kernel_calls(item: CapturedGraph) -> list[KernelCall]:
     ]
 
 
-def _compiler_metrics(captured: Capture) -> dict[str, Metric]:
-    graphs = "graphs the compiler made of one step (forward and backward each count)"
-    breaks = "places where the compiler had to leave the graph"
-    generated = any(graph.kernels for graph in captured.graphs)
-    taken = "time to capture the step" + ("" if generated else ", without code generation")
-    return {
-        "graphs": measured(len(captured.graphs), "count", graphs),
-        "graph_breaks": measured(captured.graph_breaks, "count", breaks),
-        "compile_ns": measured(captured.compile_ns, "ns", taken),
-    }
-
-
 def report_of(
     recording: Recording, advice: ProfileAdvice, notes: Sequence[Warning_] = ()
 ) -> Report:
@@ -125,7 +115,8 @@ def report_of(
             versions=versions(),
         ),
         hardware=hardware,
-        metrics=recording.metrics | _compiler_metrics(recording.captured),
+        metrics=recording.metrics
+        | compiler_metrics(recording.captured, recording.captured.compiler_facts()),
         kernels=kernel_rows(trace, trace.steps()) if trace is not None else (),
         findings=advice.findings,
         recommended=recommend(advice.findings, advice.balance),

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+from msgspec.structs import replace
 
 from advisor.hardware.gpu import Gpu
 from advisor.model.base import Warning_
-from advisor.model.report import Hardware, Metric
+from advisor.model.report import DeviceState, Hardware, Metric
 from advisor.model.trace import Trace
+from advisor.pipeline.device_state import device_state, throttle_warnings
 from advisor.pipeline.facts import hardware_of
 from advisor.pipeline.options import ProfileOptions
 from advisor.store import RunDirectory
@@ -50,6 +52,8 @@ class Recording:
     shapes: tuple[str, ...] = ()
     metrics: dict[str, Metric] = field(default_factory=dict)
     trace: Trace | None = None
+    state_before: DeviceState | None = None
+    state_after: DeviceState | None = None
 
     @property
     def worth_keeping(self) -> bool:
@@ -66,7 +70,8 @@ class Recording:
         if self.device.type != "cuda":
             return hardware_of(self.gpu, self.gpu.name)
         driver = snapshot(visible_device(0, os.environ)).driver
-        return hardware_of(self.gpu, torch.cuda.get_device_name(), present=True, driver=driver)
+        found = hardware_of(self.gpu, torch.cuda.get_device_name(), present=True, driver=driver)
+        return replace(found, state_before=self.state_before, state_after=self.state_after)
 
 
 def record_workload(
@@ -89,6 +94,7 @@ def record_workload(
         return
     step = compiled or workload.step_of()
     keep()
+    recording.state_before = device_state(snapshot(_device()))
     announce("time", f"timing {options.steps} clean steps")
     recording.metrics |= clean_metrics(_clean_times(step, options))
     keep()
@@ -154,17 +160,24 @@ def read_recorded(recording: Recording, run: RunDirectory) -> None:
 
 def _count(step: Step, recording: Recording) -> None:
     """GPM averages over about two seconds of steps; each is absent where the driver has none."""
-    where = visible_device(torch.cuda.current_device(), os.environ)
-    state = snapshot(where)
+    where = _device()
     repeats = max(3, min(2_000, 2_000_000_000 // max(recording.value("step_ns") or 1, 1)))
     with GpmSampler(where) as sampler:
         for _ in range(repeats):
             step()
+        # While the GPU is at work: an idle one is not held back.
+        state = snapshot(where)
         torch.cuda.synchronize()
+    recording.state_after = device_state(state)
     recording.warnings += state.warnings
+    recording.warnings += throttle_warnings(recording.state_after)
     if sampler.counters is not None:
         recording.metrics |= _counter_metrics(sampler.counters)
         recording.warnings += sampler.counters.warnings
+
+
+def _device() -> int | str:
+    return visible_device(torch.cuda.current_device(), os.environ)
 
 
 def _counter_metrics(found: GpmCounters) -> dict[str, Metric]:
