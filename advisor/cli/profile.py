@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import os
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Group
 
 from advisor.cli.output import echo
 from advisor.cli.requirements import need_torch
+from advisor.errors import AdvisorError, UsageError
 from advisor.report.terminal import render_next, render_report
-from advisor.store import DEFAULT_ROOT, RunDirectory, RunStore
+from advisor.store import DEFAULT_ROOT, ProgressWriter, RunDirectory, RunStore, verify
+from advisor.store.store import RUN_ID
 
 
 @click.command()
-@click.argument("target")
+@click.argument("target", required=False)
+@click.argument("arguments", metavar="[-- ARGUMENTS]", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--mode",
     type=click.Choice(["eager", "compile"]),
@@ -49,39 +53,110 @@ from advisor.store import DEFAULT_ROOT, RunDirectory, RunStore
     metavar="RUN_DIR",
     help="Where to put the run; must not exist or be empty.  [default: a new directory in ./runs]",
 )
+@click.option(
+    "--again",
+    type=click.Path(path_type=Path),
+    metavar="RUN_DIR",
+    help="Profile what this run profiled, in the same way, and say what changed.",
+)
+@click.option(
+    "--open", "open_page", is_flag=True, help="Then open the run in the dashboard, until Ctrl-C."
+)
 def profile(
-    target: str, mode: str, gpu: str | None, steps: int, warmup: int, seed: int, out: Path | None
+    target: str | None,
+    arguments: tuple[str, ...],
+    out: Path | None,
+    again: Path | None,
+    open_page: bool,
+    **options: Any,
 ) -> None:
     """Record TARGET and say which operators to fuse and what that is worth.
 
-    TARGET is pkg.mod:factory, file.py:factory or sample:NAME. The factory takes no arguments and
-    returns (module, inputs), (model, optimizer, loss) or a callable that runs one step.
+    TARGET is pkg.mod:factory, file.py:factory, sample:NAME or script.py. A factory takes no
+    arguments and returns (module, inputs), (model, optimizer, loss) or a callable that runs one
+    step; sample:NAME:train is the training step of a sample. A script is run as it is, with the
+    ARGUMENTS after --, and stopped after enough steps: put `with advisor.step():` around one, or
+    let it call the step() of torch.profiler.
 
-    Without a GPU the graphs are captured on the CPU and priced for --gpu; nothing is timed.
+    The workload runs in a process of its own, which prints to stderr. Without a GPU the graphs are
+    captured on the CPU and priced for --gpu; nothing is timed.
     """
     need_torch("profile")
-    from advisor.pipeline.profile import ProfileOptions
-    from advisor.pipeline.profile import profile as run_profile
+    from advisor.cli.again import compare_with, options_of
+    from advisor.pipeline.options import ProfileOptions
+    from collectors.live.target import parse_target, script_target
 
-    options = ProfileOptions(
-        target=target, mode=mode, gpu=gpu, steps=steps, warmup=warmup, seed=seed
-    )
-    run = (
-        RunDirectory.create_at(out)
-        if out is not None
-        else RunStore(Path(DEFAULT_ROOT)).create(target)
-    )
+    directory: Path | None = None
+    if again is not None:
+        _refuse_beside_again(target)
+        asked, directory = options_of(_signed(again))
+    elif target is None:
+        raise click.UsageError("Missing argument 'TARGET'.")
+    else:
+        asked = ProfileOptions(target=script_target(target, arguments), **options)
+    parse_target(asked.target)
+    if open_page and out is not None and not RUN_ID.fullmatch(out.name):
+        raise UsageError(
+            "the dashboard cannot name this run",
+            where=str(out),
+            remedy="choose a directory of letters, digits, - and _",
+        )
+    beside = RunStore(again.resolve().parent) if again is not None else RunStore(DEFAULT_ROOT)
+    run = RunDirectory.create_at(out) if out is not None else beside.create(asked.target)
+    with run.lock():
+        _record(asked, run, directory)
+    report = run.report()
+    echo(Group(render_report(report), render_next(report, _shown(run), None)))
+    if again is not None:
+        compare_with(again, run)
+    if open_page:
+        from advisor.cli.serve import open_dashboard
 
-    def emit(stage: str, message: str) -> None:
-        click.echo(f"{stage}: {message}", err=True)
+        open_dashboard(RunStore(run.path.parent), page=run.id)
 
-    with ExitStack() as undo:
-        # Whoever holds the lock made the run: only then is there something to undo.
-        with run.lock():
-            undo.callback(run.discard)
-            report = run_profile(options, run, emit)
-        undo.pop_all()
-    shown = str(
-        out or run.path.relative_to(Path.cwd()) if run.path.is_relative_to(Path.cwd()) else run.path
-    )
-    echo(Group(render_report(report), render_next(report, shown, None)))
+
+def _record(asked: Any, run: RunDirectory, directory: Path | None) -> None:
+    """Run the job; whoever holds the lock made the run, and undoes or keeps it."""
+    from advisor.cli.jobs import run_job
+    from advisor.pipeline.job import ProfileJob
+    from advisor.pipeline.unfinished import keep_unfinished
+
+    job = ProfileJob(run=str(run.path), options=asked)
+    try:
+        with ProgressWriter(run.progress_path, f"profile-{os.getpid()}") as writer:
+            run_job(job, writer, "text", where=asked.target, log=run.log_path, directory=directory)
+    except (AdvisorError, KeyboardInterrupt) as error:
+        why = error.line() if isinstance(error, AdvisorError) else "interrupted"
+        if keep_unfinished(run, why):
+            click.echo(f"kept: what was measured until then is in {_shown(run)}", err=True)
+        raise
+
+
+def _refuse_beside_again(target: str | None) -> None:
+    context = click.get_current_context()
+    own = ("target", "out", "again", "open_page", "arguments")
+    given = [
+        f"--{name}"
+        for name in context.params
+        if name not in own
+        and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if target is not None:
+        given.insert(0, "TARGET")
+    if given:
+        raise click.UsageError(f"{given[0]} cannot be given with --again: the run has its own.")
+
+
+def _signed(path: Path) -> RunDirectory:
+    """A run whose workload may be run: one that this machine profiled."""
+    run = RunDirectory.at(path)
+    refusal = verify(run)
+    if refusal is not None:
+        raise refusal
+    return run
+
+
+def _shown(run: RunDirectory) -> str:
+    """The path of a run, from here where it is below."""
+    here = Path.cwd()
+    return str(run.path.relative_to(here) if run.path.is_relative_to(here) else run.path)

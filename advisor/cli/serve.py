@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import webbrowser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from advisor.errors import UsageError
 from advisor.store import DEFAULT_ROOT, RunStore
+
+if TYPE_CHECKING:
+    from dashboard.access import Access
 
 
 @click.command()
@@ -50,9 +54,6 @@ def serve(
     `ssh -L 8050:localhost:8050`.
     """
     from dashboard.access import Access, read_tokens
-    from dashboard.app import create_app
-    from dashboard.server import bind
-    from dashboard.server import serve as serve_forever
 
     if not run_store.is_dir():
         raise UsageError(
@@ -61,11 +62,30 @@ def serve(
             remedy="profile a workload first (`fusion-advisor profile`), or name the directory",
         )
     access = Access(host=host, allow_apply=allow_apply, tokens=read_tokens(token_file))
-    app, runner = create_app(RunStore(run_store), access)
-    server = bind(app, host, port)
-    address = f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/"
-    mode = "runs can be applied" if allow_apply else "read-only"
-    click.echo(f"Dashboard of {run_store} at {address} ({mode}); Ctrl-C ends it.")
-    if open_browser:
-        webbrowser.open(address)
+    _serve(RunStore(run_store), access, port, str(run_store), None if not open_browser else "/")
+
+
+def open_dashboard(store: RunStore, page: str) -> None:
+    """The dashboard over a store, read-only, opened at one run, until Ctrl-C."""
+    from dashboard.access import Access, read_tokens
+    from dashboard.page import run_path
+
+    access = Access(host="127.0.0.1", allow_apply=False, tokens=read_tokens(None))
+    _serve(store, access, 0, str(store.root), run_path(page))
+
+
+def _serve(store: RunStore, access: Access, port: int, shown: str, opened: str | None) -> None:
+    """Serve until Ctrl-C; `opened` is the page to open in a browser, None to open none."""
+    from dashboard.app import create_app
+    from dashboard.server import bind
+    from dashboard.server import serve as serve_forever
+
+    app, runner = create_app(store, access)
+    server = bind(app, access.host, port)
+    host = f"[{access.host}]" if ":" in access.host else access.host
+    address = f"http://{host}:{server.server_port}"
+    mode = "runs can be applied" if access.allow_apply else "read-only"
+    click.echo(f"Dashboard of {shown} at {address}/ ({mode}); Ctrl-C ends it.")
+    if opened is not None:
+        webbrowser.open(address + opened)
     serve_forever(server, runner)

@@ -12,12 +12,13 @@ from advisor.hardware.calibration import load_calibration
 from advisor.model.base import Warning_
 from advisor.model.findings import Finding
 from advisor.model.plan import FusionPlan
-from advisor.model.report import INCOMPLETE, PlanSummary, Report, Source, Workload
+from advisor.model.report import PlanSummary, Report, Source, Workload
 from advisor.model.run import RunInfo
 from advisor.model.trace import Trace
 from advisor.pipeline.compiler_metrics import compiler_metrics
 from advisor.pipeline.facts import TOOL, now, versions
 from advisor.pipeline.recording import Recording
+from advisor.pipeline.unfinished import UNFINISHED, incomplete
 from advisor.store import RunDirectory, sign
 from analyzers.balance import Balance
 from analyzers.exposure import Situation
@@ -28,8 +29,6 @@ from analyzers.recommendation import recommend
 from analyzers.rules import find_all, without_overlaps
 from analyzers.subject import captured_subject
 from collectors.live.capture import CapturedGraph
-
-UNFINISHED = "the profile has not finished: what is here was known before the next stage"
 
 
 @dataclass(frozen=True)
@@ -139,11 +138,6 @@ def _sources(recording: Recording) -> tuple[Source, ...]:
 def save_unfinished(recording: Recording, run: RunDirectory) -> None:
     """What is known now, should the process not live to say more."""
     _write(recording, report_of(recording, NO_ADVICE, [incomplete(UNFINISHED)]), run)
-
-
-def incomplete(why: str) -> Warning_:
-    """The mark of a run that did not come to its end."""
-    return Warning_(code=INCOMPLETE, message=why)
 
 
 def save(

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from advisor.apply.judge import Judgement
-from advisor.errors import UsageError
+from advisor.errors import RefusedError, UsageError
 from advisor.model.applied import Comparison
 from advisor.model.report import Report
 from advisor.model.run import RunInfo
+from advisor.pipeline.unfinished import is_incomplete
 from advisor.store import RunDirectory, verify
+from collectors.live.target import parse_target
 
 
 @dataclass
@@ -45,14 +47,29 @@ def requested(run: RunDirectory, only: Sequence[str]) -> list[Trial]:
     if refusal is not None:
         raise refusal
     _check_target(run.info())
-    return trials_of(run.report(), only)
+    report = run.report()
+    if is_incomplete(report):
+        raise RefusedError(
+            "the run cannot be applied",
+            where=run.id,
+            why="its profile did not finish",
+            remedy="profile again",
+        )
+    return trials_of(report, only)
 
 
 def _check_target(info: RunInfo) -> None:
     """A workload that was given as a file is looked for from where it was profiled."""
-    place = info.target.rpartition(":")[0]
-    path = Path(info.working_directory, place)
-    if place.endswith(".py") and not path.is_file():
+    target = parse_target(info.target)
+    if target.factory is None:
+        raise UsageError(
+            "a script cannot be applied to",
+            where=info.target,
+            why="kernels are put into the model that a factory returns; a script keeps its own",
+            remedy="give file.py:factory to profile, or do what the findings say",
+        )
+    path = Path(info.working_directory, target.file or "")
+    if target.file is not None and not path.is_file():
         raise UsageError(
             "the file of the workload is missing",
             where=str(path),

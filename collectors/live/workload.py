@@ -28,7 +28,9 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from advisor.errors import AdvisorError, UsageError, WorkloadError
-from advisor.samples import PREFIX, sample_module
+from advisor.samples import PREFIX
+from collectors.live.failures import failure
+from collectors.live.target import parse_target
 
 Step = Callable[[], Any]
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -105,10 +107,10 @@ class Workload:
         except AdvisorError:
             raise
         except (Exception, SystemExit) as error:  # the user's code may raise anything: reported
-            raise WorkloadError(
+            raise failure(
                 "the step failed",
+                error,
                 where=self.target,
-                why=_first_line(error),
                 remedy="run it once without the advisor to see the whole traceback",
             ) from error
 
@@ -135,11 +137,6 @@ def _call(part: Callable[..., Any]) -> Any:
     return part()
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"
-
-
 def tensors(tree: Any) -> list[torch.Tensor]:
     """The tensors of any nested structure (dataclasses of model libraries included), in order."""
     if hasattr(tree, "to_tuple"):
@@ -162,10 +159,10 @@ def load_workload(
     except AdvisorError:
         raise
     except (Exception, SystemExit) as error:  # the user's code may raise anything: it is reported
-        raise WorkloadError(
+        raise failure(
             "the factory failed",
+            error,
             where=target,
-            why=_first_line(error),
             remedy=f"it must run on {device.type} and {EXPECTED}",
         ) from error
     return _workload(target, made, device)
@@ -207,24 +204,18 @@ def _is_training(made: Any) -> bool:
 
 
 def _factory(target: str, directory: Path) -> Callable[[], Any]:
-    if target.startswith(PREFIX):
-        name, _, attribute = target.removeprefix(PREFIX).partition(":")
-        return _attribute(
-            importlib.import_module(sample_module(name)), attribute or "inference", target
-        )
-    place, separator, attribute = target.rpartition(":")
-    if not separator or not place:
+    parsed = parse_target(target)
+    if parsed.factory is None:
         raise UsageError(
-            "not a target",
-            where=target,
-            remedy="give pkg.mod:factory, file.py:factory or sample:NAME",
+            "a script is no factory", where=target, remedy="name the factory: file.py:factory"
         )
-    module = (
-        _module_of_file(directory / place, target)
-        if place.endswith(".py")
-        else _module_by_name(place, target, directory)
-    )
-    return _attribute(module, attribute, target)
+    if target.startswith(PREFIX):
+        module = importlib.import_module(parsed.place)
+    elif parsed.file is not None:
+        module = _module_of_file(directory / parsed.file, target)
+    else:
+        module = _module_by_name(parsed.place, target, directory)
+    return _attribute(module, parsed.factory, target)
 
 
 def _attribute(module: Any, attribute: str, target: str) -> Callable[[], Any]:
@@ -269,6 +260,4 @@ def _imported(load: Callable[[], Any], target: str) -> Any:
     try:
         return load()
     except (Exception, SystemExit) as error:  # importing runs the user's code
-        raise WorkloadError(
-            "the target cannot be imported", where=target, why=_first_line(error)
-        ) from error
+        raise failure("the target cannot be imported", error, where=target) from error

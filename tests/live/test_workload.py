@@ -212,7 +212,7 @@ WRONG = (
     ("no model", PAIR + "m.forward, torch.optim.SGD(m.parameters()), abs", UsageError, "tuple"),
     ("a factory that raises",
      MAKE + "raise ValueError('too\\nbad')", WorkloadError, "ValueError: too"),
-    ("a factory that exits", MAKE + "raise SystemExit(3)", WorkloadError, "SystemExit: 3"),
+    ("a factory that exits", MAKE + "raise SystemExit(3)", WorkloadError, "sys.exit(3)"),
     ("a factory with arguments", "def make(size):\n    return size", WorkloadError, "TypeError"),
     ("no such factory", "x = 1", UsageError, "no factory 'make'"),
     ("a factory that is a number", "make = 1", UsageError, "no factory 'make'"),
@@ -220,7 +220,7 @@ WRONG = (
     ("a missing import",
      "import target_not_there", WorkloadError, "No module named 'target_not_there'"),
     ("a file that raises", "1 / 0", WorkloadError, "ZeroDivisionError"),
-    ("a script that exits", "raise SystemExit('usage')", WorkloadError, "SystemExit: usage"),
+    ("a script that exits", "raise SystemExit('usage')", WorkloadError, "sys.exit('usage')"),
 )  # fmt: skip
 
 
@@ -243,7 +243,7 @@ def test_what_is_no_workload_is_one_clear_line(
     ("name", "text"),
     [
         ("nowhere.py:make", "no such file"),
-        ("nowhere.py", "give pkg.mod:factory"),
+        ("nowhere.py", "a script is no factory"),
         (":make", "give pkg.mod:factory"),
         ("target_not_there:make", "no module 'target_not_there'"),
         ("target_not_there.inside:make", "no module 'target_not_there.inside'"),

@@ -164,9 +164,24 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_plan_writes_nothing(
-    what: str, copied: Copied, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_hostile_plan_writes_nothing(what: str, copied: Copied) -> None:
+    run = planted(copied, what)
+    before = {p: p.read_bytes() for p in (run.path / "kernels").iterdir()}
+    with pytest.raises(InvalidRecordError):
+        apply_run(run, (), quiet)
+    assert run.applied() is None
+    assert {p: p.read_bytes() for p in (run.path / "kernels").iterdir()} == before
+    assert not (ROOT / "x").exists()
+
+
+def test_a_hostile_plan_is_one_line(copied: Copied, capsys: pytest.CaptureFixture[str]) -> None:
+    run = planted(copied, "code as a name")
+    assert command(["apply", str(run.path)]) == 3
+    assert len(capsys.readouterr().err.strip().splitlines()[-1]) < 400
+
+
+def planted(copied: Copied, what: str) -> RunDirectory:
+    """A signed run, one plan of which is hostile."""
     run = copied("hostile")
     plan_id = norm_of(run).id
     path = run.plans_path / f"{plan_id}.json"
@@ -174,14 +189,7 @@ def test_a_hostile_plan_writes_nothing(
     HOSTILE[what](data)  # type: ignore[no-untyped-call]
     path.write_text(json.dumps(data))
     sign(run)
-    before = {p: p.read_bytes() for p in (run.path / "kernels").iterdir()}
-    with pytest.raises(InvalidRecordError):
-        apply_run(run, (), quiet)
-    assert command(["apply", str(run.path)]) == 3
-    assert len(capsys.readouterr().err.strip().splitlines()[-1]) < 400
-    assert run.applied() is None
-    assert {p: p.read_bytes() for p in (run.path / "kernels").iterdir()} == before
-    assert not (ROOT / "x").exists()
+    return run
 
 
 def test_only_takes_findings_and_plans_and_nothing_else(
@@ -267,9 +275,10 @@ def test_a_relative_target_is_found_from_any_directory(
     monkeypatch.chdir(home)
     assert command(["profile", "moved_workload.py:block", "--out", "run"]) == 0
     monkeypatch.chdir(tmp_path)
-    assert command(["apply", "home/run", "--only", "row-program-nope"]) == 2
     run = RunDirectory.at(home / "run")
-    assert not run.progress_path.exists(), "nothing was begun"
+    before = run.progress_path.read_bytes()
+    assert command(["apply", "home/run", "--only", "row-program-nope"]) == 2
+    assert run.progress_path.read_bytes() == before, "nothing was begun"
     assert command(["apply", "home/run"]) == 0
     before = run.progress_path.read_bytes()
     capsys.readouterr()

@@ -1,0 +1,86 @@
+"""How commands run a job: events to the terminal and to `progress.jsonl`, output as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from advisor.errors import AdvisorError
+from advisor.model.base import encode
+from advisor.model.run import JobState, Progress
+from advisor.pipeline.job import Job
+from advisor.pipeline.supervisor import supervise
+from advisor.report.progress import progress_line
+from advisor.report.text import render
+from advisor.store import ProgressWriter
+from advisor.store.files import create_regular
+
+# A script that prints without end must not fill the disk.
+MOST_LOGGED_BYTES = 64 << 20
+
+
+def run_job(
+    job: Job,
+    writer: ProgressWriter,
+    form: str,
+    *,
+    where: str,
+    log: Path | None = None,
+    directory: Path | None = None,
+) -> None:
+    """Run a job in a child process; `form` is `text` or `json`. Raises what `supervise` raises.
+
+    What the child prints goes to stderr and, as far as it is given, into the file `log`.
+    """
+
+    def emit(
+        stage: str,
+        state: JobState,
+        *,
+        plan: str | None = None,
+        value: float | int | str | None = None,
+        message: str = "",
+    ) -> None:
+        event = writer.emit(stage, state, plan=plan, value=value, message=message)
+        # How a job ended without a result is the one line on stderr that any failure gets.
+        if form == "json" or state not in ("failed", "cancelled") or plan is not None:
+            _show(event, form)
+
+    try:
+        with _output(log) as output:
+            supervise(job, emit, output, where=where, directory=directory)
+    except AdvisorError as error:
+        emit("done", "failed", message=error.line())
+        raise
+    except KeyboardInterrupt:
+        emit("done", "cancelled", message="interrupted")
+        raise
+    except Exception as error:
+        emit("done", "failed", message=f"{type(error).__name__}: {error}")
+        raise
+
+
+@contextmanager
+def _output(log: Path | None) -> Iterator[Callable[[bytes], None]]:
+    if log is None:
+        yield lambda data: click.echo(data, nl=False, err=True)
+        return
+    with create_regular(log) as file:
+        yield lambda data: _both(data, file)
+
+
+def _both(data: bytes, file: BinaryIO) -> None:
+    click.echo(data, nl=False, err=True)
+    file.write(data[: max(0, MOST_LOGGED_BYTES - file.tell())])
+    file.flush()
+
+
+def _show(event: Progress, form: str) -> None:
+    if form == "json":
+        click.echo(encode(event).decode().replace("\n", "").strip())
+    else:
+        click.echo(render(progress_line(event), width=120).rstrip(), err=True)

@@ -1,0 +1,105 @@
+"""The process that runs the user's code: it does one job and tells its parent how it went.
+
+It is started by `advisor.pipeline.supervisor`, leads a process group of its own, and takes that
+group down with it when the parent dies.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+from advisor.errors import EXIT_OK, AdvisorError
+from advisor.model.run import Emit, JobState
+from advisor.pipeline.job import (
+    Finished,
+    Happened,
+    Interrupted,
+    Job,
+    Message,
+    ProfileJob,
+    failed_of,
+)
+from advisor.report.text import counted
+from advisor.store import RunDirectory
+
+EXIT_INTERRUPTED = 130
+
+
+def main() -> None:
+    """Arguments: the numbers of the pipe for messages and of the leash, and the job as JSON."""
+    messages, leash = (int(number) for number in sys.argv[1:3])
+    job = msgspec.json.decode(sys.argv[3], type=Job)
+    del sys.argv[1:]
+    for descriptor in (messages, leash):
+        os.set_inheritable(descriptor, False)
+    threading.Thread(target=_end_with_parent, args=(leash,), daemon=True).start()
+    # Whoever started the parent may have told it to ignore these.
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, _interrupt)
+    faulthandler.enable(all_threads=False)
+    sys.exit(_run(job, messages))
+
+
+def _run(job: Job, messages: int) -> int:
+    def tell(message: Message) -> None:
+        os.write(messages, msgspec.json.encode(message) + b"\n")
+
+    def emit(
+        stage: str,
+        state: JobState,
+        *,
+        plan: str | None = None,
+        value: float | int | str | None = None,
+        message: str = "",
+    ) -> None:
+        tell(Happened(stage=stage, state=state, plan=plan, value=value, message=message))
+
+    try:
+        _do(job, emit)
+        sys.stdout.flush()
+    except AdvisorError as error:
+        tell(failed_of(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        tell(Interrupted())
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        tell(failed_of(error))
+        raise
+    tell(Finished())
+    return EXIT_OK
+
+
+def _do(job: Job, emit: Emit) -> None:
+    if isinstance(job, ProfileJob):
+        from advisor.pipeline.profile import profile
+
+        def announce(stage: str, text: str) -> None:
+            emit(stage, "running", message=text)
+
+        run = RunDirectory(Path(job.run))
+        report = profile(job.options, run, announce)
+        found = f"{counted(len(report.findings), 'finding')}, {counted(len(report.plans), 'plan')}"
+        emit("done", "done", message=found)
+    else:
+        from advisor.pipeline.apply import apply_run
+
+        apply_run(RunDirectory.at(Path(job.run)), job.only, emit)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _end_with_parent(leash: int) -> None:
+    """The parent never writes: the read returns when it is gone, however it went."""
+    os.read(leash, 1)
+    os.killpg(os.getpgrp(), signal.SIGKILL)

@@ -1,0 +1,29 @@
+"""What the user's code may raise, as one clear line: its own error, its exit, memory run out."""
+
+from __future__ import annotations
+
+import torch
+
+from advisor.errors import WorkloadError
+
+# How PyTorch says that the host has no memory left; it raises a plain RuntimeError.
+HOST_MEMORY = ("can't allocate memory", "not enough memory: you tried to allocate")
+SMALLER = "use a smaller batch or model"
+
+
+def failure(what: str, error: BaseException, *, where: str, remedy: str = "") -> WorkloadError:
+    """The error of a workload that raised `error` while `what` was going on."""
+    line = first_line(error)
+    if isinstance(error, torch.OutOfMemoryError):
+        return WorkloadError(f"{what}: out of GPU memory", where=where, why=line, remedy=SMALLER)
+    if isinstance(error, MemoryError) or any(words in line for words in HOST_MEMORY):
+        return WorkloadError(f"{what}: out of host memory", where=where, why=line, remedy=SMALLER)
+    return WorkloadError(what, where=where, why=line, remedy=remedy)
+
+
+def first_line(error: BaseException) -> str:
+    """The kind of an error and the first line of what it says."""
+    if isinstance(error, SystemExit):
+        return f"it called sys.exit({'' if error.code is None else repr(error.code)})"
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
