@@ -23,6 +23,18 @@ class Reader(NamedTuple):
 READERS: tuple[Reader, ...] = (Reader("kineto", kineto.sniff, kineto.read),)
 
 
+# What files that are no trace begin with, what they are then, and what to do ("": record a trace).
+_OTHERS: tuple[tuple[bytes, str, str], ...] = (
+    (b"<", "it is a web page", ""),
+    (b"\x1f\x8b", "it is compressed twice", "unpack it once"),
+    (b"\x28\xb5\x2f\xfd", "it is compressed twice", "unpack it once"),
+    (b"PK\x03\x04", "it is compressed twice", "unpack it once"),
+    (b"\xff\xfe", "it is UTF-16 text", "save it as UTF-8"),
+    (b"\xfe\xff", "it is UTF-16 text", "save it as UTF-8"),
+    (b"SQLite format 3", "it is an SQLite database", ""),
+)
+
+
 class UnknownFormatError(UnreadableError):
     """No reader, or more than one, recognises a file."""
 
@@ -38,11 +50,11 @@ def read_trace(path: Path) -> Trace:
     known = ", ".join(reader.name for reader in matches or READERS)
     if matches:
         raise UnknownFormatError("matches several formats", where=str(path), why=known)
-    looks = head.lstrip()[:1]
-    why = "it is a web page" if looks == b"<" else f"its content matches none of: {known}"
+    text = head.lstrip()
+    why, remedy = next((other for magic, *other in _OTHERS if text.startswith(magic)), ("", ""))
     raise UnknownFormatError(
         "is no trace this program reads",
         where=str(path),
-        why=why,
-        remedy="export it with torch.profiler's export_chrome_trace",
+        why=why or f"its content matches none of: {known}",
+        remedy=remedy or "export it with torch.profiler's export_chrome_trace",
     )

@@ -55,13 +55,24 @@ class Source:
             raise UnreadableError("is empty", where=str(path), remedy="record the trace again")
 
     def head(self, size: int = HEAD_BYTES) -> bytes:
-        """The first `size` decompressed bytes (fewer if the file is shorter)."""
+        """The first `size` decompressed bytes (fewer if the file is shorter).
+
+        Raises `UnreadableError` if nothing can be decompressed.
+        """
         parts, have = [], 0
-        for chunk in Source(self.path).chunks():
+        source = Source(self.path)
+        for chunk in source.chunks():
             parts.append(chunk)
             have += len(chunk)
             if have >= size:
                 break
+        if not parts and source.truncated:
+            raise UnreadableError(
+                "cannot be decompressed",
+                where=str(self.path),
+                why=source.truncated,
+                remedy="copy or record it again",
+            )
         return b"".join(parts)[:size]
 
     def chunks(self, start: int = 0) -> Iterator[bytes]:
@@ -109,16 +120,17 @@ class Source:
 
     def _streamed(self, make: Callable[[], Any], failure: type[Exception]) -> Iterator[bytes]:
         """gzip members or zstd frames, one after the other; zero padding behind them is ignored."""
-        decoder, whole = make(), True
+        decoder, whole, begun = make(), True, False
         for packed in self._plain(PACKED_BYTES):
             data = packed
             while data:
                 try:
                     out = decoder.decompress(data)
                 except failure as error:
-                    if not whole or decoder.eof:
+                    if not whole or decoder.eof or not begun:
                         self.truncated = f"compressed data is damaged ({error})"
                     return
+                begun = True
                 if out:
                     yield out
                 whole = decoder.eof

@@ -21,6 +21,8 @@ _CATEGORY = re.compile(
     rb'"cat"\s*:\s*"(%s|cpu_instant_event|ac2g|fwdbwd)"'
     % b"|".join(name.encode() for name in sorted(CATEGORIES))
 )
+# More ranks than any job has; what is beyond is no rank.
+_MOST_RANKS = 1 << 24
 _VERSIONS = (
     "cuda_runtime_version",
     "cuda_driver_version",
@@ -30,7 +32,7 @@ _VERSIONS = (
     "roctracer_version",
 )
 _DAMAGE = {
-    "event_dropped": "events that are no valid JSON were left out",
+    "event_dropped": "events that are no valid JSON, or of wrong types, were left out",
     "event_repaired": "events were read without arguments of the wrong type or with a quote added",
     "number_not_finite": "NaN or infinite numbers were read as absent",
     "escape_repaired": "backslashes that escape nothing were read as themselves",
@@ -67,21 +69,40 @@ def by_one(source: Source, builder: TraceBuilder) -> tuple[EventStream, Ended]:
 
 def traced(builder: TraceBuilder, stream: EventStream, ended: Ended, path: Path) -> Trace:
     """The trace of what was read; raises `UnreadableError` if that is nothing."""
-    if not ended.events:
-        raise UnreadableError(
-            "holds no events", where=str(path), remedy="profile at least one step"
-        )
+    if not builder.filled():
+        raise _nothing(ended, path)
     _describe(builder, stream.metadata)
     _warn(builder, ended)
     return builder.build()
+
+
+def _nothing(ended: Ended, path: Path) -> UnreadableError:
+    """Why no kernel, operator or call was found: none there, or none that can be read."""
+    lost = [f"{_DAMAGE[kind]}, byte {at}" for kind, at in ended.damage.first.items()]
+    if not ended.whole or ended.truncated:
+        lost.append(ended.truncated or "the JSON ends before the first complete event")
+    if lost:
+        return UnreadableError(
+            "holds no event that can be read",
+            where=str(path),
+            why="; ".join(lost),
+            remedy="record or copy it again",
+        )
+    what = "holds no kernel, operator or call" if ended.events else "holds no events"
+    return UnreadableError(what, where=str(path), remedy="profile at least one step")
 
 
 def _describe(builder: TraceBuilder, metadata: dict[str, Any]) -> None:
     """Rank, versions and devices from the metadata around the events."""
     distributed = metadata.get("distributedInfo")
     if isinstance(distributed, dict):
-        builder.rank = _integer(distributed.get("rank")) or 0
-        builder.world_size = _integer(distributed.get("world_size")) or 1
+        rank, size = _integer(distributed.get("rank")), _integer(distributed.get("world_size"))
+        builder.rank = rank if rank is not None and 0 <= rank < _MOST_RANKS else 0
+        whole = size is not None and builder.rank < size <= _MOST_RANKS
+        builder.world_size = size if size is not None and whole else builder.rank + 1
+        if rank != builder.rank or not whole:
+            told = f"the file calls itself rank {str(rank)[:20]} of {str(size)[:20]}"
+            builder.warn("rank_assumed", f"{told}; taken as rank {builder.rank}")
     builder.versions = {k: str(metadata[k]) for k in _VERSIONS if k in metadata}
     builder.shapes_recorded = bool(metadata.get("record_shapes"))
     builder.stacks_recorded = bool(metadata.get("with_stack"))
@@ -115,7 +136,9 @@ def _device(properties: dict[str, Any]) -> dict[str, int | str | None]:
 
 
 def _integer(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """A number that fits a column, None for anything else."""
+    fits = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    return value if fits and isinstance(value, int) else None
 
 
 def _warn(builder: TraceBuilder, ended: Ended) -> None:

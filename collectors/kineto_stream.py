@@ -22,18 +22,30 @@ from collectors.kineto_structs import FAILURES, Event, EventDecoder
 MAX_METADATA_BYTES = 32 << 20
 # No honest event is this long; beyond it a quote must be missing.
 RESYNC_BYTES = 16 << 20
-_DEEPEST = 1 << 21
+# An event with more brackets and strings than this is none; following it would take long.
+_MOST_TOKENS = 1 << 21
+# Objects taken from a buffer at a time: the places of millions of empty ones would fill memory.
+_MOST_SPANS = 1 << 16
+# A file is given up where so much was unreadable, and it is most of what was read.
+_MOST_LOST_BYTES, _MOST_LOST_EVENTS = 64 << 20, 20_000
 _TAIL_BYTES = (1 << 11, 1 << 16)
 _BORDER = re.compile(rb'\}\s*,\s*(?=\{\s*"[^"\\]+"\s*:)')
 # Where nothing proves a cut, only what begins as Kineto's events do is taken for one.
 EVENT_BORDER = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat)"\s*:)')
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
-_STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
+# Escapes are counted: the expression keeps its state for every one of them.
+_STRING = rb'"[^"\\]*(?:\\.[^"\\]*){0,%d}"' % (1 << 18)
 _TOKEN = re.compile(_STRING + rb'|[{}\[\]"]', re.DOTALL)
 _STRING_OR_NUMBER = re.compile(
     _STRING + rb"|-?\b(?:nan|inf|infinity)\b|-?1\.#\w+", re.DOTALL | re.IGNORECASE
 )
-_BAD_ESCAPE = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|(.?))', re.DOTALL)
+# Half of a surrogate pair is no character: Python writes one for a byte that was no UTF-8.
+_HIGH, _LOW = rb"u[dD][89abAB][0-9a-fA-F]{2}", rb"u[dD][c-fC-F][0-9a-fA-F]{2}"
+_ESCAPE = re.compile(
+    rb'\\(?:(["\\/bfnrt]|%s\\%s|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})|(%s|%s)|(.?))'
+    % (_HIGH, _LOW, _HIGH, _LOW),
+    re.DOTALL,
+)
 _END = re.compile(rb'\s*(?:,\s*"|\}|\Z)')
 _LOST_QUOTE = re.compile(rb'(?<!\\)\\"(?=\s*(?:,\s*"[^"\\]*"\s*:|\}))')
 _CONTROL = re.compile(rb"[\x00-\x1f]")
@@ -73,12 +85,15 @@ class EventStream:
         self._head = b""
         self._bare_array = False
         self._scan_from = 0
+        self._read_events = 0
+        self._lost_bytes = self._lost_events = 0
 
     def __iter__(self) -> Iterator[list[Event]]:
         chunks = self._source.chunks()
         buffer = b"" if self._inside else self._open(chunks)
         for chunk in chunks:
             events, used = self._next(buffer)
+            self._read_events += len(events)
             yield events
             buffer = buffer[used:] + chunk
             if self.whole:
@@ -111,8 +126,23 @@ class EventStream:
             # Neither an event nor a border in all of it: drop it, or memory would have no bound.
             self.damage.note("event_dropped", self._position)
             used = len(buffer) - _TAIL_BYTES[-1]
+            self._lose(used)
             self._used(used)
         return events, used
+
+    def _lose(self, size: int, events: int = 1) -> None:
+        """Count what could not be read; raises `UnreadableError` where that is most of the file."""
+        self._lost_bytes += size
+        self._lost_events += events
+        bytes_lost = self._lost_bytes > max(_MOST_LOST_BYTES, self._position // 2)
+        if bytes_lost or self._lost_events > max(_MOST_LOST_EVENTS, self._read_events):
+            where = min(self.damage.first.values(), default=self._position)
+            raise UnreadableError(
+                "is damaged beyond use",
+                where=str(self._source.path),
+                why=f"most of its events cannot be read, the first at byte {where}",
+                remedy="record or copy it again",
+            )
 
     def _used(self, size: int) -> None:
         self._position += size
@@ -130,7 +160,7 @@ class EventStream:
                 return text[1:]
             found = _ARRAY.search(buffer)
             if found:
-                self._head = buffer[: found.end()]
+                self._head = buffer[: found.end()].removeprefix(b"\xef\xbb\xbf")
                 self._position = found.end()
                 return buffer[found.end() :]
             if len(buffer) > MAX_METADATA_BYTES:
@@ -167,7 +197,10 @@ class EventStream:
         used = behind_end if behind_end is not None else spans[-1][1]
         self._used(used)
         # A border guessed inside an event leaves objects that are no events.
-        return [event for event in events if event.ph], used
+        kept = [event for event in events if event.ph]
+        if len(kept) < len(events):
+            self._lose(0, len(events) - len(kept))
+        return kept, used
 
     def _salvaged(self, text: bytes, position: int) -> list[Event]:
         """The events in a piece of the array; more than one where a missing quote hid a border."""
@@ -183,7 +216,10 @@ class EventStream:
             return [e for a, b in pieces for e in self._salvaged(text[a:b], position + a)]
         event = self._leniently(repair(_LOST_QUOTE.sub(rb"\\\\" + b'"', text), Damage(), 0))
         self.damage.note("event_dropped" if event is None else "event_repaired", position)
-        return [] if event is None else [event]
+        if event is None:
+            self._lose(len(text))
+            return []
+        return [event]
 
     def _leniently(self, text: bytes) -> Event | None:
         """An event without those arguments that break the schema; None if the rest does too."""
@@ -236,8 +272,9 @@ def repair(text: bytes, damage: Damage, position: int) -> bytes:
         if not token.startswith(b'"'):
             damage.note("number_not_finite", position)
             return b"null"
-        fixed, bad = _escapes(token)
+        fixed, bad, halves = _escapes(token)
         damage.note("escape_repaired", position, bad)
+        damage.note("utf8_repaired", position, halves)
         fixed, controls = _CONTROL.subn(lambda m: b"\\u%04x" % m.group()[0], fixed)
         damage.note("control_character_repaired", position, controls)
         return fixed
@@ -250,17 +287,21 @@ def repair(text: bytes, damage: Damage, position: int) -> bytes:
     return _STRING_OR_NUMBER.sub(fix, text)
 
 
-def _escapes(token: bytes) -> tuple[bytes, int]:
-    bad = 0
+def _escapes(token: bytes) -> tuple[bytes, int, int]:
+    """(a string with escapes that JSON knows, how many escaped nothing, halves of characters)."""
+    bad = halves = 0
 
     def fix(match: re.Match[bytes]) -> bytes:
-        nonlocal bad
+        nonlocal bad, halves
         if match.group(1) is not None:
             return match.group()
+        if match.group(2) is not None:
+            halves += 1
+            return b"\\ufffd"
         bad += 1
-        return b"\\\\" + match.group(2)
+        return b"\\\\" + match.group(3)
 
-    return _BAD_ESCAPE.sub(fix, token), bad
+    return _ESCAPE.sub(fix, token), bad, halves
 
 
 def _last_border(buffer: bytes) -> tuple[int, int] | None:
@@ -275,23 +316,30 @@ def _last_border(buffer: bytes) -> tuple[int, int] | None:
 
 
 def _spans(buffer: bytes) -> tuple[list[tuple[int, int]], int | None]:
-    """Complete events of an array's inside as (start, end); the place behind its `]`, if there."""
+    """Complete events of an array's inside as (start, end); the place behind its `]`, if there.
+
+    Stops early after `_MOST_SPANS` events, and at one of more than `_MOST_TOKENS`.
+    """
     spans: list[tuple[int, int]] = []
-    depth = start = 0
+    depth = start = tokens = 0
     for token in _TOKEN.finditer(buffer):
+        tokens += 1
+        if tokens > _MOST_TOKENS:
+            break
         character = token.group()
         if character in (b"{", b"["):
             if depth == 0:
                 start = token.start()
             depth += 1
-            if depth > _DEEPEST:
-                break  # no file is honest about this; following it would take long
         elif character in (b"}", b"]"):
             if depth == 0:
                 return spans, token.end()
             depth -= 1
             if depth == 0:
                 spans.append((start, token.end()))
+                tokens = 0
+                if len(spans) == _MOST_SPANS:
+                    break
         elif character == b'"':
             break  # a string that does not end in this buffer
     return spans, None

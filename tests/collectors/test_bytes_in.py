@@ -107,11 +107,28 @@ def test_bombs_are_refused(tmp_path: Path) -> None:
         (b"<!DOCTYPE html><html></html>", "web page"),
         (b'{"onnx": [1, 2]}', "none of: kineto"),
         (b'{"schemaVersion": 1, "traceEvents": []}', "holds no events"),
-        (b'{"schemaVersion": 1, "traceEvents": ' + b"[" * 10**6, "holds no events"),
+        (
+            b'{"schemaVersion": 1, "traceEvents": ' + b"[" * 10**6,
+            "ends before the first complete event",
+        ),
         (b'{"schemaVersion": 1}', "no event array"),
         (b"\x00\x01\x02", "none of: kineto"),
         (b"PK\x03\x04 nonsense", "not a readable zip"),
-        (b"\x1f\x8bnonsense", "none of: kineto"),
+        (b"\x1f\x8bnonsense", "cannot be decompressed"),
+        (b"\x28\xb5\x2f\xfdnonsense", "cannot be decompressed"),
+        (gzip.compress(TRACE)[:30], "the compressed file ends early"),
+        (gzip.compress(gzip.compress(TRACE)), "compressed twice"),
+        (TRACE.decode().encode("utf-16"), "UTF-16"),
+        (b"SQLite format 3\0" + bytes(100), "SQLite"),
+        (
+            b'{"traceEvents": [{"ph": "B", "cat": "cpu_op", "ts": 1}]}',
+            "no kernel, operator or call",
+        ),
+        (
+            b'{"traceEvents": [{"ph": "X", "cat": "gpu_op", "ts": 1}]}',
+            "no kernel, operator or call",
+        ),
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": 1}]}', "left out, byte 17"),
     ],
 )
 def test_bad_input_is_one_clear_line(content: bytes, says: str, tmp_path: Path) -> None:
@@ -128,6 +145,13 @@ def test_directories_absent_files_and_crowded_zips(tmp_path: Path) -> None:
         archive.writestr("a.json", TRACE)
         archive.writestr("b.json", TRACE)
     assert "holds 2 files" in refusal(crowd)
+
+
+def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.json", tmp_path / "b.json"
+    first.symlink_to(second)
+    second.symlink_to(first)
+    assert "symbolic links" in refusal(first)
 
 
 def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:

@@ -273,3 +273,22 @@ def test_endless_new_categories_are_read_all_the_same(tmp_path: Path) -> None:
     listed = [event(f"vendor_{i}", "x", i, 1) for i in range(2_000)]
     listed.append(event("kernel", "k", 1, 1))
     assert len(read(tmp_path, listed).kernels) == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "rank", "world", "warned"),
+    [
+        ({"rank": 3, "world_size": 8}, 3, 8, False),
+        ({"rank": 7, "world_size": 2}, 7, 8, True),
+        ({"rank": -5, "world_size": 0}, 0, 1, True),
+        ({"rank": 10**30, "world_size": "many"}, 0, 1, True),
+        ({"backend": "nccl"}, 0, 1, True),
+    ],
+)
+def test_a_rank_that_cannot_be_is_not_taken(
+    told: dict[str, Any], rank: int, world: int, warned: bool, tmp_path: Path
+) -> None:
+    kernel = event("kernel", "k", 1, 1, device=0, stream=7)
+    trace = read(tmp_path, [kernel], distributedInfo=told, deviceProperties=[{"id": 10**30}])
+    assert (trace.info.rank, trace.info.world_size) == (rank, world)
+    assert ("rank_assumed" in {w.code for w in trace.warnings}) is warned

@@ -171,6 +171,47 @@ def test_deep_nesting_is_dropped_not_followed() -> None:
     assert opened.damage.counts
 
 
+@pytest.mark.parametrize("filler", [b"{},", b"},{", b'{"ph": "X", "cat": "kernel", "name": 5},'])
+def test_a_file_of_nothing_but_damage_is_given_up(
+    filler: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kineto_stream, "RESYNC_BYTES", 1 << 14)
+    monkeypatch.setattr(kineto_stream, "_MOST_LOST_EVENTS", 100)
+    good = json.dumps(event("kernel", "k", 1, 1)).encode() + b","
+    with pytest.raises(UnreadableError, match=r"damaged beyond use.* byte \d+"):
+        stream(b'{"traceEvents": [' + good + filler * 5000, 4096)
+
+
+@pytest.mark.parametrize("filler", [b"{},", b'{"ph": "X", "cat": "kernel", "name": 5},'])
+def test_a_file_that_is_mostly_good_is_read(filler: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kineto_stream, "_MOST_LOST_EVENTS", 100)
+    good = json.dumps(event("kernel", "k", 1, 1)).encode() + b","
+    content = b'{"traceEvents": [' + (good * 2 + filler) * 300 + b"{}]}"
+    assert len(stream(content, 4096)[1]) == 600
+
+
+def test_nothing_but_quotes_is_given_up_where_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kineto_stream, "RESYNC_BYTES", 1 << 18)
+    monkeypatch.setattr(kineto_stream, "_MOST_LOST_BYTES", 1 << 20)
+    with pytest.raises(UnreadableError, match="the first at byte 17"):
+        stream(b'{"traceEvents": [' + b'"' * (3 << 20), 60_000)
+
+
+def test_half_a_character_is_replaced() -> None:
+    """Python writes a byte that is no UTF-8 as half of a surrogate pair, which JSON forbids."""
+    broken = kineto([event("kernel", "aXb", 1, 1)]).replace(b"aXb", rb"\udc80 \ud83d\ude00 \\ud800")
+    opened, found = stream(broken)
+    assert found == ["\ufffd \U0001f600 \\ud800"]
+    assert opened.damage.counts == {"utf8_repaired": 1}
+
+
+def test_a_byte_order_mark_hides_no_metadata() -> None:
+    opened, found = stream(b"\xef\xbb\xbf" + kineto([event("kernel", "k", 1, 1)]))
+    assert found == ["k"]
+    assert opened.metadata["schemaVersion"] == 1
+    assert not opened.damage.counts
+
+
 def test_a_file_without_events_array_is_refused() -> None:
     with pytest.raises(UnreadableError, match="no event array"):
         stream(b'{"schemaVersion": 1}')
