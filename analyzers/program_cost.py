@@ -8,13 +8,13 @@ from functools import reduce
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
 from advisor.model.base import Range
-from advisor.model.graph import TensorMeta, node_of
+from advisor.model.graph import node_of
 from advisor.model.launch import default_config, grid_size
 from advisor.model.optable import item_bytes, spec_of
 from advisor.model.plan import FusionPlan, Site, Space
-from advisor.model.sizes import product
 from analyzers.cost_model import kernel_time
 from analyzers.dataflow import Dataflow
+from analyzers.node_work import elements_of, source_op_work
 from analyzers.pricing import Unit
 
 # Programs of the usual 8 warps that fill the 64 warps of a multiprocessor.
@@ -91,16 +91,7 @@ def modelled_before(
         moved += size
         if not nodes & only:
             continue
-        specs = [(spec_of(flow.nodes[name].op), _result_elements(flow, name)) for name in nodes]
-        costs.append(
-            kernel_time(
-                gpu,
-                calibration,
-                bytes_moved=size,
-                flops=sum(spec.flops * elements for spec, elements in specs),
-                special=sum(spec.special * elements for spec, elements in specs),
-            )
-        )
+        costs.append(source_op_work(flow, nodes, size).time(gpu, calibration))
     return sum_of(costs), moved
 
 
@@ -148,16 +139,4 @@ def nodes_bytes(flow: Dataflow, names: set[str]) -> int:
 
 def _bytes(flow: Dataflow, value: str) -> int:
     meta = flow.meta(value)
-    return 0 if meta is None else _elements_of(flow, meta) * item_bytes(meta.dtype)
-
-
-def _result_elements(flow: Dataflow, name: str) -> int:
-    """Elements of the widest operand or result."""
-    node = flow.nodes[name]
-    metas = [flow.meta(value) for value in (node.value(), *node.value_args)]
-    return max((_elements_of(flow, meta) for meta in metas if meta is not None), default=0)
-
-
-def _elements_of(flow: Dataflow, meta: TensorMeta) -> int:
-    """Elements of a tensor; a size nobody knows counts as 1, so that the rest can be priced."""
-    return flow.hint(product(meta.shape), unknown=1)
+    return 0 if meta is None else elements_of(flow, meta) * item_bytes(meta.dtype)

@@ -1,8 +1,8 @@
 """What a GPU does in practice: stored measurements of one card, or estimates made from its figures.
 
 A calibration is data; `fusion-advisor calibrate` measures one. Without it the estimates below are
-used, whose ratios come from one H200 (copy benchmark and eager elementwise kernels of
-`sample_traces`); they say so in `provenance`, and their interval is wide.
+used, whose ratios come from one H200 (its recorded kernels, `benchmarks/kernel_model.py`); they say
+so in `provenance`, and their interval is wider.
 """
 
 from __future__ import annotations
@@ -11,24 +11,55 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from advisor.errors import InvalidRecordError
 from advisor.folders import state_folder
-from advisor.hardware.gpu import Gpu
+from advisor.hardware.gpu import Arithmetic, Gpu
+from advisor.hardware.roofline import peak_of
 from advisor.model.base import Record, decode, encode
 from advisor.store.files import read_bounded, write_atomic
 
-CALIBRATION_SCHEMA_VERSION = 1
+CALIBRATION_SCHEMA_VERSION = 2
 _MAX_CALIBRATION_BYTES = 1 << 20
+# Measured calibrations that come with the tool.
+SHIPPED = Path(__file__).with_name("calibrations")
+
+# How a kernel walks its data; each has its own spread of measured over predicted time.
+Pattern = Literal[
+    "row_program", "vector", "cast", "index", "concat", "row_reduction", "column_reduction",
+    "softmax", "norm", "channel_norm", "chunks",
+]  # fmt: skip
 
 # A copy reaches this share of the datasheet's bandwidth (H200: 4.27 of 4.8 TB/s).
 COPY_SHARE = 0.89
-# Bandwidth over the copy's, by bytes moved over L2 size, of kernels whose inputs were just written:
-# part of a small working set never leaves L2.
+# Bandwidth over the copy's, by footprint over L2 size, of kernels whose inputs were just written:
+# part of a small working set never leaves L2. (Fitted: `benchmarks/kernel_model.md`.)
 L2_SPEEDUP = (
-    (0.1, 1.55), (0.2, 1.5), (0.4, 1.36), (0.6, 1.25), (0.8, 1.12), (1.2, 1.03), (1.8, 1.0),
+    (0.1, 1.47), (0.2, 1.43), (0.4, 1.31), (0.6, 1.21), (0.8, 1.10), (1.2, 1.03), (1.8, 1.0),
 )  # fmt: skip
+# Rate of L2 over the copy's (log-softmax over rows that are read twice, H200; fitted).
+L2_SHARE = 1.13
+# One dependent trip to memory under load (fitted on multi-tensor kernels of one block an SM, H200).
+TRIP_NS = 590
+# 10 % and 90 % quantiles of measured over predicted time, for every pattern, of the kernels that
+# the model was fitted on; `benchmarks/kernel_model.md` says how many of the others they hold.
+# Generated kernels: wide enough for all in `pattern_baselines.json` where a compiler does well.
+SPREADS: dict[Pattern, tuple[float, float]] = {
+    "row_program": (0.84, 1.2),
+    "vector": (0.931, 1.066),
+    "cast": (0.934, 1.176),
+    "index": (0.943, 1.085),
+    "concat": (0.938, 1.102),
+    "row_reduction": (0.876, 1.256),
+    "column_reduction": (0.902, 1.145),
+    "softmax": (0.939, 1.083),
+    "norm": (0.938, 1.178),
+    "channel_norm": (0.931, 1.098),
+    "chunks": (0.937, 1.12),
+}
+# Another card than the measured one: its datasheet stands in for measurements.
+ESTIMATE_LOW, ESTIMATE_HIGH = 0.9, 1.25
 
 
 class BandwidthPoint(Record, frozen=True, kw_only=True):
@@ -38,13 +69,37 @@ class BandwidthPoint(Record, frozen=True, kw_only=True):
     bytes_per_s: int
 
 
-class Calibration(Record, frozen=True, kw_only=True):
-    """The practice of one GPU; `residual_*` are quantiles of measured over predicted kernel time.
+class Spread(NamedTuple):
+    """Quantiles of measured over predicted time."""
 
+    low: float
+    high: float
+
+
+class DeviceState(Record, frozen=True, kw_only=True):
+    """The card while it was measured: clocks, power, what held the clocks back, versions."""
+
+    sm_clock_hz: int | None = None
+    max_sm_clock_hz: int | None = None
+    memory_clock_hz: int | None = None
+    power_milliwatts: int | None = None
+    temperature_celsius: int | None = None
+    throttle_reasons: tuple[str, ...] | None = None
+    versions: dict[str, str] = {}
+
+
+class Calibration(Record, frozen=True, kw_only=True):
+    """The practice of one GPU.
+
+    `curve` and `cold_curve`: a copy by size, its input just written, or in none of the caches.
     `kernel_floor_ns` is the shortest kernel, `launch_ns` the host's time for one launch,
-    `scalar_elements_per_sm_cycle` the rate of kernels that index and load element by element
-    (broadcast or strided operands), `sm_bandwidth_share` how many times its even share of the
-    memory bandwidth one multiprocessor can draw.
+    `graph_launch_ns` the GPU's time for one more small kernel of a CUDA graph, `trip_ns` one
+    dependent trip to memory under load, `sm_bandwidth_share` how many times its even share of the
+    memory bandwidth one multiprocessor can draw. `special_share` and `issue_share` are the rates of
+    special functions and of instructions over those of the table (for the mix of instructions that
+    the model counts), `reduction_share` the bandwidth of a sum over rows over a copy's;
+    `matrix_flops` the rates reached by matrix products. `spreads` are quantiles of measured over
+    predicted time by pattern.
     """
 
     schema_version: int = CALIBRATION_SCHEMA_VERSION
@@ -53,13 +108,20 @@ class Calibration(Record, frozen=True, kw_only=True):
     provenance: Literal["measured", "estimated"]
     source: str
     created: str | None = None
+    state: DeviceState | None = None
     curve: tuple[BandwidthPoint, ...]
+    cold_curve: tuple[BandwidthPoint, ...] = ()
+    l2_bytes_per_s: int
     kernel_floor_ns: int
     launch_ns: int
-    scalar_elements_per_sm_cycle: float
+    graph_launch_ns: int | None = None
+    trip_ns: int
     sm_bandwidth_share: float
-    residual_low: float
-    residual_high: float
+    special_share: float = 1.0
+    issue_share: float = 1.0
+    reduction_share: float | None = None
+    matrix_flops: dict[Arithmetic, float] = {}
+    spreads: dict[Pattern, tuple[float, float]]
     coverage: float = 0.8
 
     def check(self) -> None:
@@ -68,37 +130,47 @@ class Calibration(Record, frozen=True, kw_only=True):
                 f"calibration schema {self.schema_version} is not {CALIBRATION_SCHEMA_VERSION}",
                 remedy="run `fusion-advisor calibrate` again",
             )
-        sizes = [point.bytes for point in self.curve]
-        if not sizes or sizes[0] <= 0 or any(a >= b for a, b in pairwise(sizes)):
-            raise InvalidRecordError("the bandwidth curve is empty or its sizes do not grow")
+        _check_curve(self.curve)
+        if self.cold_curve:
+            _check_curve(self.cold_curve)
         figures = (
-            *(point.bytes_per_s for point in self.curve),
-            self.scalar_elements_per_sm_cycle, self.sm_bandwidth_share, self.residual_low,
+            self.l2_bytes_per_s, self.sm_bandwidth_share, self.special_share, self.issue_share,
+            *self.matrix_flops.values(),
+            *((self.reduction_share,) if self.reduction_share is not None else ()),
         )  # fmt: skip
         if not all(math.isfinite(figure) and figure > 0 for figure in figures):
             raise InvalidRecordError("a rate of the calibration is not positive")
-        if min(self.kernel_floor_ns, self.launch_ns) < 0 or not (
-            self.residual_low <= 1 <= self.residual_high < math.inf and 0 < self.coverage < 1
+        spreads = self.spreads.values()
+        if (
+            min(self.kernel_floor_ns, self.launch_ns, self.trip_ns, self.graph_launch_ns or 0) < 0
+            or not all(0 < low <= 1 <= high < math.inf for low, high in spreads)
+            or "row_program" not in self.spreads
+            or not 0 < self.coverage < 1
         ):
-            raise InvalidRecordError("a latency, residual or coverage is out of range")
+            raise InvalidRecordError("a latency, spread or coverage is out of range")
 
-    @property
-    def cold_bandwidth(self) -> float:
-        """Bytes/s of a copy so large that caches do not matter."""
-        return float(self.curve[-1].bytes_per_s)
+    def bandwidth(self, bytes_moved: int, *, warm: bool = True) -> float:
+        """Bytes/s of a copy of that size: linear in log(bytes) between points, constant beyond.
 
-    def bandwidth(self, bytes_moved: int) -> float:
-        """Bytes/s of a copy of that size: linear in log(bytes) between points, constant beyond."""
-        first, last = self.curve[0], self.curve[-1]
+        Cold without a cold curve: the bandwidth of copies so large that caches do not matter.
+        """
+        curve = self.curve if warm else self.cold_curve or self.curve[-1:]
+        first, last = curve[0], curve[-1]
         if bytes_moved <= first.bytes:
             return float(first.bytes_per_s)
-        if bytes_moved >= last.bytes:
-            return self.cold_bandwidth
-        for low, high in pairwise(self.curve):
+        for low, high in pairwise(curve):
             if bytes_moved <= high.bytes:
                 share = math.log(bytes_moved / low.bytes) / math.log(high.bytes / low.bytes)
                 return low.bytes_per_s + share * (high.bytes_per_s - low.bytes_per_s)
-        return self.cold_bandwidth
+        return float(last.bytes_per_s)
+
+    def flops_per_s(self, gpu: Gpu, arithmetic: Arithmetic) -> float:
+        """The rate that a matrix product reached; the table's peak where none was timed."""
+        return self.matrix_flops.get(arithmetic) or peak_of(gpu, arithmetic)
+
+    def spread(self, pattern: Pattern) -> Spread:
+        """Quantiles of measured over predicted time of a pattern; of generated kernels if none."""
+        return Spread(*self.spreads.get(pattern, self.spreads["row_program"]))
 
 
 def default_calibration(gpu: Gpu) -> Calibration:
@@ -106,18 +178,19 @@ def default_calibration(gpu: Gpu) -> Calibration:
     copied = gpu.copy_bandwidth_bytes_per_s
     top = copied or round(COPY_SHARE * gpu.dram_bandwidth_bytes_per_s)
     sheet = "measured copy" if copied else f"{COPY_SHARE:.2f} of the datasheet's bandwidth"
+    low, high = (1.0, 1.0) if copied else (ESTIMATE_LOW, ESTIMATE_HIGH)
     return Calibration(
         gpu=gpu.key,
         device=gpu.name,
         provenance="estimated",
         source=f"table of GPUs: {sheet} ({gpu.source('dram_bandwidth_bytes_per_s')})",
         curve=_curve(top, gpu.l2_bytes),
+        l2_bytes_per_s=round(L2_SHARE * top),
         kernel_floor_ns=1_000,
         launch_ns=5_000,
-        scalar_elements_per_sm_cycle=1.33,
+        trip_ns=TRIP_NS,
         sm_bandwidth_share=2.0,
-        residual_low=0.84 if copied else 0.75,
-        residual_high=1.2 if copied else 1.45,
+        spreads={name: (low * below, high * above) for name, (below, above) in SPREADS.items()},
     )
 
 
@@ -130,26 +203,41 @@ def _curve(top: int, l2_bytes: int | None) -> tuple[BandwidthPoint, ...]:
     )
 
 
+def _check_curve(curve: Sequence[BandwidthPoint]) -> None:
+    sizes = [point.bytes for point in curve]
+    if not sizes or sizes[0] <= 0 or any(a >= b for a, b in pairwise(sizes)):
+        raise InvalidRecordError("a bandwidth curve is empty or its sizes do not grow")
+    if any(point.bytes_per_s <= 0 for point in curve):
+        raise InvalidRecordError("a bandwidth is not positive")
+
+
 def calibration_path(gpu: Gpu, folder: Path | None = None) -> Path:
     """Where the calibration of a GPU is stored."""
     return (folder or state_folder() / "calibrations") / f"{gpu.key}.json"
 
 
 def load_calibration(gpu: Gpu, folder: Path | None = None) -> Calibration:
-    """The stored calibration of a GPU, or the default; raises `InvalidRecordError` if damaged."""
-    path = calibration_path(gpu, folder)
-    if not path.exists():
-        return default_calibration(gpu)
+    """The user's calibration of a GPU, else the one that ships, else estimates.
+
+    Raises `InvalidRecordError` for a damaged file.
+    """
+    for path in (calibration_path(gpu, folder), SHIPPED / f"{gpu.key}.json"):
+        if path.exists():
+            return read_calibration(path, gpu)
+    return default_calibration(gpu)
+
+
+def read_calibration(path: Path, gpu: Gpu) -> Calibration:
+    """A stored calibration; raises `InvalidRecordError` if it is damaged or of another GPU."""
     found = decode(read_bounded(path, _MAX_CALIBRATION_BYTES), Calibration, str(path))
     if found.gpu != gpu.key:
         raise InvalidRecordError(f"is a calibration of {found.gpu}", where=str(path))
     return found
 
 
-def save_calibration(calibration: Calibration, gpu: Gpu, folder: Path | None = None) -> Path:
-    """Store a checked calibration for this user; returns its path."""
+def save_calibration(calibration: Calibration, path: Path) -> Path:
+    """Write a checked calibration to `path`; returns it."""
     calibration.check()
-    path = calibration_path(gpu, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, encode(calibration))
     return path

@@ -28,6 +28,7 @@ class Gpu(Record, frozen=True, kw_only=True):
     Bandwidths are bytes/s (read + write), peaks dense FLOP/s with a fused multiply-add as two and
     FP32 accumulation, `special_per_sm_cycle` results of the special function unit per
     multiprocessor and clock. `copy_bandwidth_bytes_per_s` is a measured copy, where there was one.
+    `pcie_bytes_per_s` and `link_bytes_per_s` (to all other GPUs) are peaks of both directions.
     `default_source` documents every figure that `sources` does not name.
     """
 
@@ -48,6 +49,8 @@ class Gpu(Record, frozen=True, kw_only=True):
     special_per_sm_cycle: int
     memory_side_cache_bytes: int | None = None
     copy_bandwidth_bytes_per_s: int | None = None
+    pcie_bytes_per_s: int | None = None
+    link_bytes_per_s: int | None = None
     default_source: str
     sources: dict[str, str]
     aliases: tuple[str, ...] = ()
@@ -76,6 +79,11 @@ class Gpu(Record, frozen=True, kw_only=True):
     def special_per_s(self) -> float:
         """Special-function results per second of the whole GPU."""
         return float(self.special_per_sm_cycle) * self.sm_count * self.clock_hz
+
+    @property
+    def instructions_per_s(self) -> float:
+        """Instructions of threads that all schedulers together can issue per second."""
+        return float(self.limits.issue_lanes) * self.sm_count * self.clock_hz
 
     def peak_flops(self, arithmetic: Arithmetic) -> float | None:
         """Dense peak of an arithmetic, FLOP/s; None where the GPU has no such unit."""

@@ -31,6 +31,11 @@ class SmLimits(Record, frozen=True, kw_only=True):
     schedulers: int = 4
     max_threads_per_block: int = 1024
 
+    @property
+    def issue_lanes(self) -> int:
+        """Threads for which an instruction is issued per clock: a warp a scheduler."""
+        return self.schedulers * self.warp_size
+
 
 class CuLimits(Record, frozen=True, kw_only=True):
     """An AMD compute unit (RDNA: the work-group processor that the waves of a group share).
@@ -50,6 +55,11 @@ class CuLimits(Record, frozen=True, kw_only=True):
     lds_granule_bytes: int
     scalar_registers: int | None
     max_threads_per_block: int = 1024
+
+    @property
+    def issue_lanes(self) -> int:
+        """Threads for which an instruction is issued per clock: a SIMD is 16 (RDNA: 32) wide."""
+        return self.simds * (16 if self.warp_size == 64 else 32)
 
     @property
     def max_warps(self) -> int:

@@ -58,7 +58,8 @@ def test_stored_calibrations_come_back_and_replace_the_estimate(tmp_path: Path) 
         default_calibration(H200), provenance="measured", kernel_floor_ns=1234
     )
     assert load_calibration(H200, tmp_path).provenance == "estimated"
-    assert save_calibration(measured, H200, tmp_path) == calibration_path(H200, tmp_path)
+    path = calibration_path(H200, tmp_path)
+    assert save_calibration(measured, path) == path
     assert load_calibration(H200, tmp_path) == measured
 
 
@@ -68,7 +69,11 @@ def test_stored_calibrations_come_back_and_replace_the_estimate(tmp_path: Path) 
         {"curve": ()},
         {"curve": ({"bytes": 8, "bytes_per_s": 1}, {"bytes": 8, "bytes_per_s": 1})},
         {"curve": ({"bytes": 8, "bytes_per_s": 0},)},
-        {"residual_low": 1.5},
+        {"spreads": {"row_program": (1.5, 2.0)}},
+        {"spreads": {"vector": (0.9, 1.1)}},
+        {"cold_curve": ({"bytes": 8, "bytes_per_s": 1}, {"bytes": 7, "bytes_per_s": 1})},
+        {"matrix_flops": {"float32": 0.0}},
+        {"issue_share": 0.0},
         {"kernel_floor_ns": -1},
         {"schema_version": 99},
         {"gpu": "a100"},

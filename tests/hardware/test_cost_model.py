@@ -1,178 +1,24 @@
-"""The kernel model against kernels that ran on an H200, and its behaviour at the edges."""
+"""The kernel model at its edges: monotone, quantised, overlapping in part, spread by pattern."""
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
 import math
 import os
-import statistics
-from bisect import bisect_right
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.hardware.calibration import default_calibration, residuals
+from advisor.hardware.calibration import BandwidthPoint, default_calibration
 from advisor.hardware.gpus import gpu_by_key
-from analyzers.cost_model import kernel_time
+from analyzers.cost_model import OVERLAP, Work, kernel_time
 
 SHARED = Path(os.environ.get("FUSION_ADVISOR_SHARED", Path(__file__).parents[2].parent / "shared"))
 H200 = gpu_by_key("h200")
 CALIBRATION = default_calibration(H200)
-WORKLOADS = (
-    "llama_prefill", "llama_train", "resnet50", "unet", "bert", "bert_cudagraph", "dlrm_train",
-    "llama_decode", "mamba",
-)  # fmt: skip
-ITEM_BYTES = {"c10::BFloat16": 2, "c10::Half": 2, "float": 4, "long int": 8, "bool": 1}
-IN_PLACE = {"aten::add_", "aten::mul_", "aten::clamp_min_"}
-# FLOP and special-function results per element of ATen's kernels (expf, erff, a division).
-ARITHMETIC = {"aten::silu": (10, 2), "aten::gelu": (40, 1)}
-
-
-def events(workload: str) -> list[dict[str, Any]]:
-    path = SHARED / "traces" / "h200" / f"{workload}.eager.json.gz"
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
-    found: list[dict[str, Any]] = msgspec.json.decode(gzip.decompress(path.read_bytes()))[
-        "traceEvents"
-    ]
-    return found
-
-
-def elementwise(workload: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(measured ns, arguments of the model) of every elementwise kernel with known operands."""
-    all_events = events(workload)
-    launches = {
-        event["args"]["correlation"]: event
-        for event in all_events
-        if event.get("cat") in ("cuda_runtime", "cuda_driver")
-    }
-    ops = sorted((e for e in all_events if e.get("cat") == "cpu_op"), key=lambda e: float(e["ts"]))
-    starts = [float(op["ts"]) for op in ops]
-    for kernel in all_events:
-        if kernel.get("cat") != "kernel" or "elementwise_kernel" not in kernel["name"]:
-            continue
-        launch = launches[kernel["args"]["correlation"]]
-        at = bisect_right(starts, float(launch["ts"]))
-        around = (
-            op for op in reversed(ops[:at])
-            if op["tid"] == launch["tid"] and float(launch["ts"]) < op["ts"] + op["dur"]
-        )  # fmt: skip
-        op = next(around, None)
-        if op is not None and (arguments := model_arguments(op, kernel["name"])) is not None:
-            yield round(float(kernel["dur"]) * 1000), arguments
-
-
-def model_arguments(op: dict[str, Any], kernel: str) -> dict[str, Any] | None:
-    name, inputs = op["name"], op["args"]
-    tensors = [
-        (dims, ITEM_BYTES[kind])
-        for dims, kind in zip(inputs["Input Dims"], inputs["Input type"], strict=True)
-        if dims and kind in ITEM_BYTES
-    ]
-    if not tensors or name not in {
-        "aten::copy_", "aten::add", "aten::mul", "aten::div", "aten::silu", "aten::gelu",
-        "aten::pow", "aten::neg", *IN_PLACE,
-    }:  # fmt: skip
-        return None
-    read = sum(math.prod(dims) * size for dims, size in tensors)
-    rank = max(len(dims) for dims, _ in tensors)
-    shape = [
-        max(([1] * (rank - len(dims)) + list(dims))[axis] for dims, _ in tensors)
-        for axis in range(rank)
-    ]
-    elements = math.prod(shape)
-    written = elements * max(size for _, size in tensors)
-    if name == "aten::copy_":
-        written = 0  # both sides are listed as inputs
-    elif name in IN_PLACE:
-        written = math.prod(tensors[0][0]) * tensors[0][1]
-    flops, special = ARITHMETIC.get(name, (2, 0))
-    return {
-        "bytes_moved": read + written,
-        "flops": flops * elements,
-        "special": special * elements,
-        "scalar_elements": 0 if "vectorized_elementwise" in kernel else elements,
-    }
-
-
-@pytest.fixture(scope="module")
-def kernels() -> list[tuple[int, dict[str, Any]]]:
-    return [kernel for workload in WORKLOADS for kernel in elementwise(workload)]
-
-
-def predicted(arguments: dict[str, Any]) -> int:
-    return kernel_time(H200, CALIBRATION, **arguments).mid
-
-
-def median_error(kernels: list[tuple[int, dict[str, Any]]]) -> float:
-    return statistics.median(abs(predicted(args) / measured - 1) for measured, args in kernels)
-
-
-def test_memory_bound_kernels_of_ten_microseconds_are_predicted(
-    kernels: list[tuple[int, dict[str, Any]]],
-) -> None:
-    large = [kernel for kernel in kernels if kernel[0] >= 10_000]
-    vectorised = [kernel for kernel in large if not kernel[1]["scalar_elements"]]
-    scalar = [kernel for kernel in large if kernel[1]["scalar_elements"]]
-    assert len(vectorised) > 150
-    assert len(scalar) > 150
-    assert median_error(vectorised) < 0.06
-    assert median_error(scalar) < 0.20
-    assert median_error(large) < 0.12
-
-
-def test_the_default_interval_covers_what_it_says(
-    kernels: list[tuple[int, dict[str, Any]]],
-) -> None:
-    large = [kernel for kernel in kernels if kernel[0] >= 10_000]
-    ranges = [(measured, kernel_time(H200, CALIBRATION, **args)) for measured, args in large]
-    inside = sum(price.low <= measured <= price.high for measured, price in ranges) / len(ranges)
-    assert inside >= CALIBRATION.coverage
-    low, high = residuals([price.mid for _, price in ranges], [measured for measured, _ in ranges])
-    assert low > 0.8
-    assert high < 1.3
-
-
-# Eager kernels of the Nsight Compute run: what they read and write per element, 2 bytes each.
-TENSORS_OF = {"AUnaryFunctor": 2, "launch_clamp": 2, "CUDAFunctor_add": 3}
-
-
-def test_kernels_on_flushed_caches_are_predicted_cold() -> None:
-    path = SHARED / "traces" / "h200" / "ncu_model_raw.csv.gz"
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
-    errors: list[float] = []
-    with gzip.open(path, "rt", newline="") as lines:
-        rows = csv.DictReader(lines)
-        assert next(rows)["gpu__time_duration.sum"] == "us"
-        for row in rows:
-            measured_ns = 1000 * float(row["gpu__time_duration.sum"])
-            name = row["Kernel Name"]
-            tensors = [count for part, count in TENSORS_OF.items() if part in name]
-            if measured_ns < 10_000 or "vectorized_elementwise_kernel<8" not in name or not tensors:
-                continue
-            elements = 8 * float(row["launch__thread_count"].replace(",", ""))
-            moved = round(2 * elements * tensors[0])
-            price = kernel_time(H200, CALIBRATION, bytes_moved=moved, warm=False)
-            errors.append(abs(price.mid / measured_ns - 1))
-    assert len(errors) >= 5
-    assert statistics.median(errors) < 0.08
-
-
-def test_small_kernels_stay_near_the_floor(kernels: list[tuple[int, dict[str, Any]]]) -> None:
-    small = [
-        measured
-        for measured, args in kernels
-        if args["bytes_moved"] < 1 << 20 and not args["scalar_elements"]
-    ]
-    assert statistics.median(small) == pytest.approx(CALIBRATION.kernel_floor_ns, rel=0.15)
 
 
 def test_no_measured_fusion_beats_its_prediction() -> None:
@@ -218,11 +64,49 @@ def test_waves_quantise_arithmetic_and_starve_bandwidth() -> None:
     assert time(1320, bytes_moved=1 << 28) == pytest.approx(spread, rel=0.01)
 
 
-def test_the_slowest_unit_decides() -> None:
+def test_units_of_like_load_overlap_in_part() -> None:
     elements = 1 << 26
-    memory = kernel_time(H200, CALIBRATION, bytes_moved=4 * elements).mid
-    special = kernel_time(H200, CALIBRATION, bytes_moved=4 * elements, special=8 * elements).mid
-    assert special - CALIBRATION.kernel_floor_ns == pytest.approx(
-        8 * elements / (16 * 132 * 1.98e9) * 1e9, rel=1e-3
-    )
-    assert special > memory
+    floor = CALIBRATION.kernel_floor_ns
+    memory = kernel_time(H200, CALIBRATION, bytes_moved=4 * elements).mid - floor
+    special = kernel_time(H200, CALIBRATION, bytes_moved=0, special=8 * elements).mid - floor
+    assert special == pytest.approx(8 * elements / (16 * 132 * 1.98e9) * 1e9, rel=1e-3)
+    both = kernel_time(H200, CALIBRATION, bytes_moved=4 * elements, special=8 * elements).mid
+    assert max(memory, special) < both - floor < memory + special
+    assert both - floor == pytest.approx(math.hypot(memory, special), rel=1e-3)
+    assert OVERLAP == 2
+
+
+def test_trips_hide_under_bytes_and_a_tail_does_not() -> None:
+    def time(**work: float) -> int:
+        return Work(bytes_moved=1 << 28, **work).time(H200, CALIBRATION).mid  # type: ignore[arg-type]
+
+    trip = CALIBRATION.trip_ns
+    assert time(tail_trips=16) - time() == pytest.approx(16 * trip, abs=1)
+    assert 0 < time(trips=16) - time() < 8 * trip
+    assert time(trips=16, programs=264) - time(programs=264) > time(trips=16) - time()
+
+
+def test_what_is_read_again_costs_the_rate_of_l2() -> None:
+    once = kernel_time(H200, CALIBRATION, bytes_moved=1 << 30).mid
+    again = kernel_time(H200, CALIBRATION, bytes_moved=1 << 30, cached_bytes=2 << 30).mid
+    assert 1.5 * once < again < 2 * once
+
+
+def test_a_working_set_in_l2_is_faster_and_in_place_halves_it() -> None:
+    def time(moved: int, **work: int | bool) -> int:
+        return kernel_time(H200, CALIBRATION, bytes_moved=moved, **work).mid  # type: ignore[arg-type]
+
+    warm, cold = time(32 << 20), time(32 << 20, warm=False)
+    assert warm < cold
+    assert time(64 << 20, footprint_bytes=32 << 20) < time(64 << 20)
+    curve = (BandwidthPoint(bytes=1 << 20, bytes_per_s=10**12),)
+    slow = msgspec.structs.replace(CALIBRATION, cold_curve=curve)
+    assert kernel_time(H200, slow, bytes_moved=32 << 20, warm=False).mid > 3 * cold
+
+
+def test_the_interval_is_that_of_the_pattern() -> None:
+    vector = kernel_time(H200, CALIBRATION, bytes_moved=1 << 28, pattern="vector")
+    program = kernel_time(H200, CALIBRATION, bytes_moved=1 << 28)
+    assert vector.mid == program.mid
+    assert program.low < vector.low < vector.high < program.high
+    assert vector.coverage == CALIBRATION.coverage

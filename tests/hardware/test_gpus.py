@@ -61,7 +61,15 @@ def test_figures_agree_with_each_other(gpu: Gpu) -> None:
         ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H100 PCIe", "h100-pcie"),
         ("NVIDIA H100 NVL", "h100-nvl"), ("NVIDIA GH200 480GB", "gh200"), ("NVIDIA L40S", "l40s"),
         ("NVIDIA B300 SXM6 AC", "b300"), ("NVIDIA RTX 6000 Ada Generation", "rtx6000-ada"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx6000-blackwell"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtx6000-blackwell"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx6000-blackwell-server"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "rtx6000-blackwell-maxq"),
+        ("Tesla V100-SXM2-16GB", "v100-16gb"), ("Tesla V100-PCIE-32GB", "v100-pcie"),
+        ("NVIDIA H200 NVL", "h200-nvl"), ("NVIDIA GH200 144G HBM3e", "gh200-144gb"),
+        ("NVIDIA L4", "l4"), ("NVIDIA A30", "a30"), ("NVIDIA A10", "a10"), ("NVIDIA B200", "b200"),
+        ("NVIDIA GeForce RTX 3090", "rtx3090"), ("NVIDIA GeForce RTX 5090", "rtx5090"),
+        ("AMD Instinct MI210", "mi210"), ("AMD Instinct MI325X", "mi325x"),
+        ("AMD Instinct MI355X", "mi355x"), ("AMD Instinct MI300X OAM", "mi300x"),
     ],
 )  # fmt: skip
 def test_names_in_use_are_found(text: str, key: str) -> None:
@@ -73,7 +81,7 @@ def test_names_in_use_are_found(text: str, key: str) -> None:
     [
         "", "gtx1080", "A1000", "L40", "NVIDIA A10G", "NVIDIA GeForce RTX 4090 Laptop GPU",
         "NVIDIA GeForce RTX 3090 Ti", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA H2000",
-        "NVIDIA H200 NVL",
+        "Tesla V100-PCIE-16GB", "NVIDIA H100 64GB HBM2", "NVIDIA A40", "NVIDIA RTX 6000",
     ],
 )  # fmt: skip
 def test_another_product_is_not_taken_for_a_known_one(text: str) -> None:

@@ -1,0 +1,107 @@
+"""The work of one eager op of a graph: what PyTorch's own kernel for it moves and computes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from advisor.model.graph import TensorMeta, node_of
+from advisor.model.optable import item_bytes, spec_of
+from advisor.model.sizes import Dim, product
+from analyzers.access import walk
+from analyzers.cost_model import Work
+from analyzers.dataflow import Dataflow
+from analyzers.eager_work import FITTED, NORM_THREADS, REGISTER_ROW, converts, index_instructions
+from analyzers.recorded_ops import Operand
+
+
+def source_op_work(flow: Dataflow, nodes: set[str], bytes_moved: int) -> Work:
+    """The work of a source op that was decomposed into `nodes` and moves so many bytes."""
+    work = Work(
+        bytes_moved=bytes_moved,
+        flops=sum(spec_of(flow.nodes[name].op).flops * widest(flow, name) for name in nodes),
+        special=sum(spec_of(flow.nodes[name].op).special * widest(flow, name) for name in nodes),
+        pattern="vector",
+    )
+    kinds = {spec_of(flow.nodes[name].op).kind for name in nodes}
+    if "reduction" in kinds:
+        return _reduction(flow, nodes, work)
+    return _elementwise(flow, nodes, work) if kinds == {"pointwise"} else work
+
+
+def _reduction(flow: Dataflow, nodes: set[str], work: Work) -> Work:
+    """Norms and softmaxes by the op they are a part of; a bare reduction by the axes it reduces."""
+    label = " ".join(flow.nodes[name].label for name in nodes)
+    elements = max(widest(flow, name) for name in nodes)
+    reductions = [name for name in nodes if spec_of(flow.nodes[name].op).kind == "reduction"]
+    rows = [_reduced_row(flow, name) for name in reductions]
+    if "norm" in label:
+        threads = NORM_THREADS * elements / max(*(row or 1 for row in rows), 1)
+        each, own = FITTED.norm, FITTED.norm_thread
+        return replace(work, instructions=each * elements + own * threads, pattern="norm")
+    if "softmax" in label:
+        short = all(row is not None and row <= REGISTER_ROW for row in rows)
+        each = FITTED.softmax if short else 0
+        return replace(work, instructions=each * elements, pattern="softmax")
+    if None not in rows:
+        each = FITTED.row_reduction
+        return replace(work, instructions=each * elements, pattern="row_reduction")
+    return replace(work, tail_trips=FITTED.column_tail, pattern="column_reduction")
+
+
+def _reduced_row(flow: Dataflow, name: str) -> int | None:
+    """The length of the rows that a reduction reduces, None if it reduces other axes than these."""
+    node = flow.nodes[name]
+    meta = flow.meta(node.value_args[0]) if node.value_args else None
+    if meta is None or not meta.shape or len(meta.shape) - 1 not in node.axes:
+        return None
+    return _hint(flow, meta.shape[-1])
+
+
+def _elementwise(flow: Dataflow, nodes: set[str], work: Work) -> Work:
+    """The loop that PyTorch runs over the operands from outside, as they are laid out."""
+    values = dict.fromkeys(
+        value
+        for name in sorted(nodes, key=lambda n: flow.index.get(n, 0))
+        for value in flow.nodes[name].value_args
+        if node_of(value)[0] not in nodes
+    )
+    given = [meta for value in values if (meta := flow.meta(value)) is not None]
+    inputs = [_operand(flow, meta) for meta in given if meta.shape]
+    last = max(nodes, key=lambda n: flow.index.get(n, 0))
+    result = flow.meta(flow.nodes[last].value())
+    if not inputs or result is None or not result.shape:
+        return work
+    cast = len(nodes) == 1 and flow.nodes[last].op == "cast"
+    loop = walk(
+        inputs,
+        [item_bytes(item.dtype) for item in inputs],
+        result_bytes=item_bytes(result.dtype),
+        converts=converts(
+            "copy_" if cast else "",
+            result.dtype,
+            [_operand(flow, result), *inputs] if cast else inputs,
+        ),
+    )
+    each = {"vector": 0.0, "cast": FITTED.cast, "index": index_instructions(loop)}[loop.path]
+    return replace(work, instructions=each * loop.elements, pattern=loop.path)
+
+
+def widest(flow: Dataflow, name: str) -> int:
+    """Elements of the widest operand or result."""
+    node = flow.nodes[name]
+    metas = [flow.meta(value) for value in (node.value(), *node.value_args)]
+    return max((elements_of(flow, meta) for meta in metas if meta is not None), default=0)
+
+
+def elements_of(flow: Dataflow, meta: TensorMeta) -> int:
+    """Elements of a tensor; a size nobody knows counts as 1, so that the rest can be priced."""
+    return flow.hint(product(meta.shape), unknown=1)
+
+
+def _operand(flow: Dataflow, meta: TensorMeta) -> Operand:
+    shape = tuple(_hint(flow, dim) for dim in meta.shape)
+    return Operand(meta.dtype, shape, tuple(_hint(flow, step) for step in meta.strides))
+
+
+def _hint(flow: Dataflow, dim: Dim) -> int:
+    return flow.hint(product((dim,)), unknown=1)
