@@ -2,8 +2,9 @@
 
 Views cost nothing on a GPU, so they are edges here, not nodes: a chain of `reshape` and `expand`
 between two computing nodes is remembered as the path by which one reads the other. A write to a
-storage is ordered after every earlier read of that storage and before every later one, so convexity
-alone keeps reads and writes in order.
+storage is ordered after every earlier read of that storage and before every later one, and a
+synchronisation of streams after everything before it and before everything after it, so convexity
+alone keeps them in order.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from advisor.errors import IllegalFusionError
 from advisor.model.graph import Graph, Node, TensorMeta, node_of
 from advisor.model.optable import spec_of
-from advisor.model.sizes import Size
+from advisor.model.sizes import Dim, Size, product
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,11 @@ class Use:
 
 @dataclass(frozen=True)
 class Dataflow:
-    """Reachability and uses over the non-view nodes; masks have a bit per node in graph order."""
+    """Reachability and uses over the non-view nodes; masks have a bit per node in graph order.
+
+    `written` are the values, behind all aliases, whose storage some node writes to; `communication`
+    is the mask of the nodes that wait for other GPUs.
+    """
 
     graph: Graph
     nodes: dict[str, Node]
@@ -36,6 +41,8 @@ class Dataflow:
     descendants: dict[str, int]
     uses: dict[str, tuple[Use, ...]]
     escapes_graph: frozenset[str]
+    written: frozenset[str] = frozenset()
+    communication: int = 0
 
     def meta(self, value: str) -> TensorMeta | None:
         """Shape, strides and dtype of a value, or None if it is not a tensor."""
@@ -58,6 +65,17 @@ class Dataflow:
                 return value
             value = str(node.args[0])
 
+    def storage(self, value: str) -> str:
+        """The value that owns the memory behind a value, through views and aliases."""
+        while True:
+            node = self.nodes[node_of(value)[0]]
+            if spec_of(node.op).kind == "view":
+                value = str(node.args[0])
+            elif node.alias_of is not None:
+                value = node.alias_of
+            else:
+                return value
+
     def hint(self, size: Size, *, unknown: int | None = None) -> int:
         """What a size was when the graph was captured; `unknown` stands for a symbol without hint.
 
@@ -70,6 +88,10 @@ class Dataflow:
                 raise IllegalFusionError(f"size {symbol} is unknown")
             total *= value
         return total
+
+    def elements(self, shape: tuple[Dim, ...]) -> int:
+        """How many elements a tensor had; a size that nobody knows counts as 1."""
+        return self.hint(product(shape), unknown=1)
 
     def mask(self, members: frozenset[str]) -> int:
         """The bit set of some nodes."""
@@ -135,8 +157,9 @@ def dataflow(graph: Graph) -> Dataflow:
             uses.setdefault(base, []).append(Use(node.id, path))
             parents[node.id].add(node_of(base)[0])
     _order_writes(graph, nodes, parents, resolve_base=lambda v: resolve(v)[0])
+    _order_streams(compute, parents)
     ancestors, descendants = _reach(compute, index, parents)
-    return Dataflow(
+    found = Dataflow(
         graph=graph,
         nodes=nodes,
         index=index,
@@ -145,6 +168,9 @@ def dataflow(graph: Graph) -> Dataflow:
         uses={value: tuple(found) for value, found in uses.items()},
         escapes_graph=frozenset(resolve(value)[0] for value in graph.outputs),
     )
+    waits = frozenset(node.id for node in compute if node.boundary == "communication")
+    written = frozenset(found.storage(value) for node in graph.nodes for value in node.mutates)
+    return replace(found, written=written, communication=found.mask(waits))
 
 
 def _order_writes(
@@ -179,6 +205,20 @@ def _order_writes(
         for root in touched - written:
             readers.setdefault(root, []).append(node.id)
         parents[node.id].discard(node.id)
+
+
+def _order_streams(compute: list[Node], parents: dict[str, set[str]]) -> None:
+    """Nothing passes a synchronisation of streams: what it orders is in no tensor."""
+    barrier: str | None = None
+    since: set[str] = set()
+    for node in compute:
+        if barrier is not None:
+            parents[node.id].add(barrier)
+        if node.boundary == "stream":
+            parents[node.id] |= since
+            barrier, since = node.id, set()
+        else:
+            since.add(node.id)
 
 
 def _reach(

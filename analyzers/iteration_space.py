@@ -18,6 +18,7 @@ from advisor.model.graph import Node, TensorMeta, node_of
 from advisor.model.optable import DTYPES, spec_of
 from advisor.model.sizes import ONE, Dim, Size, parse, product
 from analyzers.dataflow import Dataflow
+from analyzers.strides import BoundInput, is_row_major, mergeable
 
 # float64 runs at 1/2 to 1/64 of the float32 rate and is refused by code generation.
 KERNEL_DTYPES = tuple(name for name in DTYPES if name != "float64")
@@ -25,14 +26,6 @@ KERNEL_DTYPES = tuple(name for name in DTYPES if name != "float64")
 MAX_REGISTER_COLUMNS = 32_768
 AxisRun = tuple[int, ...]
 Placement = tuple[AxisRun, ...]
-
-
-@dataclass(frozen=True)
-class BoundInput:
-    """An input as read by the group: its stride along every axis, None where it does not vary."""
-
-    value: str
-    strides: tuple[Size | None, ...]
 
 
 @dataclass(frozen=True)
@@ -61,25 +54,45 @@ class IterationSpace:
         return frozenset(range(self.row_axes, len(self.axes)))
 
 
-def iteration_space(flow: Dataflow, members: frozenset[str], seed: str) -> IterationSpace:
+@dataclass(frozen=True)
+class Shares:
+    """Values that a group computes beside its own: who else computes them, who need not be given.
+
+    `again` are members that other kernels compute too: their values are never outputs here.
+    `spared` are (value, consumer) pairs outside: that consumer computes the value itself.
+    """
+
+    again: frozenset[str] = frozenset()
+    spared: frozenset[tuple[str, str]] = frozenset()
+
+
+ALONE = Shares()
+
+
+def iteration_space(
+    flow: Dataflow, members: frozenset[str], seed: str, shares: Shares = ALONE
+) -> IterationSpace:
     """Place a group in one iteration space; `IllegalFusionError` says why it has none."""
-    return _Solver(flow, members, seed).solve()
+    return _Solver(flow, members, seed, shares).solve()
 
 
 class _Solver:
-    def __init__(self, flow: Dataflow, members: frozenset[str], seed: str) -> None:
-        self.flow, self.members = flow, members
+    def __init__(self, flow: Dataflow, members: frozenset[str], seed: str, shares: Shares) -> None:
+        self.flow, self.members, self.shares = flow, members, shares
         self.order = [n for n in flow.graph.nodes if n.id in members]
         seed_node = flow.nodes[seed]
         operand = self.flow.need_meta(str(seed_node.args[0]))
-        reduced = seed_node.axes
-        rank = len(operand.shape)
-        if reduced != tuple(range(rank - len(reduced), rank)):
+        # Axes of size 1 hold nothing to reduce and stand in nobody's way.
+        wide = [d for d, size in enumerate(operand.shape) if not parse(size).is_one]
+        reduced = [d for d in seed_node.axes if d in wide]
+        if not reduced:
+            raise IllegalFusionError("the reduction is over a single element")
+        if reduced != wide[-len(reduced) :]:
             raise IllegalFusionError("the reduction is not over the innermost axes")
         self.total = product(operand.shape)
-        self.column_size = product(operand.shape[rank - len(reduced) :])
-        if self.column_size.is_one:
-            raise IllegalFusionError("the reduction is over a single element")
+        self.column_size = product(operand.shape[d] for d in reduced)
+        if self.flow.hint(self.total) == 0:
+            raise IllegalFusionError("there is nothing to compute: a tensor of the group is empty")
         if (width := flow.hint(self.column_size)) > MAX_REGISTER_COLUMNS:
             raise IllegalFusionError(f"a row of {width:,} columns does not fit in registers")
         self.device = operand.device
@@ -88,6 +101,7 @@ class _Solver:
         if self.row_axes == 0:
             raise IllegalFusionError("a single row: one program would have to do all the work")
         self.placed: dict[str, Placement] = {}
+        self.stored: dict[tuple[str, tuple[Size | None, ...]], BoundInput] = {}
 
     def solve(self) -> IterationSpace:
         """Assign placements until nothing changes, then verify every use."""
@@ -302,6 +316,8 @@ class _Solver:
         if meta.device != self.device:
             raise IllegalFusionError(f"a result is on {meta.device}, the group on {self.device}")
         if node.value() not in self.placed:
+            if (self.flow.hint(product(meta.shape), unknown=1)) > self.flow.hint(self.total):
+                raise IllegalFusionError("its result is larger than the group, which would repeat")
             raise IllegalFusionError("an op of the group does not share the iteration space")
         span: frozenset[int] = frozenset()
         for position, arg in enumerate(node.args):
@@ -331,13 +347,9 @@ class _Solver:
         An expanded tensor is read where it is stored: a compiler may lay the repetition out in
         memory.
         """
-        placement = self.placed[value]
+        root, strides = self._stored(value, self.placed[value])
         while (node := self.flow.nodes[node_of(value)[0]]).op == "expand":
-            source = str(node.args[0])
-            placement = self._aligned(
-                self.flow.need_meta(source).shape, self.flow.need_meta(value).shape, placement
-            )
-            value = source
+            value = str(node.args[0])
         meta = self.flow.need_meta(value)
         if meta.dtype not in KERNEL_DTYPES:
             raise IllegalFusionError(f"input dtype {meta.dtype} is not supported in a row program")
@@ -345,21 +357,46 @@ class _Solver:
             raise IllegalFusionError(
                 f"an input is on {meta.device}, the group runs on {self.device}"
             )
-        strides: list[Size | None] = [None] * len(self.axes)
-        for dim, run in enumerate(placement):
-            stride = parse(meta.strides[dim])
-            if stride.coefficient == 0:
-                continue
-            self.flow.hint(stride)  # a site is described in numbers
-            for axis in reversed(run):
-                strides[axis] = stride
-                stride = stride.times(self.axes[axis])
-        bound = BoundInput(value, tuple(strides))
+        for stride in strides:
+            if stride is not None:
+                self.flow.hint(stride)  # a site is described in numbers
+        # Two shapes of one tensor, read in one way, are one input.
+        bound = self.stored.setdefault((root, strides), BoundInput(value, strides))
         if not all(
             mergeable(self.axes, bound, axis) for axis in range(self.row_axes + 1, len(self.axes))
         ):
             raise IllegalFusionError("an input does not walk its columns with one stride")
         return bound
+
+    def _stored(self, value: str, placement: Placement) -> tuple[str, tuple[Size | None, ...]]:
+        """The value behind all views that leave an operand's strides alone, and those strides."""
+        strides, expanded = self._strides(value, placement), True
+        while spec_of((node := self.flow.nodes[node_of(value)[0]]).op).kind == "view":
+            source = str(node.args[0])
+            inner, outer = self.flow.need_meta(source), self.flow.need_meta(value)
+            try:
+                placement = self._across(node, placement, outer.shape, inner.shape)
+            except IllegalFusionError:
+                break
+            expanded &= node.op == "expand"
+            found = self._strides(source, placement)
+            if not expanded and (node.alias_of is None or found != strides):
+                break
+            value, strides = source, found
+        return value, strides
+
+    def _strides(self, value: str, placement: Placement) -> tuple[Size | None, ...]:
+        """The stride of a placed value along every axis, None where it does not vary."""
+        meta = self.flow.need_meta(value)
+        strides: list[Size | None] = [None] * len(self.axes)
+        for dim, run in enumerate(placement):
+            stride = parse(meta.strides[dim])
+            if stride.coefficient == 0:
+                continue
+            for axis in reversed(run):
+                strides[axis] = stride
+                stride = stride.times(self.axes[axis])
+        return tuple(strides)
 
     def _outputs(self, spans: dict[str, frozenset[int]]) -> tuple[str, ...]:
         """Values that somebody outside reads; each must be written whole, in row-major order."""
@@ -367,8 +404,7 @@ class _Solver:
         everything = frozenset(range(len(self.axes)))
         for node in self.order:
             value = node.value()
-            outside = any(use.consumer not in self.members for use in self.flow.uses.get(value, ()))
-            if not outside and value not in self.flow.escapes_graph:
+            if node.id in self.shares.again or not self._is_needed_outside(value):
                 continue
             placed = frozenset(axis for run in self.placed[value] for axis in run)
             # A value may have axes along which it only repeats: the kernel computes it once.
@@ -381,23 +417,8 @@ class _Solver:
             raise IllegalFusionError("nothing of the group is used")
         return tuple(found)
 
-
-def mergeable(axes: tuple[Size, ...], bound: BoundInput, inner: int) -> bool:
-    """Whether an input walks axis `inner` and the one outside it as if they were one."""
-    outer_stride, inner_stride = bound.strides[inner - 1], bound.strides[inner]
-    if outer_stride is None or inner_stride is None:
-        return outer_stride is inner_stride
-    return outer_stride == inner_stride.times(axes[inner])
-
-
-def is_row_major(meta: TensorMeta) -> bool:
-    """Contiguous in the order of its dimensions (size-1 dimensions may have any stride)."""
-    expected = ONE
-    for dim, stride in zip(reversed(meta.shape), reversed(meta.strides), strict=True):
-        size = parse(dim)
-        if size.is_one:
-            continue
-        if parse(stride) != expected:
-            return False
-        expected = expected.times(size)
-    return True
+    def _is_needed_outside(self, value: str) -> bool:
+        return value in self.flow.escapes_graph or any(
+            use.consumer not in self.members and (value, use.consumer) not in self.shares.spared
+            for use in self.flow.uses.get(value, ())
+        )

@@ -6,18 +6,25 @@ that serves every site with one kernel, or the longer ones that also absorb a pr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from advisor.model.findings import Finding
 from advisor.model.graph import Graph
 from advisor.model.plan import FusionPlan
 from advisor.model.report import PlanSummary
+from analyzers.choice import Worth
+from analyzers.dataflow import Dataflow, dataflow
 from analyzers.exposure import Situation
+from analyzers.fan_out import FanOut
+from analyzers.growth import Group, NearMiss
+from analyzers.pairing import paired
 from analyzers.pricing import PriceList, price_list
+from analyzers.program_cost import modelled_before, program_time
 from analyzers.recommendation import rank
-from analyzers.row_plans import canonical_program
-from analyzers.row_programs import RowPrograms, find_row_programs
+from analyzers.row_plans import Program, canonical_program
+from analyzers.row_programs import RowPrograms, row_programs
 from analyzers.variants import FindingVariants, PricedFlow, ProgramPlace
 
 
@@ -28,13 +35,19 @@ class PricedGraph:
     graph: Graph
     prices: PriceList | None = None
 
+    @cached_property
+    def flow(self) -> Dataflow:
+        """Who feeds whom, analysed once for all who ask."""
+        return dataflow(self.graph)
+
 
 @dataclass(frozen=True)
 class Advice:
-    """Everything found: plans with predictions, and findings."""
+    """Everything found: plans with predictions, and findings; by graph, what stays out and why."""
 
     plans: tuple[FusionPlan, ...]
     findings: tuple[Finding, ...]
+    near_misses: Mapping[str, tuple[NearMiss, ...]] = field(default_factory=dict)
 
     def summaries(self) -> tuple[PlanSummary, ...]:
         """The plans as a report lists them."""
@@ -55,39 +68,55 @@ class Advice:
 def advise(graphs: Sequence[PricedGraph], situation: Situation) -> Advice:
     """All row-program findings of a step, best first."""
     places: list[ProgramPlace] = []
-    misses: dict[tuple[str, str], list[str]] = {}
+    reasons: dict[tuple[str, str], list[str]] = {}
+    fan_outs: dict[tuple[str, str], list[FanOut]] = {}
+    near_misses: dict[str, tuple[NearMiss, ...]] = {}
     for item in graphs:
-        found = find_row_programs(item.graph)
-        facts = PricedFlow(found.flow, item.prices or price_list(()), item.graph.phase)
+        facts = PricedFlow(item.flow, item.prices or price_list(()), item.graph.phase)
+        found = row_programs(item.flow, saved_time(facts, situation))
         places += _places(facts, found)
-        _collect_reasons(found, misses)
-    found_variants = [FindingVariants(group, situation, misses) for group in _overlapping(places)]
+        _collect_reasons(found, reasons)
+        _collect_fan_outs(found, fan_outs)
+        near_misses[item.graph.id] = found.near_misses
+    found_variants = [
+        FindingVariants(group, situation, reasons, fan_outs) for group in _overlapping(places)
+    ]
     # One op is one kernel in eager: a library's own, not to be replaced without a measurement.
     least = 2 if situation.eager else 1
     built = [item.result() for item in found_variants if item.source_op_count >= least]
     built.sort(key=lambda pair: -rank(pair[1]))
     plans = {plan.id: plan for own, _ in built for plan in own}
     findings = tuple(finding for _, finding in built)
-    return Advice(tuple(plans.values()), findings)
+    return Advice(paired(tuple(plans.values())), findings, near_misses)
+
+
+def saved_time(facts: PricedFlow, situation: Situation) -> Worth:
+    """What a group is worth: the kernel time that it saves at its own prices, in nanoseconds.
+
+    Within one step the exposed saving grows with it, so both order sets of groups alike.
+    """
+
+    def worth(flow: Dataflow, group: Group) -> float:
+        program = canonical_program(flow, group)
+        plan = program.as_plan("0" * 16, "", facts.phase)
+        price = facts.prices.price(flow, program.site.nodes)
+        modelled, _ = modelled_before(
+            flow, program.site.nodes, situation.gpu, situation.calibration, only=price.unpriced
+        )
+        after = program_time(plan, program.site, situation.gpu, situation.calibration)
+        return price.time_ns + modelled.mid - after.mid
+
+    return worth
 
 
 def _places(facts: PricedFlow, found: RowPrograms) -> list[ProgramPlace]:
-    places = (
-        ProgramPlace(
-            facts,
-            canonical_program(facts.flow, whole),
-            canonical_program(facts.flow, core) if core else None,
-        )
-        for whole, core in zip(found.whole, found.cores, strict=True)
-    )
-    return [place for place in places if _is_run(place)]
+    def program(group: Group | None) -> Program | None:
+        return canonical_program(facts.flow, group) if group is not None else None
 
-
-def _is_run(place: ProgramPlace) -> bool:
-    """Whether some kernel is known to compute the place, where the compiler says what they do."""
-    facts = place.facts
-    nodes = place.whole.site.nodes
-    return not facts.prices.fused or bool(facts.prices.price(facts.flow, nodes).units)
+    return [
+        ProgramPlace(facts, canonical_program(facts.flow, whole), program(core), program(plain))
+        for whole, core, plain in zip(found.whole, found.cores, found.plain, strict=True)
+    ]
 
 
 def _overlapping(places: Sequence[ProgramPlace]) -> list[list[ProgramPlace]]:
@@ -116,3 +145,8 @@ def _collect_reasons(found: RowPrograms, reasons: dict[tuple[str, str], list[str
         if node.args and miss.node != miss.seed:
             text = f"{node.label or node.target}: {miss.reason}"
             reasons.setdefault((found.flow.graph.id, miss.seed), []).append(text)
+
+
+def _collect_fan_outs(found: RowPrograms, texts: dict[tuple[str, str], list[FanOut]]) -> None:
+    for item in found.fan_outs:
+        texts.setdefault((found.flow.graph.id, item.seed), []).append(item)

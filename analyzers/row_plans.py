@@ -24,13 +24,9 @@ from advisor.model.plan import (
 )
 from advisor.model.sizes import ONE, Size
 from analyzers.dataflow import Dataflow
-from analyzers.iteration_space import (
-    MAX_REGISTER_COLUMNS,
-    BoundInput,
-    IterationSpace,
-    mergeable,
-)
-from analyzers.row_programs import Group
+from analyzers.growth import Group
+from analyzers.iteration_space import MAX_REGISTER_COLUMNS, IterationSpace
+from analyzers.strides import BoundInput, mergeable
 
 RULE = "row_program"
 
@@ -205,7 +201,7 @@ class _Canonical:
         )
         return Site(
             graph=self.flow.graph.id,
-            nodes=self.group.members,
+            nodes=self.group.own,
             inputs=tuple(b.value for b in bounds),
             outputs=outputs,
             row_sizes=tuple(sizes[:-1]),

@@ -14,7 +14,7 @@ from advisor.model.metric_names import per_step_name
 from advisor.model.report import Metric
 from advisor.model.trace import Trace
 from analyzers.balance import Balance
-from analyzers.dataflow import Dataflow, dataflow
+from analyzers.dataflow import Dataflow
 from analyzers.exposure import Situation
 from analyzers.metrics import STEP_PREFIX
 from analyzers.opportunities import Advice, PricedGraph
@@ -100,8 +100,7 @@ def captured_subject(
         balance = Balance(device_ns=situation.busy_ns, span_ns=situation.step_ns, clean=True)
     return Subject(
         graphs=tuple(
-            GraphFacts(item.graph, dataflow(item.graph), item.prices or price_list(()))
-            for item in graphs
+            GraphFacts(item.graph, item.flow, item.prices or price_list(())) for item in graphs
         ),
         provenance="exact",
         metrics=metrics,

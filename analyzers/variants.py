@@ -13,11 +13,13 @@ import msgspec
 
 from advisor.model.base import Phase, Range
 from advisor.model.findings import Alternative, Evidence, Finding, Member
+from advisor.model.graph import node_of
 from advisor.model.plan import FusionPlan, Prediction, Site
 from advisor.units import format_bytes, format_ns
 from analyzers.dataflow import Dataflow
 from analyzers.exposure import Situation, exposed
-from analyzers.naming import describe
+from analyzers.fan_out import FanOut
+from analyzers.naming import describe, op_word
 from analyzers.pricing import Price, PriceList
 from analyzers.program_cost import (
     modelled_before,
@@ -29,8 +31,10 @@ from analyzers.program_cost import (
 )
 from analyzers.row_plans import Program, cluster, plan_of
 
-# Why neighbours of a group stay out, by graph and seed: node names repeat from graph to graph.
+# Why neighbours of a group stay out, and what it computes again or reads back, by graph and seed:
+# node names repeat from graph to graph.
 Misses = Mapping[tuple[str, str], Sequence[str]]
+FanOuts = Mapping[tuple[str, str], Sequence[FanOut]]
 MAX_REASONS = 4
 
 _KERNEL_TIMES = " kernel times"
@@ -49,15 +53,19 @@ class PricedFlow:
 
 @dataclass(frozen=True)
 class ProgramPlace:
-    """One group of one graph: its longest program and, if there is one, its core."""
+    """One group of one graph: its longest program and, if there are any, its other ways.
+
+    The `core` starts after the prologue; `plain` reads back what `whole` computes again.
+    """
 
     facts: PricedFlow
     whole: Program
     core: Program | None
+    plain: Program | None = None
 
     def programs(self) -> tuple[Program, ...]:
-        """The longest program, then the core."""
-        return (self.whole,) if self.core is None else (self.whole, self.core)
+        """The longest program, then the others."""
+        return tuple(p for p in (self.whole, self.core, self.plain) if p is not None)
 
 
 @dataclass(frozen=True)
@@ -90,15 +98,23 @@ class FindingVariants:
     """The places of one finding, its plans and variants; `misses` say what stays out."""
 
     def __init__(
-        self, places: Sequence[ProgramPlace], situation: Situation, misses: Misses
+        self,
+        places: Sequence[ProgramPlace],
+        situation: Situation,
+        misses: Misses,
+        fan_outs: FanOuts,
     ) -> None:
-        self.places, self.situation, self.misses = places, situation, misses
+        self.places, self.situation = places, situation
+        self.misses, self.fan_outs = misses, fan_outs
         self.phase = places[0].facts.phase
         wholes = self._plans(place.whole for place in places)
         cores = self._plans(place.core or place.whole for place in places)
         self.cores = [core for core in cores if len(core.sites) > _most_sites(wholes, core)]
         kept = {core.signature() for core in self.cores}
         self.wholes = [plan for plan in wholes if plan.signature() not in kept]
+        self.plains = self._plans(place.plain or place.whole for place in places)
+        if not any(place.plain for place in places):
+            self.plains = []
 
     def _plans(self, programs: Iterable[Program]) -> list[FusionPlan]:
         found = []
@@ -122,6 +138,8 @@ class FindingVariants:
         ways: list[tuple[FusionPlan, ...]] = [(core,) for core in self.cores]
         if self.wholes:
             ways.append((*self.wholes, *self.cores))
+        if self.plains:
+            ways.append((*self.plains, *self.cores))
         return ways
 
     # --- prices -----------------------------------------------------------------------------------
@@ -226,7 +244,7 @@ class FindingVariants:
             kind="opportunity",
             title=f"{main.title} in {ops} separate ops, {_counted(len(self.places), 'site')}",
             exposed_saving_ns=saving,
-            evidence=(*self._evidence(best), exposure, *self._reasons()),
+            evidence=(*self._evidence(best), exposure, *self._shared_values(), *self._reasons()),
             members=_members(claims, claimed),
             provenance="exact",
             action=_action(best, len(self.places)),
@@ -278,6 +296,17 @@ class FindingVariants:
             ),
         ]
 
+    def _shared_values(self) -> list[Evidence]:
+        """Values that another kernel needs too, with the traffic of both ways of getting them."""
+        found: dict[str, Evidence] = {}
+        for place in self.places:
+            flow, graph = place.facts.flow, place.whole.site.graph
+            for name in place.whole.site.nodes:
+                for item in self.fan_outs.get((graph, name), ()):
+                    node = flow.nodes[node_of(item.value)[0]]
+                    found.setdefault(item.value, _shared_value(op_word(node.label), item))
+        return list(found.values())[:MAX_REASONS]
+
     def _reasons(self) -> list[Evidence]:
         """Why the neighbours stay out, the commonest reasons first."""
         counted: dict[str, int] = {}
@@ -290,6 +319,17 @@ class FindingVariants:
             Evidence(kind="legality", text=f"stays out: {text}", values={"sites": n})
             for text, n in ranked
         ]
+
+
+def _shared_value(name: str, item: FanOut) -> Evidence:
+    text = (
+        f"the {name} is needed by another kernel too: computed again here, "
+        f"{format_bytes(item.again_bytes)} move; written once and read back, "
+        f"{format_bytes(item.written_bytes)}: it is "
+        + ("computed again" if item.computed_again else "read back")
+    )
+    values = {"again_bytes": item.again_bytes, "written_bytes": item.written_bytes}
+    return Evidence(kind="traffic", text=text, values=dict(values))
 
 
 def _most_sites(wholes: Sequence[FusionPlan], core: FusionPlan) -> int:

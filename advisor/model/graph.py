@@ -21,6 +21,7 @@ from advisor.model.sizes import Dim
 
 GraphSource = Literal["compiled", "execution_trace", "inferred"]
 Level = Literal["dynamo", "post_grad"]
+Boundary = Literal["stream", "communication"]
 Arg = str | int | float | bool | None
 NON_FINITE: dict[str, float] = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _VALUE = re.compile(r"%([^%#][^#]*)(?:#([0-9]{1,6}))?", re.DOTALL)
@@ -91,7 +92,9 @@ class Node(Record, frozen=True, kw_only=True):
 
     `origin` names the source-level op instance this node was decomposed from: nodes of one origin
     are one eager op. `mutates` lists values whose storage this node writes; `alias_of` the value
-    whose storage the output shares.
+    whose storage the output shares. `stream` is the user's own stream that it runs on, None for the
+    one that is current. A `boundary` of streams orders everything before it and after it; one of
+    communication is work of other GPUs that its readers wait for.
     """
 
     id: str
@@ -105,6 +108,8 @@ class Node(Record, frozen=True, kw_only=True):
     alias_of: str | None = None
     mutates: tuple[str, ...] = ()
     has_side_effect: bool = False
+    stream: int | None = None
+    boundary: Boundary | None = None
     location: Location = Location()
 
     @property
@@ -139,7 +144,6 @@ class Graph(Record, frozen=True, kw_only=True):
     nodes: tuple[Node, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    device_is_assumed: bool = False
     size_hints: dict[str, int] = {}
 
     def check(self) -> None:

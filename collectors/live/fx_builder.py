@@ -12,16 +12,35 @@ import torch
 from torch import fx
 
 from advisor.model.base import Location
-from advisor.model.graph import GRADIENT, Arg, AttributeValue, Node, TensorMeta, literal, value_id
+from advisor.model.graph import (
+    GRADIENT,
+    Arg,
+    AttributeValue,
+    Boundary,
+    Node,
+    TensorMeta,
+    literal,
+    value_id,
+)
 from advisor.model.sizes import Dim
 
 _MODULE_ROOT = re.compile(r"^L\['[^']*'\](\[\d+\])?\.?|^L__self___?|^_orig_mod\.?")
 _FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+), in ')
 _TORCH = Path(torch.__file__).parent
-# How far to look for the source op behind nodes that a compiler pass made.
 # What AOTAutograd writes on nodes that only the backward pass computes.
 _BACKWARD = "is_backward"
+# How far to look for the source op behind nodes that a compiler pass made.
 _MOST_HOPS = 32
+# Namespaces of ops whose effect no tensor carries.
+_BOUNDARIES: dict[str, Boundary] = {
+    "streams": "stream",
+    "control_deps": "stream",
+    "_c10d_functional": "communication",
+    "_c10d_functional_autograd": "communication",
+    "c10d_functional": "communication",
+    "c10d": "communication",
+    "symm_mem": "communication",
+}
 
 
 @dataclass
@@ -138,8 +157,18 @@ def graph_node(
         alias_of=alias_of,
         mutates=mutates,
         has_side_effect=bool(mutates) or (source.op == "call_function" and source.is_impure()),
+        stream=_stream(source),
+        boundary=_BOUNDARIES.get(str(source.target).partition(".")[0])
+        if source.op == "call_function"
+        else None,
         location=location_of(source if source.meta.get("stack_trace") else _named(source)),
     )
+
+
+def _stream(source: fx.Node) -> int | None:
+    """The number by which Dynamo knows the stream that the user's code made current."""
+    number = (source.meta.get("custom") or {}).get("stream")
+    return number if isinstance(number, int) else None
 
 
 def _named(source: fx.Node) -> fx.Node:

@@ -8,7 +8,8 @@ from advisor.errors import IllegalFusionError
 from advisor.model.graph import node_of
 from advisor.model.sizes import Size
 from analyzers.dataflow import dataflow
-from analyzers.iteration_space import IterationSpace, is_row_major, iteration_space
+from analyzers.iteration_space import IterationSpace, iteration_space
+from analyzers.strides import is_row_major
 from tests.builders.graph import Sketch, tensor
 
 

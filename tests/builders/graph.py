@@ -8,7 +8,7 @@ graph = sketch.build(y)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from advisor.model.base import Location, Phase
@@ -231,15 +231,30 @@ class Sketch:
 def assert_legal(graph: Graph, groups: Iterable[Group]) -> None:
     """With every group as one node there is no cycle, and every value needed outside is written."""
     groups = list(groups)
-    owner = {name: f"group {i}" for i, group in enumerate(groups) for name in group.members}
+    owner = {name: f"group {i}" for i, group in enumerate(groups) for name in group.own}
     flow = dataflow(graph)
     edges: dict[str, set[str]] = {}
-    for node in graph.nodes:
-        here = owner.get(node.id, node.id)
-        for value in node.value_args if spec_of(node.op).kind != "view" else ():
+
+    def reads(node: Node, here: str, inside: frozenset[str] = frozenset()) -> None:
+        for value in node.value_args:
             source = node_of(flow.base(value))[0]
-            if owner.get(source, source) != here:
+            if owner.get(source, source) != here and source not in inside:
                 edges.setdefault(owner.get(source, source), set()).add(here)
+
+    for node in graph.nodes:
+        if spec_of(node.op).kind != "view" and node.id not in owner:
+            reads(node, node.id)
+    for i, group in enumerate(groups):
+        for name in group.members:
+            reads(flow.nodes[name], f"group {i}", frozenset(group.members))
+    assert_no_cycle(edges)
+    assert len([name for group in groups for name in group.own]) == len(owner)
+    for group in groups:
+        assert set(group.space.outputs) == _needed(graph, group, groups)
+
+
+def assert_no_cycle(edges: Mapping[str, set[str]]) -> None:
+    """Nothing waits for itself."""
     state: dict[str, int] = {}
 
     def visit(name: str) -> None:
@@ -252,13 +267,21 @@ def assert_legal(graph: Graph, groups: Iterable[Group]) -> None:
 
     for name in list(edges):
         visit(name)
-    for group in groups:
-        members = set(group.members)
-        needed = {
-            flow.base(v)
-            for n in graph.nodes
-            if n.id not in members and spec_of(n.op).kind != "view"
-            for v in n.value_args
-        }
-        needed |= {flow.base(v) for v in graph.outputs}
-        assert {f"%{n}" for n in members} & needed == set(group.space.outputs)
+
+
+def _needed(graph: Graph, group: Group, groups: Iterable[Group]) -> set[str]:
+    """What a group must write: its own values that leave the graph or that others read."""
+    flow = dataflow(graph)
+    others = [other for other in groups if other is not group]
+    computing = {n: [g for g in others if n in g.members] for n in flow.index}
+    owned = {name for other in others for name in other.own}
+    needed = {flow.base(v) for v in graph.outputs}
+    for node in graph.nodes:
+        if spec_of(node.op).kind == "view" or node.id in group.own:
+            continue
+        for value in node.value_args:
+            source = node_of(flow.base(value))[0]
+            # Not read only where every kernel that computes the reader computes this too.
+            if node.id not in owned or any(source not in g.members for g in computing[node.id]):
+                needed.add(flow.base(value))
+    return {f"%{name}" for name in group.own} & needed

@@ -1,0 +1,159 @@
+"""Which groups are taken where several want the same ops: the set that is worth most together.
+
+Every reduction that no earlier group holds grows a group as if it were alone. Groups that share no
+op are all taken. Where they overlap, whoever grows first keeps the shared ops and the others grow
+around it, so a set is an order of seeds: up to `MAX_ORDERED` overlapping seeds every order is
+tried, which is exact; beyond that two are, by place in the graph and by worth. The best total wins,
+the first of equals. What a group is worth is the caller's to say; by default it is traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+from advisor.model.optable import item_bytes, spec_of
+from advisor.model.sizes import ONE, Size
+from analyzers.dataflow import Dataflow
+from analyzers.growth import Group, NearMiss, grow
+from analyzers.program_cost import nodes_bytes, source_ops
+from analyzers.strides import BoundInput
+
+Worth = Callable[[Dataflow, Group], float]
+MAX_ORDERED = 4
+# A kernel that is not launched is worth the bytes that a GPU moves in the floor of a launch: about
+# 2 us at 2 TB/s.
+LAUNCH_BYTES = 4 << 20
+CLAIMED = "already part of another group"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The groups taken, in graph order of their seeds; `others` those of the sets not taken."""
+
+    groups: tuple[Group, ...]
+    others: tuple[Group, ...]
+    misses: tuple[NearMiss, ...]
+
+
+def traffic_saved(flow: Dataflow, group: Group) -> float:
+    """Bytes that need not be moved, launches counted as bytes; the same on every GPU."""
+    ops = source_ops(flow, group.own)
+    before = sum(nodes_bytes(flow, op) for op in ops)
+    return before - group_bytes(flow, group) + LAUNCH_BYTES * (len(ops) - 1)
+
+
+def group_bytes(flow: Dataflow, group: Group) -> int:
+    """What one kernel reads and writes, each tensor once."""
+    written = (flow.need_meta(value) for value in group.space.outputs)
+    total = sum(flow.elements(meta.shape) * item_bytes(meta.dtype) for meta in written)
+    read = dict.fromkeys(group.space.operands.values())
+    return total + sum(input_bytes(flow, group, bound) for bound in read)
+
+
+def input_bytes(flow: Dataflow, group: Group, bound: BoundInput) -> int:
+    """Bytes of an input along the axes that it varies along."""
+    size: Size = ONE
+    for axis, stride in zip(group.space.axes, bound.strides, strict=True):
+        size = size if stride is None else size.times(axis)
+    return flow.hint(size, unknown=1) * item_bytes(flow.need_meta(bound.value).dtype)
+
+
+def choose(flow: Dataflow, worth: Worth) -> Chosen:
+    """All groups of a graph with two ops or more."""
+    candidates, misses = _candidates(flow)
+    joint, claimed = flow, dict[str, str]()
+    taken: list[Group] = []
+    others: list[Group] = []
+    for component in _overlapping(candidates):
+        best, rest = _best_set(joint, component, claimed, worth)
+        for group in best.groups:
+            joint = joint.contracted(frozenset(group.members))
+            claimed.update(dict.fromkeys(group.members, CLAIMED))
+        taken += best.groups
+        others += rest
+        misses += best.misses
+    taken.sort(key=lambda group: flow.index[group.seed])
+    known = {group.members for group in taken}
+    distinct = {group.members: group for group in others if group.members not in known}
+    return Chosen(tuple(taken), tuple(distinct.values()), tuple(misses))
+
+
+def _candidates(flow: Dataflow) -> tuple[list[Group], list[NearMiss]]:
+    """Every reduction's group as if it were alone, those inside an earlier one left out."""
+    found: list[Group] = []
+    misses: list[NearMiss] = []
+    covered: set[str] = set()
+    for name in _reductions(flow, flow.index):
+        if name in covered:
+            continue
+        grown = grow(flow, name, {})
+        if grown.group is None:
+            misses += grown.misses
+        else:
+            found.append(grown.group)
+            covered.update(grown.group.members)
+    return found, misses
+
+
+def _reductions(flow: Dataflow, names: Iterable[str]) -> list[str]:
+    return [name for name in names if spec_of(flow.nodes[name].op).kind == "reduction"]
+
+
+def _overlapping(groups: Sequence[Group]) -> list[list[Group]]:
+    """Groups by what they share, directly or through others, in graph order."""
+    components: list[tuple[set[str], list[Group]]] = []
+    for group in groups:
+        members = set(group.members)
+        touching = [item for item in components if item[0] & members]
+        components = [item for item in components if not item[0] & members]
+        joined = [other for _, held in touching for other in held]
+        components.append((members.union(*(names for names, _ in touching)), [*joined, group]))
+    return [held for _, held in components]
+
+
+@dataclass(frozen=True)
+class _Set:
+    groups: tuple[Group, ...]
+    misses: tuple[NearMiss, ...]
+    worth: float
+
+
+def _best_set(
+    flow: Dataflow, component: Sequence[Group], claimed: Mapping[str, str], worth: Worth
+) -> tuple[_Set, list[Group]]:
+    seeds = [group.seed for group in component]
+    if len(seeds) <= MAX_ORDERED:
+        orders = [list(order) for order in permutations(seeds)]
+    else:
+        by_worth = sorted(component, key=lambda group: -worth(flow, group))
+        orders = [seeds, [group.seed for group in by_worth]]
+    every = {name for group in component for name in group.members}
+    rest = sorted(_reductions(flow, every), key=flow.index.__getitem__)
+    alone = len(orders) == 1
+    sets = [_grown_in(flow, [*order, *rest], claimed, None if alone else worth) for order in orders]
+    best = max(sets, key=lambda item: item.worth)
+    return best, [group for item in sets if item is not best for group in item.groups]
+
+
+def _grown_in(
+    flow: Dataflow, order: Sequence[str], claimed: Mapping[str, str], worth: Worth | None
+) -> _Set:
+    """The groups of seeds that grow one after the other, each around those before it."""
+    held = dict(claimed)
+    groups: list[Group] = []
+    misses: list[NearMiss] = []
+    tried: set[str] = set()
+    for seed in order:
+        if seed in held or seed in tried:
+            continue
+        tried.add(seed)
+        grown = grow(flow, seed, held)
+        misses += grown.misses
+        if grown.group is not None and len(grown.group.members) > 1:
+            groups.append(grown.group)
+            held.update(dict.fromkeys(grown.group.members, CLAIMED))
+            flow = flow.contracted(frozenset(grown.group.members))
+    total = sum(worth(flow, group) for group in groups) if worth is not None else 0.0
+    return _Set(tuple(groups), tuple(misses), total)

@@ -1,0 +1,207 @@
+"""How a group grows around a reduction, and why a neighbour stays out.
+
+A group absorbs producers of what it reads, consumers of what it computes, and siblings: ops that
+read a whole tensor which the group reads anyway, in the same way. It stays convex (no path leaves
+it and comes back), in one iteration space, and waits for nothing that one of its reductions need
+not wait for. Names of ops, kernels and modules play no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from advisor.errors import IllegalFusionError
+from advisor.model.graph import Node, node_of
+from advisor.model.optable import spec_of
+from analyzers.dataflow import Dataflow
+from analyzers.iteration_space import ALONE, IterationSpace, Shares, iteration_space
+from analyzers.strides import BoundInput
+
+# A kernel reads and writes at most this many tensors: each needs address registers.
+MAX_GROUP_TENSORS = 16
+MAX_GROUP_OPS = 96
+
+
+@dataclass(frozen=True)
+class Group:
+    """Legal members (ids in graph order), their common space, and the seed reduction.
+
+    `shares` names the members that other kernels compute as well.
+    """
+
+    members: tuple[str, ...]
+    space: IterationSpace
+    seed: str
+    shares: Shares = ALONE
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The members that nobody else computes: what goes away when the group is one kernel."""
+        return tuple(name for name in self.members if name not in self.shares.again)
+
+
+@dataclass(frozen=True)
+class NearMiss:
+    """A neighbour that stays out of a group, and why; a seed without a group is its own."""
+
+    seed: str
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Grown:
+    """What became of a seed: its group, if it has one, and what stays out of it."""
+
+    group: Group | None
+    misses: tuple[NearMiss, ...]
+
+
+def grow(flow: Dataflow, seed: str, claimed: Mapping[str, str]) -> Grown:
+    """Absorb neighbours, nearest first, until none is legal; `claimed` nodes belong to others."""
+    members = frozenset((seed,))
+    try:
+        space = iteration_space(flow, members, seed)
+    except IllegalFusionError as error:
+        return Grown(None, (NearMiss(seed, seed, error.what),))
+    rejected: dict[str, str] = {}
+    grew = True
+    while grew:
+        before = members
+        for name in _neighbours(flow, members):
+            if name in members:
+                continue
+            attempt = _extend(flow, members, name, seed, claimed)
+            if isinstance(attempt, str):
+                rejected[name] = attempt
+            else:
+                members, space = attempt
+        if members == before:
+            members, space = _with_sibling(flow, members, space, seed, claimed)
+        grew = members != before
+    misses = (NearMiss(seed, name, why) for name, why in rejected.items() if name not in members)
+    ordered = tuple(sorted(members, key=flow.index.__getitem__))
+    return Grown(Group(ordered, space, seed), tuple(misses))
+
+
+def _neighbours(flow: Dataflow, members: frozenset[str]) -> list[str]:
+    """Producers of the group's operands and consumers of its values, in graph order."""
+    found: set[str] = set()
+    for name in members:
+        node = flow.nodes[name]
+        found.update(node_of(flow.base(value))[0] for value in node.value_args)
+        for output in range(max(len(node.outputs), 1)):
+            found.update(use.consumer for use in flow.uses.get(node.value(output), ()))
+    return sorted(found - members, key=flow.index.__getitem__)
+
+
+def _with_sibling(
+    flow: Dataflow,
+    members: frozenset[str],
+    space: IterationSpace,
+    seed: str,
+    claimed: Mapping[str, str],
+) -> tuple[frozenset[str], IterationSpace]:
+    """The group with the first legal op that reads one of its whole inputs just as it does."""
+    read = {flow.base(b.value) for b in space.operands.values() if is_whole(space, b)}
+    siblings = {use.consumer for value in read for use in flow.uses.get(value, ())} - members
+    for name in sorted(siblings, key=flow.index.__getitem__):
+        attempt = _extend(flow, members, name, seed, claimed)
+        if isinstance(attempt, str):
+            continue
+        operands = attempt[1].operands
+        theirs = {bound for (reader, _), bound in operands.items() if reader in members}
+        own = {bound for (reader, _), bound in operands.items() if reader not in members}
+        if any(is_whole(attempt[1], bound) for bound in theirs & own):
+            return attempt
+    return members, space
+
+
+def is_whole(space: IterationSpace, bound: BoundInput) -> bool:
+    """Whether an input varies along the columns and some row axis."""
+    spans = {axis for axis, stride in enumerate(bound.strides) if stride is not None}
+    return bool(spans & space.rows) and bool(spans & space.columns)
+
+
+def obstacle(flow: Dataflow, name: str, seed: str, claimed: Mapping[str, str]) -> str | None:
+    """Why a node can be in no row program of this seed at all, or None."""
+    node = flow.nodes[name]
+    if name in claimed:
+        return claimed[name]
+    if node.mutates:
+        return f"{node.target or node.op} writes to one of its inputs"
+    if node.boundary is not None:
+        return f"{node.target} is a boundary of {node.boundary}"
+    if spec_of(node.op).kind not in ("pointwise", "reduction"):
+        return _not_a_row_operation(node)
+    if len(node.outputs) != 1 or node.has_side_effect:
+        return "it has several results or a side effect"
+    if node.stream != flow.nodes[seed].stream:
+        return "it runs on another stream"
+    return None
+
+
+def _not_a_row_operation(node: Node) -> str:
+    if node.alias_of is not None:
+        return f"{node.target} reads elements at other positions: it is not a row operation"
+    return f"{node.target or node.op} is not a row operation"
+
+
+def _extend(
+    flow: Dataflow, members: frozenset[str], name: str, seed: str, claimed: Mapping[str, str]
+) -> tuple[frozenset[str], IterationSpace] | str:
+    """The group with `name` and whatever lies between, or the reason it may not be."""
+    reason = obstacle(flow, name, seed, claimed)
+    if reason is not None:
+        return reason
+    grown = members | {name}
+    between = flow.between(grown)
+    if between:
+        for other in sorted(between, key=flow.index.__getitem__):
+            if obstacle(flow, other, seed, claimed) is not None:
+                through = flow.nodes[other].target or other
+                return f"a path through {through} leaves the group and comes back"
+        grown |= between
+        if flow.between(grown):
+            return "the group would not be convex"
+    if _waits_needlessly(flow, grown):
+        return "a reduction of the group would wait for communication that it does not need"
+    try:
+        space = iteration_space(flow, grown, seed)
+    except IllegalFusionError as error:
+        return error.what
+    return _too_much(flow, space, members, grown) or (grown, space)
+
+
+def _waits_needlessly(flow: Dataflow, members: frozenset[str]) -> bool:
+    """Whether a reduction could run while other GPUs' work is waited for, were it left alone.
+
+    Pointwise ops may wait: they cost less than the round trip that they save.
+    """
+    waits = {name: flow.ancestors[name] & flow.communication for name in members}
+    everything = 0
+    for mask in waits.values():
+        everything |= mask
+    return any(
+        waits[name] != everything
+        for name in members
+        if spec_of(flow.nodes[name].op).kind == "reduction"
+    )
+
+
+def _too_much(
+    flow: Dataflow, space: IterationSpace, members: frozenset[str], grown: frozenset[str]
+) -> str | None:
+    tensors = len({bound.value for bound in space.operands.values()}) + len(space.outputs)
+    if tensors > MAX_GROUP_TENSORS or len(grown) > MAX_GROUP_OPS:
+        return f"the kernel would touch {tensors} tensors in {len(grown)} ops"
+    if any(not spans_whole(space, flow.nodes[n]) for n in grown - members):
+        return "it is smaller than the group's rows and would be recomputed for each of them"
+    return None
+
+
+def spans_whole(space: IterationSpace, node: Node) -> bool:
+    """Full-size, one per row or one per column: others are recomputed along the missing axes."""
+    span = space.spans[node.value()]
+    return span in (space.rows | space.columns, space.rows, space.columns)
