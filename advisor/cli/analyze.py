@@ -42,7 +42,7 @@ def analyze(
     FILE is a trace of the PyTorch profiler, plain or compressed; several files are the ranks of one
     job. Nothing is run and no GPU is needed.
     """
-    from advisor.cli.output import echo
+    from advisor.cli.output import echo, echo_json
     from advisor.model.base import encode
     from advisor.pipeline.analyze import analyze as run
     from advisor.report.terminal import render_report
@@ -54,7 +54,7 @@ def analyze(
     if output is None:
         echo(render_report(report))
     elif str(output) == "-":
-        click.echo(encode(report), nl=False)
+        echo_json(encode(report))
     else:
         write_atomic(output, encode(report))
         click.echo(f"wrote {output}", err=True)

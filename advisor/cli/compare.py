@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from advisor.cli.output import echo
+from advisor.cli.output import echo, echo_json
 from advisor.cli.reports import read_report
 from advisor.errors import EXIT_OK, EXIT_UNREADABLE
 from advisor.model.base import encode
@@ -52,7 +52,7 @@ def show_comparison(comparison: ReportComparison, form: str) -> None:
     """Print a comparison in one of `FORMATS`."""
     document = comparison_document(comparison, short_name)
     if form == "json":
-        click.echo(encode(comparison), nl=False)
+        echo_json(encode(comparison))
     elif form == "text":
         echo(to_terminal(document))
     elif form == "markdown":

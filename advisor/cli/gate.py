@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from advisor.cli.output import echo, write_text
+from advisor.cli.output import echo, echo_json, write_text
 from advisor.cli.reports import read_report
 from advisor.errors import EXIT_GATE_FAILED, EXIT_OK, EXIT_UNREADABLE, UnreadableError, UsageError
 from advisor.model.base import encode
@@ -82,7 +82,7 @@ def _config(path: Path | None, report: Report, baseline: Report | None) -> GateC
 
 def _print(result: GateResult, report: Report, *, github: bool, as_json: bool) -> None:
     if as_json:
-        click.echo(encode(result), nl=False)
+        echo_json(encode(result))
     elif github:
         click.echo(to_annotations(result, report), nl=False)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.console import RenderableType
 from advisor.errors import UsageError
 from advisor.report.text import render
 
+_NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 NARROWEST, WIDEST = 60, 140
 FILE_WIDTH = 100
 
@@ -27,6 +29,23 @@ def echo(renderable: RenderableType) -> None:
     width = max(NARROWEST, min(WIDEST, columns))
     colour = terminal and not os.environ.get("NO_COLOR")
     click.echo(render(renderable, width=width, colour=colour), nl=False)
+
+
+def echo_json(data: bytes) -> None:
+    """Print JSON as it is, but spell out what a terminal would act on; no value changes by it.
+
+    JSON escapes control characters below 32 itself; C1 controls, marks that turn the direction of
+    text and other unprintable characters may stand in its strings as they are.
+    """
+    click.echo(_NOT_ASCII.sub(_spelled, data.decode().rstrip("\n")))
+
+
+def _spelled(match: re.Match[str]) -> str:
+    character = match.group()
+    if character.isprintable():
+        return character
+    units = character.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def write_text(path: Path, text: str) -> None:

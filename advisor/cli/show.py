@@ -8,7 +8,7 @@ import click
 import msgspec
 from rich.console import Group, RenderableType
 
-from advisor.cli.output import echo
+from advisor.cli.output import echo, echo_json
 from advisor.cli.reports import read_run
 from advisor.model.applied import Applied
 from advisor.model.report import Report
@@ -36,7 +36,7 @@ def show(run: Path, form: str, as_json: bool) -> None:
     report, applied, directory = read_run(run)
     if as_json or form == "json":
         record = {"report": report, "applied": applied}
-        click.echo(msgspec.json.format(msgspec.json.encode(record)))
+        echo_json(msgspec.json.format(msgspec.json.encode(record)))
     elif form == "text":
         _terminal(report, applied, directory)
     else:

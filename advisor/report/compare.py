@@ -20,7 +20,7 @@ from advisor.model.report import Metric, Report
 from advisor.report.compare_kernels import kernel_changes, role_changes
 from advisor.report.compare_work import comparability
 from advisor.report.shift import difference
-from advisor.report.words import INFERRED_MODE
+from advisor.report.words import INFERRED_MODE, sites_of
 
 EXACT_UNITS = ("count", "bytes")
 
@@ -191,8 +191,8 @@ def _what_changed(before: Finding, after: Finding) -> str:
         changes.append("priced before" if after.exposed_saving_ns is None else "now priced")
     elif apart(before.exposed_saving_ns, after.exposed_saving_ns):
         changes.append("the intervals of the saving do not meet")
-    sites = len(before.locations), len(after.locations)
-    if sites[0] != sites[1]:
+    sites = sites_of(before), sites_of(after)
+    if None not in sites and sites[0] != sites[1]:
         changes.append(f"{sites[0]} places before, {sites[1]} now")
     return "; ".join(changes)
 

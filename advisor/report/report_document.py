@@ -37,6 +37,7 @@ from advisor.report.words import (
     place_text,
     ranked,
     share,
+    sites_text,
     worth,
 )
 from advisor.units import UNKNOWN, format_ns, format_value
@@ -131,11 +132,9 @@ def _verdict(report: Report) -> list[Block]:
 
 
 def _findings(report: Report, findings: tuple[Finding, ...]) -> Block:
-    sites = {plan.id: plan.sites for plan in report.plans}
     rows: list[tuple[Content, ...]] = []
     for number, finding in enumerate(findings, 1):
         saving = finding.exposed_saving_ns
-        count = sites.get(finding.plan_id or "", len(finding.locations))
         rows.append(
             (
                 str(number),
@@ -143,7 +142,7 @@ def _findings(report: Report, findings: tuple[Finding, ...]) -> Block:
                 Words(finding.kind, KIND_MOOD[finding.kind]),
                 UNKNOWN if saving is None else headline(saving),
                 UNKNOWN if saving is None else interval(saving.low, saving.high),
-                str(count) if count else UNKNOWN,
+                sites_text(report, finding),
                 code(finding.id, "dim"),
             )
         )

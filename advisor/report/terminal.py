@@ -30,6 +30,7 @@ from advisor.report.words import (
     place_text,
     ranked,
     share,
+    sites_text,
     worth,
 )
 from advisor.units import UNKNOWN, format_value
@@ -107,9 +108,7 @@ def _findings_table(report: Report, findings: tuple[Finding, ...]) -> Renderable
     rows = table(
         (("#", True), ("Finding", False), ("Saves per step (interval)", False), ("Sites", True))
     )
-    sites = {plan.id: plan.sites for plan in report.plans}
     for number, finding in enumerate(findings, 1):
-        count = sites.get(finding.plan_id or "", len(finding.locations))
         title = plain(finding.title).append("\n")
         title.append_text(plain(f"{finding.kind} · {finding.id}", KIND_STYLE[finding.kind]))
         saving = finding.exposed_saving_ns
@@ -117,7 +116,7 @@ def _findings_table(report: Report, findings: tuple[Finding, ...]) -> Renderable
         if saving is not None:
             price = Text(headline(saving), style="bold")
             price.append(f"\n{spread(saving)}", style="dim")
-        rows.add_row(str(number), title, price, str(count) if count else UNKNOWN)
+        rows.add_row(str(number), title, price, sites_text(report, finding))
     return rows
 
 

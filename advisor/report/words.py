@@ -13,6 +13,8 @@ STEP_METRIC = "step_ns"
 # The mode of a report that was made from a bare trace.
 INFERRED_MODE = "trace"
 MAX_MEMBERS = 8
+# What stands in a table where a count means nothing, as the sites of a step that waits.
+NO_COUNT = "–"
 
 
 def device_text(report: Report) -> str:
@@ -90,6 +92,20 @@ def members_text(members: tuple[Member, ...]) -> str:
     ]
     left = len(members) - MAX_MEMBERS
     return ", ".join(shown) + (f" and {left} more" if left > 0 else "")
+
+
+def sites_of(finding: Finding) -> int | None:
+    """How many places a finding speaks of; None where it is about no places (a late host)."""
+    counted = (e.values.get("sites") for e in finding.evidence)
+    told = next((count for count in counted if isinstance(count, int)), None)
+    return told or len(finding.locations) or None
+
+
+def sites_text(report: Report, finding: Finding) -> str:
+    """The sites of its plan, else those it was found at; a dash where there are none to count."""
+    planned = next((plan.sites for plan in report.plans if plan.id == finding.plan_id), None)
+    count = planned or sites_of(finding)
+    return f"{count:,}" if count else NO_COUNT
 
 
 def evidence_text(evidence: Evidence) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from dash.development.base_component import Component
 
 from advisor.model.findings import Finding
-from advisor.report.words import ranked
+from advisor.report.words import ranked, sites_of
 from advisor.store.directory import RunDirectory
 from dashboard.context import Context
 from dashboard.page import Page, finding_path
@@ -68,7 +68,7 @@ def _row(run: RunDirectory, rank: int, finding: Finding) -> dict[str, Any]:
         "saving_ns_text": worth_text(finding),
         "kind": finding.kind,
         "provenance": finding.provenance,
-        "sites": len(finding.locations) or None,
+        "sites": sites_of(finding),
         "where": (first.module or first.file) if first else None,
     }
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from advisor.cli.main import run
@@ -51,6 +52,24 @@ def test_json_is_the_records(run_directory: Path, capsys: pytest.CaptureFixture[
     body = json.loads(capsys.readouterr().out)
     assert body["report"] == json.loads(encode(builders.report()))
     assert body["applied"] == json.loads(encode(builders.applied()))
+
+
+def test_json_says_the_same_but_moves_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """C1 controls, marks of direction and separators are spelled out; letters stay."""
+    hostile = "é ✓ \x7f \x9b31m \u202egnp.exe \u2028 \U000e0041"
+    report = msgspec.structs.replace(
+        builders.report(),
+        workload=msgspec.structs.replace(builders.report().workload, target=hostile),
+    )
+    path = tmp_path / "report.json"
+    path.write_bytes(encode(report))
+    assert run(["show", str(path), "--json"]) == 0
+    out = capsys.readouterr().out
+    assert "é ✓ " in out
+    assert all(c == "\n" or c.isprintable() for c in out)
+    assert json.loads(out)["report"]["workload"]["target"] == hostile
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,22 @@ def test_what_cannot_be_judged_says_why_and_is_unknown_not_zero() -> None:
     assert re.search(r"gpu_idle_fraction +unknown +unknown", text)
 
 
+def test_sites_are_counted_where_there_are_any() -> None:
+    """Of a trace without stacks no place is known, but how many sites there are is."""
+    bare = replace(finding("nine"), plan_id=None, locations=(), title="Nine")
+    places = replace(bare.evidence[0], values={"sites": 9})
+    late = replace(finding("late"), plan_id=None, locations=(), title="Late")
+    host = replace(late.evidence[0], kind="host", values={})
+    text = shown(
+        report(
+            replace(bare, evidence=(places, *bare.evidence[1:])),
+            replace(late, evidence=(host, *late.evidence[1:])),
+        )
+    )
+    assert re.search(r"Nine +unknown +9\n", text)
+    assert re.search(r"Late +unknown +–\n", text)
+
+
 def test_nothing_to_fuse_is_said() -> None:
     empty = replace(report(), findings=(), plans=(), recommended=Recommended())
     assert "Nothing to fuse was found." in shown(empty)
@@ -220,8 +236,3 @@ def test_unknown_resources_are_not_zero_and_faults_are_named() -> None:
 def test_progress_shows_mark_stage_plan_value_and_message() -> None:
     event = replace(builders.progress(), plan=builders.PLAN_ID, message="graphs\n2")
     assert progress_line(event).plain == "▸ capture      01234567 187  graphs\\n2"
-
-
-def test_findings_without_a_plan_count_their_places() -> None:
-    bare: Finding = replace(finding(saving=price(1, 2, 3)), plan_id=None, locations=())
-    assert re.search(r"1 +RMSNorm in 8 pieces +2 ns +unknown", shown(report(bare)))
