@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from advisor.model.applied import Applied, Comparison
 from advisor.model.base import Range
-from advisor.model.findings import Finding
 from advisor.model.report import Recommended, Report
 from advisor.report.applied import render_applied
 from advisor.report.progress import progress_line
