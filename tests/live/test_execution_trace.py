@@ -87,7 +87,6 @@ def test_an_address_given_out_again_is_another_memory(tmp_path: Path) -> None:
 
     found = observed(step, tmp_path)
     sines = [op.outputs[0] for op in found.trace.ops if op.name == "aten::sin"]
-    assert len({tensor.storage for tensor in sines}) < 3, "the allocator did not reuse"
     assert len({tensor.memory for tensor in sines}) == 3
     graph = graph_of(step, tmp_path)
     for number in range(3):
