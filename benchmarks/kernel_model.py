@@ -1,12 +1,12 @@
 """How well the kernel model predicts kernels that ran: recorded traces against their prediction.
 
-    python benchmarks/kernel_model.py [--fit]
+    python benchmarks/kernel_model.py [--fit] [--calibration FILE]
 
 Every memory-bound kernel of PyTorch of at least 10 µs in the eager traces of an H200, joined to its
 op with shapes, dtypes and strides, and those of the Nsight Compute files whose size can be told
 from the launch. No GPU is needed. The constants of the model (`analyzers.eager_work.Instructions`,
 `TRIP_NS`, `L2_SPEEDUP`, `L2_SHARE`) are fitted on one half of the traces (`--fit` finds and prints
-them) and scored on the other half, and so are the spreads by pattern that make the interval. (The
+them; `--calibration` takes those of the card as they were measured) and scored on the other half, and so are the spreads by pattern that make the interval. (The
 form of the model was chosen with all of them in sight; its terms are those of the design.) Not
 modelled: matrix products, convolutions, attention, communication, and kernels whose accesses depend
 on the data (gather, scatter, index_put, embedding gradients, losses) or that are one block. The
@@ -37,6 +37,7 @@ from advisor.hardware.calibration import (
     BandwidthPoint,
     Calibration,
     default_calibration,
+    read_calibration,
     residuals,
 )
 from advisor.hardware.gpus import gpu_by_key
@@ -100,13 +101,17 @@ def main() -> None:
     """Read, fit if asked, score, write both files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--fit", action="store_true", help="find the constants and print them")
+    parser.add_argument("--calibration", type=Path, help="measured instead of the table's figures")
     options = parser.parse_args()
     fitted = [kernel for name in FITTED_ON for kernel in recorded(name)]
     if options.fit:
         _fit(fitted)
         return
     scored = [kernel for name in SCORED_ON for kernel in recorded(name)]
-    result = measured_table(fitted, scored)
+    card = default_calibration(H200)
+    if options.calibration:
+        card = read_calibration(options.calibration, H200)
+    result = measured_table(fitted, scored, card)
     (HERE / "kernel_model.json").write_text(json.dumps(result, indent=1) + "\n")
     (HERE / "kernel_model.md").write_text(_markdown(result))
 
@@ -159,15 +164,17 @@ def score(
     return found, unknown
 
 
-def measured_table(fitted: Sequence[Kernel], scored: Sequence[Kernel]) -> dict[str, Any]:
+def measured_table(
+    fitted: Sequence[Kernel], scored: Sequence[Kernel], calibration: Calibration
+) -> dict[str, Any]:
     """The figures of both halves; spreads come from the half that was fitted on."""
-    calibration = default_calibration(H200)
     known, unknown = score(fitted, calibration)
     other, other_unknown = score(scored, calibration)
     spreads = fitted_spreads(known)
     return {
         "fitted_on": FITTED_ON,
         "scored_on": SCORED_ON,
+        "calibration": f"{calibration.provenance}: {calibration.source}",
         "constants": asdict(FITTED),
         "spreads": spreads,
         "fitted": _half(known, unknown, spreads),
@@ -308,6 +315,8 @@ def _markdown(result: dict[str, Any]) -> str:
         "kernels of at least 10 µs. Error: |predicted / measured - 1|. Coverage: the share inside",
         "the 80 % interval, whose bounds are quantiles of the half that the model was fitted on;",
         "of cases: every op with its shapes counted once, however often it ran.",
+        "",
+        f"Calibration {result['calibration']}.",
     ]
     for half, sources in (("scored", result["scored_on"]), ("fitted", result["fitted_on"])):
         title = "Scored on (nothing was fitted here)" if half == "scored" else "Fitted on"

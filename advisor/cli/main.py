@@ -31,6 +31,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("compare", "advisor.cli.compare:compare", "Say what changed between two runs."),
     ("gate", "advisor.cli.gate:gate", "Check a report against limits, for CI."),
     ("rules", "advisor.cli.rules:rules", "List and explain the rules."),
+    ("calibrate", "advisor.cli.calibrate:calibrate", "Measure this GPU for better prices."),
     ("serve", "advisor.cli.serve:serve", "Open the dashboard over saved runs."),
     ("doctor", "advisor.cli.doctor:doctor", "Say what is installed and what is missing."),
     ("schema", "advisor.cli.schema:schema", "Print the JSON Schema of a record."),

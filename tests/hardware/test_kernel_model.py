@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from advisor.hardware.calibration import SPREADS
+from advisor.hardware.calibration import SPREADS, default_calibration
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.optable import ITEM_BYTES
 from analyzers.access import walk
@@ -35,7 +35,8 @@ def benchmark() -> Any:
 def table(benchmark: Any) -> dict[str, Any]:
     found: dict[str, Any] = benchmark.measured_table(
         *([k for name in names for k in benchmark.recorded(name)]
-          for names in (benchmark.FITTED_ON, benchmark.SCORED_ON))
+          for names in (benchmark.FITTED_ON, benchmark.SCORED_ON)),
+        default_calibration(H200),
     )  # fmt: skip
     return found
 
