@@ -1,22 +1,50 @@
-"""What a saving is worth on the critical path, bounded by the idle time of the clean step."""
+"""What a change is worth on the critical path: the step replayed without it, less with it.
+
+A kernel that runs under another stream, or a launch that the device does not wait for, saves
+nothing. The range has three causes: the interval of the kernel times, the host's speed (known from
+the clean step to a few percent, from a bare trace only between bounds), and what the replay misses
+of the clean step. A bare trace gives an upper bound: profiling stretches the host, so that kernels
+seem hidden which are not, and host time seems long which is not.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
 from advisor.model.base import Range
 from advisor.model.findings import Evidence
-from advisor.model.plan import Prediction
-from advisor.units import format_ns
+from advisor.model.trace import Trace
+from advisor.units import format_fraction, format_ns
+from analyzers.activities import NONE, activities, step_of
+from analyzers.replay import Step, replay
+from analyzers.replay_calibration import (
+    CAUTIOUS_SCALE,
+    OVERHEAD,
+    TOLERANCE,
+    HostScale,
+    host_scale,
+)
+from analyzers.replay_calls import Window
+from analyzers.replay_changes import Change, Changes, End
+from analyzers.replay_step import recorded_step
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Values = dict[str, float | int | str | None]
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What the prices rest on: the device, its calibration, and the clean step if one was timed.
+    """What the prices rest on: the device, its calibration, and the step if one was recorded.
 
-    `step_ns` and `busy_ns` are None without a GPU: exposure is then unknown.
+    `step_ns` is the clean step, `busy_ns` the device's part of it, `exposure` the step to replay;
+    all are None without a GPU: what the step waits for is then unknown.
     """
 
     gpu: Gpu
@@ -24,36 +52,159 @@ class Situation:
     eager: bool
     step_ns: int | None = None
     busy_ns: int | None = None
+    exposure: Exposure | None = None
 
 
-def exposed(
-    prediction: Prediction, launches_saved: int, situation: Situation
-) -> tuple[Range | None, Evidence]:
-    """The exposed saving (None where it cannot be judged) and what says so.
+@dataclass(frozen=True)
+class Exposure:
+    """One step that can be replayed with changes; `scale` is how the host's time is scaled."""
 
-    With idle time I in the step, removing S of GPU work shortens it by at least S - I (the host may
-    be what is waited for) and at most by S plus the host time of the launches that go away (eager
-    only: a compiled step launches as before). The middle is S times the busy fraction: the GPU is
-    taken to be what is waited for as often as it is busy. All of it is a bound, not a replay.
-    """
-    saved = prediction.saving_ns
-    if situation.step_ns is None or situation.busy_ns is None:
-        text = (
-            "no GPU here, so host time and what the step waits for are unknown; "
-            f"kernel time saved is {format_ns(saved.mid)} (modelled)"
+    step: Step
+    scale: HostScale
+    _changes: Changes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_changes", Changes(self.step))
+
+    @property
+    def clean(self) -> bool:
+        """Whether a clean step was timed, so that figures are savings and no bounds."""
+        return self.scale.clean_ns is not None
+
+    @property
+    def doubt(self) -> str:
+        """Why nothing can be judged, or ""."""
+        if self.scale.holds or self.scale.clean_ns is None or self.scale.error is None:
+            return ""
+        return (
+            f"the replay takes {format_ns(self.scale.replayed_ns)}, the clean step "
+            f"{format_ns(self.scale.clean_ns)}: {format_fraction(abs(self.scale.error))} apart, "
+            f"more than {format_fraction(TOLERANCE)}"
         )
-        return None, Evidence(kind="cannot_judge", text=text, values={"needs": "a run on the GPU"})
-    idle = max(situation.step_ns - situation.busy_ns, 0)
-    share = min(situation.busy_ns / situation.step_ns, 1.0) if situation.step_ns else 0.0
-    host = launches_saved * situation.calibration.launch_ns if situation.eager else 0
-    mid = round(saved.mid * share)
-    low = max(min(saved.low - idle, mid), min(0, saved.low))
-    high = saved.high + min(host, idle)
-    text = (
-        f"the GPU is busy for {100 * share:.0f} % of the clean step; "
-        f"{launches_saved} launches fewer"
-    )
-    evidence = Evidence(
-        kind="host", text=text, values={"idle_ns": idle, "launches_saved": launches_saved}
-    )
-    return Range(low=low, mid=max(mid, low), high=max(high, mid, low)), evidence
+
+    @cached_property
+    def _before(self) -> dict[float, float]:
+        scales = (self.scale.low, self.scale.mid, self.scale.high)
+        return {scale: replay(self.step, scale).step_ns for scale in scales}
+
+    def knows(self, change: Change) -> bool:
+        """Whether the replayed step holds what the change speaks for."""
+        return self._changes.known(change)
+
+    def saved(self, *changes: Change) -> Range:
+        """By how much the step gets shorter with all changes at once.
+
+        From a bare trace the range spans every possible speed of the host.
+        """
+        scale = self.scale
+        mid = self._saved(changes, "mid", scale.mid)
+        ends = [
+            self._saved(changes, which, at)
+            for which in ("low", "high")
+            for at in (scale.low, scale.mid, scale.high)
+        ]
+        low, high = min(*ends, mid), max(*ends, mid)
+        if self.clean:
+            missed = abs(scale.error or 0.0)
+            low, high = low - missed * abs(low), high + missed * abs(high)
+        if all(change.saved_ns.low >= 0 for change in changes):
+            # Of less work the step never gets longer; that it moves within the step is noise.
+            low, mid = max(low, 0.0), max(mid, 0.0)
+        high = max(min(high, max(self._before.values())), mid)
+        return Range(low=round(low), mid=round(mid), high=round(high))
+
+    def certain_share(self, *changes: Change) -> float:
+        """The share of the step that goes even if the profiler stretched the host a lot."""
+        scale = self.scale.mid if self.clean else CAUTIOUS_SCALE
+        before = replay(self.step, scale).step_ns
+        after = replay(self._changes.apply(changes, "mid").step, scale).step_ns
+        return (before - after) / before if before else 0.0
+
+    def _saved(self, changes: Sequence[Change], which: End, scale: float) -> float:
+        return self._before[scale] - replay(self._changes.apply(changes, which).step, scale).step_ns
+
+    def evidence(self, *changes: Change) -> Evidence:
+        """What a saving rests on."""
+        effect = self._changes.apply(changes, "mid")
+        values: Values = {
+            "kernel_saving_ns": sum(change.saved_ns.mid for change in changes),
+            "launches_saved": effect.calls_removed,
+            "host_saved_ns": round(effect.host_removed_ns * self.scale.mid),
+            "replayed_ns": self.scale.replayed_ns,
+        }
+        text = f"{self.text()}; {effect.calls_removed} launches fewer"
+        return Evidence(kind="host", text=text, values=values)
+
+    def text(self) -> str:
+        """The sentence that goes with every saving."""
+        replayed = format_ns(self.scale.replayed_ns)
+        if self.scale.clean_ns is not None:
+            return (
+                f"replayed with and without: the step takes {replayed} in the replay, "
+                f"{format_ns(self.scale.clean_ns)} on the clock"
+            )
+        return (
+            "upper bound from a bare trace: the step was replayed with the host between "
+            f"{self.scale.low:.2f} and {self.scale.high:.2f} of its profiled time, the middle "
+            f"({self.scale.mid:.2f}) makes it {replayed}"
+        )
+
+
+def judged(
+    exposure: Exposure | None, change: Change, doubt: str = ""
+) -> tuple[Range | None, Evidence]:
+    """What a change saves on the critical path with the evidence for it, or why nobody can tell.
+
+    `doubt` says what the recording lacks, "" if nothing.
+    """
+    saved = f"kernel time saved is {format_ns(change.saved_ns.mid)}"
+    values: Values = {"kernel_saving_ns": change.saved_ns.mid}
+    if exposure is None:
+        text = (
+            f"no GPU here, so host time and what the step waits for are unknown; {saved} (modelled)"
+        )
+        needs = "a run on the GPU"
+    elif doubt:
+        text, needs = f"idle time is unreliable here ({doubt}); {saved}", "a complete trace"
+    elif exposure.doubt:
+        text, needs = f"{exposure.doubt}; {saved}", "a step that replays as it ran"
+    elif not exposure.knows(change):
+        text = f"none of its kernels was found in the recorded step; {saved}"
+        needs = "a trace of the same step"
+    else:
+        return exposure.saved(change), exposure.evidence(change)
+    return None, Evidence(kind="cannot_judge", text=text, values={**values, "needs": needs})
+
+
+def exposure_of(trace: Trace, steps: pd.DataFrame, clean_ns: int | None) -> Exposure | None:
+    """The last step of a trace that launched kernels, else all of it; None if nothing was launched.
+
+    `clean_ns` is the time of the same step without a profiler, None for a bare trace.
+    """
+    window = replay_window(trace, steps)
+    if window is None:
+        return None
+    step = recorded_step(trace, window, OVERHEAD)
+    if not (step.stream != NONE).any():
+        return None
+    return Exposure(step, host_scale(step, clean_ns))
+
+
+def replay_window(trace: Trace, steps: pd.DataFrame) -> Window | None:
+    """The step to replay: the last with kernels; without steps, from first to last launch."""
+    if len(steps):
+        owner = step_of(activities(trace), steps)[: len(trace.kernels)]
+        if (owner != NONE).any():
+            row = int(owner.max())
+            start = int(steps["start_ns"].to_numpy()[row])
+            length = int(steps["duration_ns"].to_numpy()[row])
+            return Window(start, start + length, int(steps["thread"].to_numpy()[row]))
+    begun = trace.kernels["start_ns"].to_numpy()
+    if not len(begun):
+        return None
+    calls = trace.launches["start_ns"].to_numpy()
+    if not len(calls):
+        return Window(int(begun[0]), int(begun[-1]) + 1, 0)
+    ends = calls + trace.launches["duration_ns"].to_numpy()
+    main = int(trace.launches["thread"].to_numpy()[0])
+    return Window(int(min(begun[0], calls[0])), int(ends.max()) + 1, main)

@@ -99,7 +99,8 @@ def infer_graph(trace: Trace, steps: pd.DataFrame) -> InferredGraph:
         own = [n for n in builder.nodes[mark:] if n.origin is not None and n.alias_of is None]
         name = recorded.name if recorded else _kernel_name(trace, source)
         total = int(times[list(source.kernels)].sum())
-        units.append(Unit(name, frozenset(n.id for n in own), total, len(source.kernels)))
+        nodes = frozenset(n.id for n in own)
+        units.append(Unit(name, nodes, total, len(source.kernels), source.kernels))
         owned[own[0].id] = source.kernels
         if source.op is not None:
             host[own[0].id] = hosts.get(source.op, 0)

@@ -23,6 +23,7 @@ from analyzers.pairing import paired
 from analyzers.pricing import PriceList, price_list
 from analyzers.program_cost import modelled_before, program_time
 from analyzers.recommendation import rank
+from analyzers.replay_changes import Change
 from analyzers.row_plans import Program, canonical_program
 from analyzers.row_programs import RowPrograms, row_programs
 from analyzers.variants import FindingVariants, PricedFlow, ProgramPlace
@@ -43,11 +44,15 @@ class PricedGraph:
 
 @dataclass(frozen=True)
 class Advice:
-    """Everything found: plans with predictions, and findings; by graph, what stays out and why."""
+    """Everything found: plans with predictions, and findings; by graph, what stays out and why.
+
+    `changes` are what findings do to the recorded step, by their ids.
+    """
 
     plans: tuple[FusionPlan, ...]
     findings: tuple[Finding, ...]
     near_misses: Mapping[str, tuple[NearMiss, ...]] = field(default_factory=dict)
+    changes: Mapping[str, Change] = field(default_factory=dict)
 
     def summaries(self) -> tuple[PlanSummary, ...]:
         """The plans as a report lists them."""
@@ -84,10 +89,11 @@ def advise(graphs: Sequence[PricedGraph], situation: Situation) -> Advice:
     # One op is one kernel in eager: a library's own, not to be replaced without a measurement.
     least = 2 if situation.eager else 1
     built = [item.result() for item in found_variants if item.source_op_count >= least]
-    built.sort(key=lambda pair: -rank(pair[1]))
-    plans = {plan.id: plan for own, _ in built for plan in own}
-    findings = tuple(finding for _, finding in built)
-    return Advice(paired(tuple(plans.values())), findings, near_misses)
+    built.sort(key=lambda item: -rank(item[1]))
+    plans = {plan.id: plan for own, _, _ in built for plan in own}
+    findings = tuple(finding for _, finding, _ in built)
+    changes = {finding.id: change for _, finding, change in built}
+    return Advice(paired(tuple(plans.values())), findings, near_misses, changes)
 
 
 def saved_time(facts: PricedFlow, situation: Situation) -> Worth:

@@ -31,12 +31,16 @@ OpKey = tuple[str, tuple[tuple[str, tuple[int | str, ...]], ...]]
 
 @dataclass(frozen=True)
 class Unit:
-    """Kernels that run together for some nodes: one eager op, or one call of a generated kernel."""
+    """Kernels that run together for some nodes: one eager op, or one call of a generated kernel.
+
+    `kernels` are their rows in the trace's last step, empty where the unit was not found there.
+    """
 
     name: str
     nodes: frozenset[str]
     time_ns: int
     launches: int
+    kernels: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,8 +117,9 @@ def eager_prices(graph: Graph, trace: Trace) -> PriceList:
     for nodes in _source_ops(graph):
         key = _key(by_id, nodes)
         if key is not None and key in costs:
-            time_ns, launches = costs[key]
-            units.append(Unit(key[0], frozenset(node.id for node in nodes), time_ns, launches))
+            found = costs[key]
+            own = frozenset(node.id for node in nodes)
+            units.append(Unit(key[0], own, found.time_ns, found.launches, found.next()))
     return price_list(units)
 
 
@@ -141,10 +146,11 @@ def compiled_prices(
             if not steps:
                 continue
             if all(len(step) == totals[name] for step in steps):
-                times = [step[position] for step in steps]
+                times = [step[position][1] for step in steps]
             else:
-                times = [duration for step in steps for duration in step]
-            units.append(Unit(name, nodes & known, round(median(times)), 1))
+                times = [duration for step in steps for _, duration in step]
+            rows = tuple(row for row, _ in steps[-1][position : position + 1])
+            units.append(Unit(name, nodes & known, round(median(times)), 1, rows))
         found.append(price_list(units, fused=True))
     return found
 
@@ -198,14 +204,43 @@ def _eager_name(node: Node) -> str:
     return "::".join(parts[:2]) if len(parts) > 1 else label
 
 
-def _op_costs(trace: Trace) -> dict[OpKey, tuple[int, int]]:
-    """Median kernel time and launches of every (name, tensor inputs) in the trace's steps."""
+@dataclass
+class _OpCost:
+    """Ops of one name and tensor inputs: kernel time and launches, and those of the last step."""
+
+    costs: list[tuple[int, int]] = field(default_factory=list)
+    last: list[tuple[int, ...]] = field(default_factory=list)
+    taken: int = 0
+
+    @property
+    def time_ns(self) -> int:
+        """The median kernel time."""
+        return round(median(time for time, _ in self.costs))
+
+    @property
+    def launches(self) -> int:
+        """The median number of launches."""
+        return round(median(count for _, count in self.costs))
+
+    def next(self) -> tuple[int, ...]:
+        """The kernels of the next such op of the last step, in order; () once all are taken."""
+        self.taken += 1
+        return self.last[self.taken - 1] if self.taken <= len(self.last) else ()
+
+
+def _op_costs(trace: Trace) -> dict[OpKey, _OpCost]:
+    """What every (name, tensor inputs) costs in the trace's steps."""
     kernels = step_kernels(trace)
     kernels = kernels[kernels["op"].notna()]
     per_op = kernels.groupby("op")["duration_ns"].agg(["sum", "count"])
+    last = kernels[kernels["step"] == kernels["step"].max()]
+    own: dict[int, list[int]] = {}
+    for row, op in zip(last.index.tolist(), last["op"].astype(int).tolist(), strict=True):
+        own.setdefault(op, []).append(row)
     ops = trace.ops.loc[per_op.index.astype(int)]
-    found: dict[OpKey, list[tuple[int, int]]] = {}
+    found: dict[OpKey, _OpCost] = {}
     rows = zip(
+        ops.index.tolist(),
         ops["name"],
         ops["input_shapes"],
         ops["input_dtypes"],
@@ -213,14 +248,14 @@ def _op_costs(trace: Trace) -> dict[OpKey, tuple[int, int]]:
         per_op["count"],
         strict=True,
     )
-    for name, shapes, dtypes, total, count in rows:
+    for op, name, shapes, dtypes, total, count in rows:
         key = _trace_key(str(name), shapes, dtypes)
         if key is not None:
-            found.setdefault(key, []).append((int(total), int(count)))
-    return {
-        key: (round(median(t for t, _ in costs)), round(median(c for _, c in costs)))
-        for key, costs in found.items()
-    }
+            held = found.setdefault(key, _OpCost())
+            held.costs.append((int(total), int(count)))
+            if op in own:
+                held.last.append(tuple(own[op]))
+    return found
 
 
 def step_kernels(trace: Trace) -> pd.DataFrame:
@@ -249,11 +284,13 @@ def _trace_key(name: str, shapes: object, dtypes: object) -> OpKey | None:
     return (name, inputs) if inputs else None
 
 
-def _kernel_executions(trace: Trace) -> dict[str, list[list[int]]]:
-    """Durations of every kernel by name: one list per step, in order of start."""
+def _kernel_executions(trace: Trace) -> dict[str, list[list[tuple[int, int]]]]:
+    """(row, duration) of every kernel by name: one list per step, in order of start."""
     kernels = step_kernels(trace)
-    found: dict[str, list[list[int]]] = {}
+    found: dict[str, list[list[tuple[int, int]]]] = {}
     ordered = kernels.sort_values("start_ns")
     for (name, _), group in ordered.groupby(["name", "step"], observed=True, sort=True):
-        found.setdefault(str(name), []).append([int(t) for t in group["duration_ns"]])
+        times = group["duration_ns"].astype(int).tolist()
+        pairs = list(zip(group.index.tolist(), times, strict=True))
+        found.setdefault(str(name), []).append(pairs)
     return found

@@ -1,31 +1,43 @@
-"""What to do first, and what all of it saves together: one meaning for every report.
+"""What to do, in which order, and what all of it saves together: one meaning for every report.
 
-Savings of single findings do not add up. A step takes the longer of its device and host timelines
-(`balance`), so a set saves at least what its best member saves and at most the sum, and never more
-than a step loses that keeps nothing but the device work left over.
+Savings of single findings do not add up: the saving of the set is one replay with all changes. A
+kernel belongs to one recommended finding. The order is by effort: what a flag or an argument does,
+then CUDA graphs, then library calls and compilation, then generated kernels; within one kind the
+largest saving comes first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from advisor.model.base import Range
 from advisor.model.findings import Finding
 from advisor.model.report import Recommended
-from analyzers.balance import STRETCH, Balance
+from analyzers.exposure import Exposure
+from analyzers.replay_changes import Change
+
+# Findings whose remedy is an argument or a flag of the program.
+_FLAGS = ("optimizer-updates", "layout-conversion", "exposed-communication", "straggler-rank")
+_GRAPHS = ("launch-bound",)
 
 
-def recommend(findings: Sequence[Finding], balance: Balance | None) -> Recommended:
-    """Opportunities worth acting on: priced ones first, then by the kernel time they save.
+def recommend(
+    findings: Sequence[Finding],
+    exposure: Exposure | None,
+    changes: Mapping[str, Change],
+) -> Recommended:
+    """Opportunities worth acting on, flags first and generated kernels last.
 
-    The set's saving is None where no step was timed or nothing has a price. `findings` speak for
-    disjoint kernels.
+    The set's saving is None where no step was recorded or nothing has a price. `changes` are what
+    findings do to the recorded step, by their ids.
     """
     worth = [item for item in findings if item.kind == "opportunity" and rank(item) > 0]
     worth.sort(key=lambda item: (item.exposed_saving_ns is None, -rank(item), item.id))
+    chosen = _without_shared_kernels(worth, changes)
+    chosen.sort(key=_effort)
     return Recommended(
-        order=tuple(item.id for item in worth),
-        set_saving_ns=_together(worth, balance) if balance is not None else None,
+        order=tuple(item.id for item in chosen),
+        set_saving_ns=_together(chosen, exposure, changes),
     )
 
 
@@ -42,15 +54,37 @@ def kernel_saving_ns(finding: Finding) -> int:
     return next((int(value) for value in values if isinstance(value, (int, float))), 0)
 
 
-def _together(worth: Sequence[Finding], balance: Balance) -> Range | None:
-    savings = [item.exposed_saving_ns for item in worth if item.exposed_saving_ns is not None]
-    if not savings:
+def _without_shared_kernels(
+    worth: Sequence[Finding], changes: Mapping[str, Change]
+) -> list[Finding]:
+    """The findings, best first, that share no kernel with a better one."""
+    taken: set[int] = set()
+    found = []
+    for item in worth:
+        change = changes.get(item.id)
+        rows = change.rows if change is not None else frozenset()
+        if not rows & taken:
+            taken |= rows
+            found.append(item)
+    return found
+
+
+def _effort(finding: Finding) -> int:
+    if finding.rule in _FLAGS:
+        return 0
+    if finding.rule in _GRAPHS:
+        return 1
+    return 3 if finding.plan_id is not None else 2
+
+
+def _together(
+    chosen: Sequence[Finding], exposure: Exposure | None, changes: Mapping[str, Change]
+) -> Range | None:
+    """One replay with all changes that have a price."""
+    if exposure is None or exposure.doubt:
         return None
-    device = sum(max(kernel_saving_ns(item), 0) for item in worth)
-    # No host time at all is the most that fewer launches can give.
-    possible = balance.saved(device, float("inf"), 1.0 if balance.clean else STRETCH)
-    best = max(saving.mid for saving in savings)
-    mid = max(best, min(sum(saving.mid for saving in savings), round(possible)))
-    longest = max(balance.span_ns, balance.device_ns)
-    high = min(sum(saving.high for saving in savings), longest)
-    return Range(low=min(max(saving.low for saving in savings), mid), mid=mid, high=max(high, mid))
+    priced = [item for item in chosen if item.exposed_saving_ns is not None]
+    held = [changes[item.id] for item in priced if item.id in changes]
+    if not held:
+        return None
+    return exposure.saved(*held)

@@ -95,14 +95,14 @@ class Step:
         changed.__dict__["runs"] = self.runs
         return changed
 
-    def graphed(self) -> Step:
-        """Each compiled region, or else the whole step, launched as one CUDA graph.
+    def graphed(self, *, whole: bool = False) -> Step:
+        """Each compiled region launched as one CUDA graph; without any, or `whole`, all the step.
 
         What leads to its first call stays; all other host time inside goes, blocking calls too.
         Threads meet at the graph: whatever another thread launched comes with the same call.
         """
-        group = self.region if (self.region != NONE).any() else np.zeros(len(self), dtype=np.int64)
-        group = np.where(self.closing, NONE, group)
+        whole = whole or not (self.region != NONE).any()
+        group = np.where(self.closing, NONE, 0 if whole else self.region)
         inside = group != NONE
         firsts: dict[int, int] = {}
         for index in np.flatnonzero(inside).tolist():

@@ -21,6 +21,8 @@ OVERHEAD = Overhead(op_ns=250, stacked_op_ns=3_250, call_ns=0)
 # Clean over profiled host time, after that: usual, and what recorded steps ever reach.
 USUAL_SCALE = 0.65
 LEAST_SCALE, MOST_SCALE = 1 / 3, 1.0
+# Whole host-bound steps: the profiled one takes up to 2.1 times the clean one.
+CAUTIOUS_SCALE = 1 / 2.1
 # Another host, another run: the factor of one step is known to this share.
 SCALE_SHARE = 0.1
 # A replay that misses the clean step by more does not say what waits for what.

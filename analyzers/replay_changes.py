@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Rows = tuple[int, ...]
 End = Literal["low", "mid", "high"]
+Graphs = Literal["none", "regions", "step"]
 _NOTHING = Range(low=0, mid=0, high=0)
 # No kernel is shorter.
 _LEAST_KERNEL_NS = 1_000
@@ -30,13 +31,14 @@ class Change:
 
     Of each place one kernel is left, whose launch is the place's last; the others go with their
     launches and the host time of their operators. `gone`: nothing is left. `saved_ns` is kernel
-    time per step, all places together. `graph`: launches become CUDA graphs besides.
+    time per step, all places together. `graph`: besides, launches become CUDA graphs, one
+    for each compiled region or one for the step.
     """
 
     sites: tuple[Rows, ...] = ()
     saved_ns: Range = field(default=_NOTHING)
     gone: bool = False
-    graph: bool = False
+    graph: Graphs = "none"
 
     @property
     def rows(self) -> frozenset[int]:
@@ -75,7 +77,7 @@ class Changes:
 
     def known(self, change: Change) -> bool:
         """Whether the step holds any kernel of the change, or has launches to graph."""
-        return change.graph or any(row in self.place for row in change.rows)
+        return change.graph != "none" or any(row in self.place for row in change.rows)
 
     def apply(self, changes: Sequence[Change], which: End) -> Effect:
         """The step after all changes; `which` end of what they save."""
@@ -85,8 +87,9 @@ class Changes:
         for change in changes:
             self._remove(change, _end(change.saved_ns, which), gone, device)
         after = step.without(gone, device)
-        if any(change.graph for change in changes):
-            after = after.graphed()
+        graphs = {change.graph for change in changes} - {"none"}
+        if graphs:
+            after = after.graphed(whole="step" in graphs)
         lost = _host(step) - _host(after)
         calls = int(((step.call_ns > 0) & (after.call_ns == 0)).sum())
         return Effect(after, calls, float(lost.sum()))

@@ -5,7 +5,8 @@ None of it is recorded as such; it is inferred where the recorded times allow it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -71,16 +72,17 @@ def host_waits(calls: Calls, stream: Ints) -> Ints:
     return waits
 
 
-def device_waits(calls: Calls, stream: Ints) -> Ints:
+def device_waits(calls: Calls, stream: Ints, latency_ns: Floats) -> Ints:
     """For each activity, the one of another stream that it had to wait for.
 
-    A stream-wait call between the two launches, or one graph launch for both, makes it possible; an
-    end before the other's begin, later than the own stream's, makes it likely.
+    A stream-wait call between the two launches, or one graph launch for both, makes it possible,
+    and so does a begin long after the launch on a stream that was free. An end before the other's
+    begin, later than the own stream's, makes it likely.
     """
     after = np.full(len(calls.start), NONE, dtype=np.int64)
     if len(np.unique(stream[stream != NONE])) < 2:
         return after
-    latest: dict[int, int] = {}
+    done: dict[int, _Ended] = {}
     heard: dict[int, int] = {}
     waits = 0
     graphed = calls.graphed
@@ -88,22 +90,30 @@ def device_waits(calls: Calls, stream: Ints) -> Ints:
         waits += calls.kind[index] == "stream_wait"
         if own == NONE:
             continue
-        if graphed[index] or heard.get(own, 0) < waits:
+        begun, ended = int(calls.begun[index]), int(calls.ended[index])
+        mine = done.setdefault(own, _Ended([], []))
+        free = mine.ended[-1] if mine.ended else 0
+        late = begun > max(int(calls.start[index] + latency_ns[index]), free) + _QUEUED_NS
+        if graphed[index] or late or heard.get(own, 0) < waits:
             heard[own] = waits
-            after[index] = _likely(calls, latest, own, index)
-        latest[own] = index
+            after[index] = _likely(done, own, begun)
+        mine.ended.append(max(ended, free))
+        mine.place.append(index)
     return after
 
 
-def _likely(calls: Calls, latest: dict[int, int], own: int, index: int) -> int:
-    """The last activity of another stream that ended before this one began, if it came last."""
-    others = [
-        other
-        for stream, other in latest.items()
-        if stream != own and calls.ended[other] <= calls.begun[index]
-    ]
-    chosen = max(others, key=lambda other: int(calls.ended[other]), default=NONE)
-    mine = latest.get(own, NONE)
-    if NONE not in (chosen, mine) and calls.ended[mine] >= calls.ended[chosen]:
-        return NONE
+class _Ended(NamedTuple):
+    """When the activities of a stream ended, in order, and which they are."""
+
+    ended: list[int]
+    place: list[int]
+
+
+def _likely(done: dict[int, _Ended], own: int, begun: int) -> int:
+    """The activity of another stream that ended last before the moment, if later than the own."""
+    best, chosen = done[own].ended[-1] if done[own].ended else 0, NONE
+    for stream, other in done.items():
+        at = bisect_right(other.ended, begun) - 1
+        if stream != own and at >= 0 and other.ended[at] > best:
+            best, chosen = other.ended[at], other.place[at]
     return chosen

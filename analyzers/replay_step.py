@@ -5,8 +5,9 @@ What the trace does not say is inferred where the recorded times allow it, never
 - a thread goes on where another one returned if that happened inside a pause of its own that no
   operator of its own covers (the backward thread, and the main thread after it);
 - a blocking call waits for the last activity that had been launched before and ended within it;
-- an activity waits for another stream if a stream-wait call lies between the two launches, or if
-  both belong to one graph launch, and the other stream's last activity ended before it began.
+- an activity waits for another stream if a stream-wait call lies between the two launches, if both
+  belong to one graph launch, or if it began late for no other reason, and the other stream's last
+  activity ended before it began.
 
 Profiling stretches the host: each recorded operator, API call and, with stacks, Python frame costs
 time of its own (`Overhead`), which is taken off here.
@@ -69,7 +70,7 @@ def recorded_step(
         latency_ns=latency,
         follows=host.follows,
         waits=host_waits(found, stream),
-        after=device_waits(found, stream),
+        after=device_waits(found, stream, latency),
         row=found.row,
         region=host.regions(),
         backlog_ns=_backlog(trace, window, streams[streams != NONE]) if backlog else np.zeros(0),

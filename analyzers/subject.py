@@ -15,7 +15,7 @@ from advisor.model.report import Metric
 from advisor.model.trace import Trace
 from analyzers.balance import Balance
 from analyzers.dataflow import Dataflow
-from analyzers.exposure import Situation
+from analyzers.exposure import Exposure, Situation
 from analyzers.metrics import STEP_PREFIX
 from analyzers.opportunities import Advice, PricedGraph
 from analyzers.pricing import PriceList, price_list
@@ -50,7 +50,8 @@ class Subject:
 
     `doubt` says why idle time may be recording that is missing, "" if nothing speaks for it.
     `advice` holds the row programs where they have been looked for already.
-    `balance` is None where neither a clean step nor a profiled one is known.
+    `balance` is None where neither a clean step nor a profiled one is known, `exposure` where no
+    step was recorded.
     """
 
     graphs: tuple[GraphFacts, ...]
@@ -60,6 +61,7 @@ class Subject:
     gpu: Gpu | None = None
     calibration: Calibration | None = None
     balance: Balance | None = None
+    exposure: Exposure | None = None
     trace: Trace | None = None
     step_prefix: str = STEP_PREFIX
     steps: int = 0
@@ -108,6 +110,7 @@ def captured_subject(
         gpu=situation.gpu,
         calibration=situation.calibration,
         balance=balance,
+        exposure=situation.exposure,
         trace=trace,
         steps=1 if balance is not None else 0,
         advice=advice,

@@ -12,6 +12,7 @@ from advisor.model.trace import Trace
 from analyzers.activities import activities, step_of
 from analyzers.balance import Balance
 from analyzers.dataflow import dataflow
+from analyzers.exposure import exposure_of
 from analyzers.inferred import infer_graph
 from analyzers.metrics import doubts, trace_metrics
 from analyzers.subject import GraphFacts, RankFacts, Subject
@@ -52,6 +53,7 @@ def trace_subject(
         gpu=gpu,
         calibration=calibration,
         balance=Balance(device_ns=busy, span_ns=span, clean=False) if span else None,
+        exposure=exposure_of(trace, steps, None),
         trace=trace,
         step_prefix=step_prefix,
         steps=len(steps),

@@ -17,7 +17,7 @@ from advisor.model.graph import node_of
 from advisor.model.plan import FusionPlan, Prediction, Site
 from advisor.units import format_bytes, format_ns
 from analyzers.dataflow import Dataflow
-from analyzers.exposure import Situation, exposed
+from analyzers.exposure import Situation, judged
 from analyzers.fan_out import FanOut
 from analyzers.naming import describe, op_word
 from analyzers.pricing import Price, PriceList
@@ -29,6 +29,7 @@ from analyzers.program_cost import (
     source_ops,
     sum_of,
 )
+from analyzers.replay_changes import Change, distinct
 from analyzers.row_plans import Program, cluster, plan_of
 
 # Why neighbours of a group stay out, and what it computes again or reads back, by graph and seed:
@@ -123,8 +124,8 @@ class FindingVariants:
             found.append(msgspec.structs.replace(plan, title=describe(plan)))
         return sorted(found, key=lambda plan: -len(plan.sites))
 
-    def result(self) -> tuple[list[FusionPlan], Finding]:
-        """The family's plans with predictions, and its finding."""
+    def result(self) -> tuple[list[FusionPlan], Finding, Change]:
+        """The family's plans with predictions, its finding, and what that one changes."""
         variants = [Variant(plans, self._predict(plans)) for plans in self._ways()]
         variants.sort(key=lambda variant: -variant.prediction.saving_ns.mid)
         by_id = {plan.id: plan for variant in variants for plan in variant.plans}
@@ -132,7 +133,8 @@ class FindingVariants:
         # The plan a finding shows is the one kernel that serves most of its places.
         main = max(alone, key=lambda v: (len(v.plans[0].sites), v.prediction.saving_ns.mid))
         priced = [msgspec.structs.replace(v.plans[0], prediction=v.prediction) for v in alone]
-        return priced, self._finding(main.plans[0], variants)
+        change = self._change(variants[0])
+        return priced, self._finding(main.plans[0], variants, change), change
 
     def _ways(self) -> list[tuple[FusionPlan, ...]]:
         ways: list[tuple[FusionPlan, ...]] = [(core,) for core in self.cores]
@@ -231,12 +233,19 @@ class FindingVariants:
 
     # --- the finding ------------------------------------------------------------------------------
 
-    def _finding(self, main: FusionPlan, variants: Sequence[Variant]) -> Finding:
+    def _change(self, best: Variant) -> Change:
+        """The kernels of each place that become one."""
+        sites = []
+        for claim in self._claims(best.plans):
+            price = claim.place.facts.prices.price(claim.place.facts.flow, claim.site.nodes)
+            sites.append([row for unit in price.units for row in unit.kernels])
+        return Change(sites=distinct(sites), saved_ns=best.prediction.saving_ns)
+
+    def _finding(self, main: FusionPlan, variants: Sequence[Variant], change: Change) -> Finding:
         best = variants[0]
         claims = self._claims(best.plans)
         claimed = self._claimed(claims)
-        launches = sum(unit.launches for item in claimed for unit in item.price.units)
-        saving, exposure = exposed(best.prediction, max(launches - len(claims), 0), self.situation)
+        saving, exposure = judged(self.situation.exposure, change)
         ops = self.source_op_count
         return Finding(
             id=f"row-program-{main.id[:10]}",

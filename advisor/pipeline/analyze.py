@@ -20,7 +20,7 @@ from advisor.pipeline.facts import TOOL, hardware_of, now
 from analyzers.counters import counter_metrics, join_counters
 from analyzers.metrics import STEP_PREFIX, kernel_rows, trace_metrics
 from analyzers.recommendation import recommend
-from analyzers.rules import find_all, without_overlaps
+from analyzers.rules import changes_of, find_all, without_overlaps
 from analyzers.subject import RankFacts
 from analyzers.trace_subject import rank_facts, trace_subject
 from collectors.ncu import read_ncu
@@ -71,7 +71,8 @@ def analyze(
         calibration=load_calibration(device) if device is not None else None,
         ranks=ranks,
     )
-    findings = without_overlaps(find_all(subject))
+    matches = find_all(subject)
+    findings = without_overlaps(matches)
     report = Report(
         tool=TOOL,
         created=now(),
@@ -89,7 +90,7 @@ def analyze(
         metrics=metrics,
         kernels=kernel_rows(trace, steps),
         findings=findings,
-        recommended=recommend(findings, subject.balance),
+        recommended=recommend(findings, subject.exposure, changes_of(matches)),
         warnings=(
             *trace.warnings,
             *counted.warnings,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from advisor.codegen import render
@@ -12,7 +12,7 @@ from advisor.hardware.calibration import load_calibration
 from advisor.model.base import Warning_
 from advisor.model.findings import Finding
 from advisor.model.plan import FusionPlan
-from advisor.model.report import PlanSummary, Report, Source, Workload
+from advisor.model.report import PlanSummary, Recommended, Report, Source, Workload
 from advisor.model.run import RunInfo
 from advisor.model.trace import Trace
 from advisor.pipeline.compiler_metrics import compiler_metrics
@@ -21,13 +21,14 @@ from advisor.pipeline.recording import Recording
 from advisor.pipeline.unfinished import UNFINISHED, incomplete
 from advisor.store import RunDirectory, sign
 from analyzers.balance import Balance
-from analyzers.exposure import Situation
-from analyzers.metrics import kernel_rows
+from analyzers.exposure import Exposure, Situation, exposure_of
+from analyzers.metrics import STEP_PREFIX, kernel_rows
 from analyzers.opportunities import PricedGraph, advise
 from analyzers.pricing import KernelCall, compiled_prices, eager_prices
 from analyzers.recommendation import recommend
-from analyzers.rules import find_all, without_overlaps
-from analyzers.subject import captured_subject
+from analyzers.rules import changes_of, find_all, without_overlaps
+from analyzers.subject import Subject, captured_subject
+from analyzers.trace_subject import trace_subject
 from collectors.live.capture import CapturedGraph
 
 
@@ -38,7 +39,7 @@ class ProfileAdvice:
     findings: tuple[Finding, ...] = ()
     plans: tuple[FusionPlan, ...] = ()
     summaries: tuple[PlanSummary, ...] = ()
-    balance: Balance | None = None
+    recommended: Recommended = field(default_factory=Recommended)
     warnings: tuple[Warning_, ...] = ()
 
 
@@ -46,23 +47,61 @@ NO_ADVICE = ProfileAdvice()
 
 
 def advise_on(recording: Recording) -> ProfileAdvice:
-    """Findings and plans of everything that was recorded."""
+    """Findings and plans of everything that was recorded.
+
+    Of a trace without graphs, what the inferred graph shows: advice only, and marked so.
+    """
+    if not recording.captured.graphs and recording.trace is not None:
+        return _advise_on_trace(recording, recording.trace)
     situation = Situation(
         recording.gpu,
         load_calibration(recording.gpu),
         recording.options.mode == "eager",
         step_ns=recording.value("step_ns"),
         busy_ns=recording.value("gpu_busy_per_step_ns"),
+        exposure=_exposure(recording),
     )
     trace = recording.trace
     priced, warnings = _priced(recording.captured.graphs, trace, situation.eager)
     advice = advise(priced, situation)
     compiler = recording.captured.compiler_facts()
     subject = captured_subject(priced, advice, situation, recording.metrics, trace, compiler)
-    findings = without_overlaps(find_all(subject))
-    return ProfileAdvice(
-        findings, tuple(advice.plans), advice.summaries(), subject.balance, tuple(warnings)
+    found = _found(subject)
+    return replace(
+        found,
+        plans=tuple(advice.plans),
+        summaries=advice.summaries(),
+        warnings=tuple(warnings),
     )
+
+
+def _exposure(recording: Recording) -> Exposure | None:
+    """The traced step, to be replayed as long as the clean one took."""
+    trace, clean_ns = recording.trace, recording.value("step_ns")
+    if trace is None or clean_ns is None:
+        return None
+    return exposure_of(trace, trace.steps(), clean_ns)
+
+
+def _found(subject: Subject) -> ProfileAdvice:
+    matches = find_all(subject)
+    findings = without_overlaps(matches)
+    return ProfileAdvice(
+        findings, recommended=recommend(findings, subject.exposure, changes_of(matches))
+    )
+
+
+def _advise_on_trace(recording: Recording, trace: Trace) -> ProfileAdvice:
+    gpu = recording.gpu
+    calibration = load_calibration(gpu)
+    subject, guesses = trace_subject(
+        trace, recording.metrics, STEP_PREFIX, gpu=gpu, calibration=calibration
+    )
+    busy, step = recording.value("gpu_busy_per_step_ns"), recording.value("step_ns")
+    if busy is not None and step is not None:
+        clean = Balance(device_ns=busy, span_ns=step, clean=True)
+        subject = replace(subject, balance=clean, exposure=_exposure(recording))
+    return replace(_found(subject), warnings=guesses)
 
 
 def _priced(
@@ -118,7 +157,7 @@ def report_of(
         | compiler_metrics(recording.captured, recording.captured.compiler_facts()),
         kernels=kernel_rows(trace, trace.steps()) if trace is not None else (),
         findings=advice.findings,
-        recommended=recommend(advice.findings, advice.balance),
+        recommended=advice.recommended,
         plans=advice.summaries,
         warnings=(*notes, *recording.warnings, *advice.warnings),
     )
@@ -128,6 +167,8 @@ def report_of(
 
 def _sources(recording: Recording) -> tuple[Source, ...]:
     found = [Source(kind="compiled graphs")] if recording.captured.graphs else []
+    if not found and recording.trace is not None:
+        found.append(Source(kind="inferred graph"))
     if recording.trace is not None:
         found.append(Source(kind="kineto trace", path="trace.json.gz"))
     if "step_ns" in recording.metrics:

@@ -34,7 +34,7 @@ from analyzers.rules import (
     straggler,
 )
 from analyzers.rules.base import Match, Rule
-from analyzers.rules.overlaps import without_overlaps
+from analyzers.rules.overlaps import changes_of, without_overlaps
 from analyzers.subject import Subject
 
 RULES: tuple[Rule, ...] = (
@@ -60,7 +60,7 @@ RULES: tuple[Rule, ...] = (
     already.RULE,
 )
 
-__all__ = ["RULES", "Match", "Rule", "find_all", "without_overlaps"]
+__all__ = ["RULES", "Match", "Rule", "changes_of", "find_all", "without_overlaps"]
 
 
 def find_all(subject: Subject) -> tuple[Match, ...]:

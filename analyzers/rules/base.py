@@ -11,7 +11,9 @@ from advisor.model.base import Location, Range
 from advisor.model.findings import Alternative, AlternativeRoute, Evidence, Finding, Member
 from advisor.model.optable import spec_of
 from advisor.units import NS_PER_S, format_bytes, format_fraction, format_ns
+from analyzers.exposure import judged
 from analyzers.program_cost import modelled_before, nodes_bytes, source_ops
+from analyzers.replay_changes import Change, distinct
 from analyzers.subject import GraphFacts, NodeKey, Subject
 
 # A group whose saving is below this share of the step's kernel time is noise, not advice.
@@ -24,13 +26,14 @@ class Match:
     """A finding and the nodes it speaks for: no later rule proposes them again.
 
     `saved_ns` is the kernel time it saves, and `route` the way it takes, should a better finding
-    about the same nodes hold it as an alternative.
+    about the same nodes hold it as an alternative. `change` is what it does to the recorded step.
     """
 
     finding: Finding
     nodes: frozenset[NodeKey] = frozenset()
     saved_ns: Range | None = None
     route: AlternativeRoute = "compile_region"
+    change: Change | None = None
 
 
 @dataclass(frozen=True)
@@ -143,31 +146,19 @@ def is_worth(subject: Subject, cost: Cost) -> bool:
     )
 
 
-def exposure(
-    subject: Subject, saved: Range, host_ns: int, launches: int
-) -> tuple[Range | None, Evidence]:
+def change_of(places: Sequence[Place], saved: Range) -> Change:
+    """The kernels of the places: one is left of each, none where nodes vanish."""
+    sites = []
+    for place in places:
+        price = place.facts.prices.price(place.facts.flow, place.fused)
+        sites.append([row for unit in price.units for row in unit.kernels])
+    gone = bool(places) and all(place.gone for place in places)
+    return Change(sites=distinct(sites), saved_ns=saved, gone=gone)
+
+
+def exposure(subject: Subject, change: Change) -> tuple[Range | None, Evidence]:
     """The saving on the critical path with the evidence for it, or why it cannot be told."""
-    values: dict[str, float | int | str | None] = {
-        "kernel_saving_ns": saved.mid,
-        "launches_saved": launches,
-        "host_saved_ns": host_ns,
-    }
-    if subject.balance is None:
-        text = f"exposed saving: no step was timed; kernel time saved is {format_ns(saved.mid)}"
-        return None, Evidence(
-            kind="cannot_judge", text=text, values={**values, "needs": "a timed step"}
-        )
-    if subject.doubt:
-        text = f"exposed saving: idle time is unreliable here ({subject.doubt})"
-        return None, Evidence(
-            kind="cannot_judge", text=text, values={**values, "needs": "a complete trace"}
-        )
-    host = host_ns
-    if not host and subject.eager and subject.calibration is not None and subject.balance.clean:
-        host = launches * subject.calibration.launch_ns
-    return subject.balance.exposed(saved, host), Evidence(
-        kind="host", text=f"{subject.balance.text()}; {launches} launches fewer", values=values
-    )
+    return judged(subject.exposure, change, subject.doubt)
 
 
 def opportunity(
@@ -185,7 +176,8 @@ def opportunity(
     key: str = "",
 ) -> Match:
     """The finding of some places, priced."""
-    exposed, host = exposure(subject, cost.saved_ns, cost.host_saved_ns, cost.launches)
+    change = change_of(places, cost.saved_ns)
+    exposed, host = exposure(subject, change)
     evidence = [
         Evidence(kind="dataflow", text=dataflow, values={"sites": len(places), **(values or {})}),
         traffic_evidence(cost),
@@ -206,7 +198,7 @@ def opportunity(
         locations=locations_of(places),
     )
     nodes = frozenset(key for place in places for key in place.nodes)
-    return Match(finding, nodes, cost.saved_ns, route)
+    return Match(finding, nodes, cost.saved_ns, route, change)
 
 
 def traffic_evidence(cost: Cost) -> Evidence:

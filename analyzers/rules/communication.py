@@ -8,6 +8,7 @@ from advisor.model.base import Range
 from advisor.model.findings import Evidence, Finding
 from advisor.units import format_fraction, format_ns
 from analyzers.activities import NONE, activities, step_of
+from analyzers.replay_changes import Change
 from analyzers.rules.base import Match, Rule, exposure, finding_id, note
 from analyzers.subject import Subject
 
@@ -44,7 +45,11 @@ def find(subject: Subject) -> tuple[Match, ...]:
             else " waiting for other ranks is included"
         )
     )
-    saving, judged = exposure(subject, Range(low=0, mid=high // 2, high=high), 0, 0)
+    change = Change(
+        sites=tuple((row,) for row in _collectives(subject)),
+        saved_ns=Range(low=0, mid=high // 2, high=high),
+    )
+    saving, judged = exposure(subject, change)
     return (
         Match(
             Finding(
@@ -59,9 +64,17 @@ def find(subject: Subject) -> tuple[Match, ...]:
                     "start collectives earlier (gradient buckets, prefetch of shards) and check "
                     "which rank comes last"
                 ),
-            )
+            ),
+            change=change,
         ),
     )
+
+
+def _collectives(subject: Subject) -> list[int]:
+    """The rows of all communication kernels; those of the replayed step count."""
+    if subject.trace is None:
+        return []
+    return np.flatnonzero(activities(subject.trace).communication).tolist()
 
 
 def _waiting(subject: Subject) -> int:

@@ -7,7 +7,16 @@ from advisor.model.findings import Evidence, Finding, Member
 from advisor.model.graph import Node
 from advisor.units import format_bytes, format_fraction, format_ns
 from analyzers.program_cost import nodes_bytes
-from analyzers.rules.base import Match, Place, Rule, exposure, finding_id, members_of, note
+from analyzers.rules.base import (
+    Match,
+    Place,
+    Rule,
+    change_of,
+    exposure,
+    finding_id,
+    members_of,
+    note,
+)
 from analyzers.rules.walk import moves_only
 from analyzers.subject import GraphFacts, Subject
 
@@ -34,9 +43,10 @@ def _repeated(subject: Subject) -> tuple[Match, ...]:
     if count < _FEWEST or not busy or time < _SHARE * busy:
         return ()
     moved = sum(nodes_bytes(p.facts.flow, {n}) for p in places for n in p.fused)
-    spent = sum(p.facts.host_ns.get(name, 0) for p in places for name in p.fused)
-    saved = Range(low=0, mid=time // 2, high=time)
-    exposed, host = exposure(subject, saved, spent // 2, count)
+    # Which of them can go is not known: every one is taken to take half its time.
+    each = [Place(p.facts, frozenset((name,))) for p in places for name in p.fused]
+    change = change_of(each, Range(low=0, mid=time // 2, high=time))
+    exposed, host = exposure(subject, change)
     finding = Finding(
         id=finding_id("repeated-copies", ""),
         rule=RULE.id,
@@ -71,7 +81,8 @@ def _repeated(subject: Subject) -> tuple[Match, ...]:
             "strided tensors"
         ),
     )
-    return (Match(finding, frozenset(k for p in places for k in p.nodes)),)
+    spoken_for = frozenset(k for p in places for k in p.nodes)
+    return (Match(finding, spoken_for, change.saved_ns, change=change),)
 
 
 def _free_copy(subject: Subject, facts: GraphFacts, node: Node) -> bool:

@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from advisor.model.base import Range
 from advisor.model.findings import Alternative, Evidence, Finding
 from advisor.units import format_fraction, format_ns
-from analyzers.balance import STRETCH, WORST_STRETCH
+from analyzers.replay_changes import Change
 from analyzers.rules.base import Match, Rule, finding_id, note
 from analyzers.subject import Subject
 
 # Below this share of the step the host is not what to fix first, whatever the profiler added.
 _SHARE = 0.1
 _MANY_REGIONS = 4
+_MISSING = "idle time may be recording that is missing: "
+_WHOLE = "record whole steps, or compare with the step's time without a profiler"
+_AS_IT_RAN = "profile again on a quiet machine: the traced step is not the one that was timed"
 
 
 def find(subject: Subject) -> tuple[Match, ...]:
-    """An opportunity where the host is late even if profiling stretched its part, else a note."""
-    balance = subject.balance
-    if balance is None or balance.span_ns <= 0:
+    """An opportunity where a graph launch shortens the step, replayed; else a note or nothing."""
+    balance, exposure = subject.balance, subject.exposure
+    if balance is None or exposure is None or balance.span_ns <= 0:
         return ()
+    waits = balance.device_ns < balance.span_ns * (1 - _SHARE)
     if subject.doubt:
-        return (_doubtful(subject),) if balance.device_ns < balance.span_ns * (1 - _SHARE) else ()
-    cautious = 1.0 if balance.clean else STRETCH
-    step = max(balance.host_ns(cautious), balance.device_ns)
-    mid = round(step - balance.device_ns)
-    if mid < _SHARE * step:
+        return (_doubtful(subject, _MISSING + subject.doubt, _WHOLE),) if waits else ()
+    if exposure.doubt:
+        return (_doubtful(subject, exposure.doubt, _AS_IT_RAN),) if waits else ()
+    many = _regions(subject) // max(subject.steps, 1) >= _MANY_REGIONS
+    graph = Change(graph="step" if many else "regions")
+    if exposure.certain_share(graph) < _SHARE or _mostly_graphed(subject):
         return ()
     if not balance.clean and not subject.steps:
         return (_stepless(subject),)
-    worst = 1.0 if balance.clean else WORST_STRETCH
-    low = max(round(balance.host_ns(worst) - balance.device_ns), 0)
-    saving = Range(low=min(low, mid), mid=mid, high=balance.span_ns - balance.device_ns)
-    return (_finding(subject, saving),)
+    return (_finding(subject, exposure.saved(graph), graph),)
 
 
-def _finding(subject: Subject, saving: Range) -> Match:
+def _mostly_graphed(subject: Subject) -> bool:
+    """Whether most kernels come from graph launches already."""
+    trace = subject.trace
+    if trace is None or not len(trace.kernels):
+        return False
+    graphs = (trace.launches["kind"] == "graph").to_numpy()
+    launch = trace.kernels["launch"].to_numpy(dtype=np.int64, na_value=len(graphs))
+    return bool(np.append(graphs, False)[launch].mean() > 0.5)
+
+
+def _finding(subject: Subject, saving: Range, graph: Change) -> Match:
     balance = subject.balance
     assert balance is not None
     share = 1 - min(balance.device_ns / balance.span_ns, 1.0)
@@ -68,7 +82,9 @@ def _finding(subject: Subject, saving: Range) -> Match:
                     ),
                 ),
             ),
-        )
+        ),
+        route="cuda_graph",
+        change=graph,
     )
 
 
@@ -87,18 +103,15 @@ def _evidence(subject: Subject, starved: float, waits: float) -> tuple[Evidence,
         f"{format_ns(balance.device_ns)} of GPU work in {format_ns(balance.span_ns)};"
         f" in {format_ns(starved)} of it the next kernel had not been launched yet"
     )
-    found = [Evidence(kind="host", text=text, values=values)]
-    if not balance.clean:
-        found.append(
-            Evidence(
-                kind="host",
-                text=(
-                    "a bare trace gives an upper bound: profiling stretches the host's part of a "
-                    f"step; the middle assumes {STRETCH}×, the lower end {WORST_STRETCH}×, the "
-                    "upper end none"
-                ),
-            )
-        )
+    assert subject.exposure is not None
+    found = [
+        Evidence(kind="host", text=text, values=values),
+        Evidence(
+            kind="host",
+            text=f"{subject.exposure.text()}; one graph launch for all of its launches",
+            values={"replayed_ns": subject.exposure.scale.replayed_ns},
+        ),
+    ]
     regions = _regions(subject)
     if regions:
         graphs = _graph_launches(subject)
@@ -146,14 +159,13 @@ def _graph_launches(subject: Subject) -> int:
     return 0 if subject.trace is None else int((subject.trace.launches["kind"] == "graph").sum())
 
 
-def _doubtful(subject: Subject) -> Match:
-    text = f"idle time may be recording that is missing: {subject.doubt}"
+def _doubtful(subject: Subject, why: str, action: str) -> Match:
     return note(
         RULE.id,
         subject,
         title="Whether the host is the bottleneck cannot be told from this recording",
-        action="record whole steps, or compare with the step's time without a profiler",
-        evidence=(Evidence(kind="cannot_judge", text=text, values={"needs": "a complete trace"}),),
+        action=action,
+        evidence=(Evidence(kind="cannot_judge", text=why, values={"needs": "a complete trace"}),),
     )
 
 

@@ -8,6 +8,7 @@ from advisor.model.base import Range
 from advisor.model.findings import Evidence, Finding, Member
 from advisor.units import format_ns
 from analyzers.kernel_roles import classify
+from analyzers.replay_changes import Change
 from analyzers.rules.base import Match, Rule, exposure, finding_id
 from analyzers.subject import Subject
 
@@ -19,14 +20,20 @@ def find(subject: Subject) -> tuple[Match, ...]:
     if subject.trace is None:
         return ()
     found: dict[str, list[int]] = {}
-    for name, duration in _conversions(subject):
+    conversions = list(_conversions(subject))
+    for _, name, duration in conversions:
         found.setdefault(name, []).append(duration)
     total = sum(sum(times) for times in found.values())
     busy = subject.balance.device_ns if subject.balance else 0
     if not total or total < _SHARE * busy:
         return ()
     count = sum(len(times) for times in found.values())
-    exposed, host = exposure(subject, Range(low=0, mid=total, high=total), 0, count)
+    change = Change(
+        sites=tuple((row,) for row, _, _ in conversions),
+        saved_ns=Range(low=0, mid=total, high=total),
+        gone=True,
+    )
+    exposed, host = exposure(subject, change)
     members = tuple(
         Member(name=name, count=len(times), time_ns=sum(times))
         for name, times in sorted(found.items(), key=lambda item: -sum(item[1]))
@@ -55,13 +62,14 @@ def find(subject: Subject) -> tuple[Match, ...]:
                 action=(
                     "use channels_last for model and input: x.to(memory_format=torch.channels_last)"
                 ),
-            )
+            ),
+            change=change,
         ),
     )
 
 
-def _conversions(subject: Subject) -> Iterator[tuple[str, int]]:
-    """(kernel name, duration) of the conversions of the analysed step."""
+def _conversions(subject: Subject) -> Iterator[tuple[int, str, int]]:
+    """(row, kernel name, duration) of the conversions of the analysed step."""
     trace = subject.trace
     assert trace is not None
     names, times = trace.kernels["name"], trace.kernels["duration_ns"].to_numpy()
@@ -71,7 +79,7 @@ def _conversions(subject: Subject) -> Iterator[tuple[str, int]]:
     inside = {row for facts in subject.graphs for rows in facts.kernels.values() for row in rows}
     for row in names[names.isin(layouts)].index:
         if int(row) in inside:
-            yield str(names.iat[row]), int(times[row])
+            yield int(row), str(names.iat[row]), int(times[row])
 
 
 def _converts(name: str) -> bool:

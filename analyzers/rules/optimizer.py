@@ -11,6 +11,7 @@ from analyzers.rules.base import (
     Match,
     Place,
     Rule,
+    change_of,
     cost_of,
     exposure,
     finding_id,
@@ -115,10 +116,8 @@ def _match(subject: Subject, place: Place, nodes: list[Node]) -> Match | None:
     saved = round(price.time_ns * (1 - kept))
     if price.time_ns < _SHARE * busy or saved <= 0:
         return None
-    host = sum(place.facts.host_ns.get(n.id, 0) for n in nodes)
-    host -= max((place.facts.host_ns.get(n.id, 0) for n in nodes), default=0)
-    launches = sum(unit.launches for unit in price.units)
-    exposed, evidence = exposure(subject, Range(low=0, mid=saved, high=saved), host, launches - 1)
+    change = change_of([place], Range(low=0, mid=saved, high=saved))
+    exposed, evidence = exposure(subject, change)
     name = "Adam" if adaptive else "SGD"
     finding = Finding(
         id=finding_id(RULE.id, name),
@@ -168,7 +167,7 @@ def _match(subject: Subject, place: Place, nodes: list[Node]) -> Match | None:
             ),
         ),
     )
-    return Match(finding, place.nodes)
+    return Match(finding, place.nodes, change.saved_ns, "library", change)
 
 
 def _kind(node: Node) -> str:

@@ -8,7 +8,13 @@ from dataclasses import replace
 import msgspec
 
 from advisor.model.findings import Alternative, Finding
+from analyzers.replay_changes import Change
 from analyzers.rules.base import Match
+
+
+def changes_of(matches: Sequence[Match]) -> dict[str, Change]:
+    """What findings do to the recorded step, by their ids."""
+    return {match.finding.id: match.change for match in matches if match.change is not None}
 
 
 def without_overlaps(matches: Sequence[Match]) -> tuple[Finding, ...]:

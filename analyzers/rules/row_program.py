@@ -17,6 +17,7 @@ from analyzers.rules.base import (
     Match,
     Place,
     Rule,
+    change_of,
     cost_of,
     exposure,
     is_worth,
@@ -41,7 +42,8 @@ def find(subject: Subject) -> tuple[Match, ...]:
         if subject.provenance == "exact":
             nodes = frozenset(k for p in places for k in p.nodes)
             saved = finding.alternatives[0].saving_ns if finding.alternatives else None
-            found.append(Match(finding, nodes, saved, "generated_kernel"))
+            change = advice.changes.get(finding.id)
+            found.append(Match(finding, nodes, saved, "generated_kernel", change))
         elif places:
             match = _inferred(subject, finding, places)
             found += [match] if match is not None else []
@@ -58,6 +60,7 @@ def row_programs(subject: Subject) -> Advice:
         subject.eager,
         step_ns=balance.span_ns if balance else None,
         busy_ns=balance.device_ns if balance else None,
+        exposure=subject.exposure if balance else None,
     )
     return advise([PricedGraph(facts.graph, facts.prices) for facts in subject.graphs], situation)
 
@@ -97,7 +100,8 @@ def _inferred(subject: Subject, finding: Finding, places: Sequence[Place]) -> Ma
     cost = cost_of(subject, places)
     if not is_worth(subject, cost):
         return None
-    exposed, host = exposure(subject, cost.saved_ns, cost.host_saved_ns, cost.launches)
+    change = change_of(places, cost.saved_ns)
+    exposed, host = exposure(subject, change)
     dataflow = [
         msgspec.structs.replace(item, values={**item.values, "sites": len(places)})
         for item in finding.evidence
@@ -131,6 +135,8 @@ def _inferred(subject: Subject, finding: Finding, places: Sequence[Place]) -> Ma
             locations=locations_of(places),
         ),
         frozenset(key for place in places for key in place.nodes),
+        cost.saved_ns,
+        change=change,
     )
 
 

@@ -71,12 +71,15 @@ def test_an_eager_op_costs_the_kernels_of_the_same_op_on_the_same_shapes() -> No
         eager.op(step, "aten::mul", [[64, 128], [64, 1]], ["float", "float"], 4)
         eager.op(step, "aten::mul", [[64, 128], [64, 128]], ["float", "float"], 99)
         eager.op(step, "aten::_softmax", [[64, 128], [], []], ["float", "", ""], 7)
-    prices = eager_prices(graph, eager.build())
+    trace = eager.build()
+    prices = eager_prices(graph, trace)
     found = {unit.name: unit for unit in prices.units}
-    assert found["aten::copy_"] == Unit("aten::copy_", frozenset({name["wide"]}), 4 * US, 1)
-    assert found["aten::pow"] == Unit("aten::pow", frozenset({name["square"]}), 1 * US, 1)
-    assert found["aten::mean"] == Unit("aten::mean", frozenset({name["row"]}), 3 * US, 2)
-    assert found["aten::mul"] == Unit("aten::mul", frozenset({name["out"]}), 4 * US, 1)
+    assert found["aten::copy_"] == Unit("aten::copy_", frozenset({name["wide"]}), 4 * US, 1, (14,))
+    assert found["aten::pow"] == Unit("aten::pow", frozenset({name["square"]}), 1 * US, 1, (15,))
+    assert found["aten::mean"] == Unit("aten::mean", frozenset({name["row"]}), 3 * US, 2, (16, 17))
+    assert found["aten::mul"] == Unit("aten::mul", frozenset({name["out"]}), 4 * US, 1, (18,))
+    # Rows are those of the last step: what is replayed.
+    assert trace.kernels["duration_ns"][14] == 12 * US
     assert found["aten::_softmax"].nodes == {name["top"], name["less"]}
 
 

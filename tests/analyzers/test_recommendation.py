@@ -1,37 +1,40 @@
-"""The recommended set: its order, and a saving that is possible."""
+"""The recommended set: its order, one finding a kernel, and a saving that one replay gives."""
 
 from __future__ import annotations
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.model.base import Range
 from advisor.model.findings import Evidence, Finding, Kind
-from analyzers.balance import Balance
 from analyzers.recommendation import recommend
+from analyzers.replay_changes import Change
+from tests.builders.replayed import steady_exposure
 
-MOST = 10_000_000
-balances = st.builds(
-    Balance,
-    device_ns=st.integers(1, MOST),
-    span_ns=st.integers(1, MOST),
-    clean=st.booleans(),
-)
+BUSY = steady_exposure([20.0] * 40, every_us=10, clean_us=850)
+WAITING = steady_exposure([2.0] * 40, every_us=30, clean_us=900)
 
 
 def finding(
-    name: str, exposed: Range | None, kernel_ns: int = 0, kind: Kind = "opportunity"
+    name: str,
+    exposed: Range | None,
+    kernel_ns: int = 0,
+    kind: Kind = "opportunity",
+    rule: str = "r",
+    plan_id: str | None = None,
 ) -> Finding:
     proof = Evidence(kind="time", text="", values={"kernel_saving_ns": kernel_ns})
     return Finding(
         id=name,
-        rule="r",
+        rule=rule,
         kind=kind,
         title=name,
         exposed_saving_ns=exposed,
         evidence=(proof,),
         provenance="exact",
         action="",
+        plan_id=plan_id,
     )
 
 
@@ -50,37 +53,86 @@ def test_the_largest_exposed_saving_comes_first_and_the_unpriced_follow_by_kerne
             finding("large", of(50)),
         ),
         None,
+        {},
     )
     assert found.order == ("large", "small", "unknown-large", "unknown-small")
     assert found.set_saving_ns is None
 
 
-@given(balances, st.lists(st.integers(1, MOST), min_size=1, max_size=6))
-def test_a_set_saves_what_is_possible(balance: Balance, kernels: list[int]) -> None:
-    found = [
-        finding(f"f{place}", balance.exposed(of(time), 0), time)
-        for place, time in enumerate(kernels)
+def test_flags_come_before_graphs_before_libraries_before_kernels() -> None:
+    found = recommend(
+        (
+            finding("kernel", of(900), plan_id="p"),
+            finding("library", of(800)),
+            finding("graph", of(50), rule="launch-bound"),
+            finding("flag", of(5), rule="optimizer-updates"),
+        ),
+        None,
+        {},
+    )
+    assert found.order == ("flag", "graph", "library", "kernel")
+
+
+def test_a_kernel_belongs_to_one_recommended_finding() -> None:
+    changes = {
+        "best": Change(sites=((1, 2, 3),), saved_ns=of(20_000)),
+        "overlapping": Change(sites=((3, 4),), saved_ns=of(10_000)),
+        "apart": Change(sites=((5, 6),), saved_ns=of(10_000)),
+    }
+    findings = [finding(name, BUSY.saved(change)) for name, change in changes.items()]
+    assert set(recommend(findings, BUSY, changes).order) == {"best", "apart"}
+
+
+def test_what_a_set_saves_is_replayed_and_not_added_up() -> None:
+    changes = {
+        "a": Change(sites=(tuple(range(20)),), saved_ns=of(39_000)),
+        "g": Change(graph="regions"),
+    }
+    findings = [
+        finding("a", WAITING.saved(changes["a"])),
+        finding("g", WAITING.saved(changes["g"]), rule="launch-bound"),
     ]
-    together = recommend(found, balance).set_saving_ns
-    savings = [item.exposed_saving_ns for item in found if item.exposed_saving_ns]
-    worth = [saving for saving in savings if saving.mid > 0]
-    if not worth:
-        assert together is None
-        return
+    together = recommend(findings, WAITING, changes).set_saving_ns
+    alone = [item.exposed_saving_ns for item in findings]
     assert together is not None
-    together.check()
-    assert max(s.mid for s in worth) <= together.mid <= sum(s.mid for s in worth)
-    assert together.mid <= max(balance.device_ns, balance.span_ns)
-    assert together.high <= max(balance.device_ns, balance.span_ns, together.mid)
+    assert alone[0] is not None
+    assert alone[1] is not None
+    assert alone[1].mid < together.mid < alone[0].mid + alone[1].mid
+    assert together.mid < WAITING.scale.replayed_ns
 
 
-def test_on_a_busy_gpu_a_set_saves_the_sum_and_on_an_idle_one_not_more_than_the_host_waits() -> (
-    None
-):
-    findings = (finding("a", of(30_000), 30_000), finding("b", of(40_000), 40_000))
-    busy = recommend(findings, Balance(device_ns=100_000, span_ns=100_000, clean=True))
-    assert busy.set_saving_ns == Range(low=20_000, mid=70_000, high=100_000)
-    # Both promise the wait of the host; it goes once.
-    idle = Balance(device_ns=10_000, span_ns=60_000, clean=True)
-    host = (finding("a", of(40_000)), finding("b", of(40_000)))
-    assert recommend(host, idle).set_saving_ns == Range(low=20_000, mid=50_000, high=60_000)
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 39), min_size=2, max_size=20, unique=True), st.integers(0, 100))
+def test_a_larger_set_never_saves_less(rows: list[int], share: int) -> None:
+    halves = (tuple(rows[: len(rows) // 2]), tuple(rows[len(rows) // 2 :]))
+    saved = Range(low=0, mid=100 * share * len(rows), high=200 * share * len(rows))
+    changes = {f"f{k}": Change(sites=(half,), saved_ns=saved) for k, half in enumerate(halves)}
+    for exposure in (BUSY, WAITING):
+        savings = {name: exposure.saved(change) for name, change in changes.items()}
+        found = [finding(name, saving) for name, saving in savings.items()]
+        together = recommend(found, exposure, changes).set_saving_ns
+        worth = [saving.mid for saving in savings.values() if saving.mid > 0]
+        assert (together is None) == (not worth)
+        if together is not None:
+            together.check()
+            assert together.mid >= max(worth) - 1
+            assert together.high <= exposure.scale.replayed_ns * 1.2
+
+
+def test_a_step_that_does_not_replay_as_it_ran_gives_no_set_saving() -> None:
+    doubtful = steady_exposure([20.0] * 40, every_us=10, clean_us=400)
+    change = Change(sites=((0, 1),), saved_ns=of(1_000))
+    found = recommend([finding("a", None, 1_000)], doubtful, {"a": change})
+    assert doubtful.doubt
+    assert (found.order, found.set_saving_ns) == (("a",), None)
+
+
+def test_the_set_of_a_busy_device_saves_the_kernels() -> None:
+    changes = {
+        "a": Change(sites=((0, 1),), saved_ns=of(20_000)),
+        "b": Change(sites=((2, 3),), saved_ns=of(20_000)),
+    }
+    findings = [finding(name, BUSY.saved(change)) for name, change in changes.items()]
+    together = recommend(findings, BUSY, changes).set_saving_ns
+    assert together is not None
+    assert together.mid == pytest.approx(40_000, rel=0.1)
