@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-import numpy as np
 from msgspec.structs import replace
 
 from advisor.model.base import Location, Warning_
@@ -20,14 +18,11 @@ from advisor.model.execution import ExecutedOp, ExecutionTrace
 from advisor.model.graph import Graph
 from advisor.model.optable import spec_of
 from advisor.model.trace import Trace
-from analyzers.activities import NONE
 from analyzers.execution_builder import ExecutionBuilder, recorded
+from analyzers.execution_join import Timeline, join_ops
 from analyzers.inferred_ops import translate
 from analyzers.library_ops import attributes_of, operands_of
 from analyzers.pricing import PriceList, Unit, price_list
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Part = Literal["optimizer", "rest"]
 # Ranges that the recorder and PyTorch put around parts of a step.
@@ -44,7 +39,6 @@ _NO_WORK = (
 # One kernel over many tensors on a GPU, whatever this device made of it.
 _WHOLE = ("aten::_foreach_", "aten::copy_")
 _COMMUNICATION = ("c10d::", "nccl:", "record_param_comms", "_c10d_functional::")
-_OWN = str(Path(__file__).resolve().parents[1] / "collectors")
 PART_TITLES: Mapping[Part, str] = {"optimizer": "optimizer step", "rest": "ops outside the model"}
 
 
@@ -58,28 +52,22 @@ class ExecutedPart:
     ops: int
 
 
-@dataclass(frozen=True)
-class _Timeline:
-    """What a trace of the same run says of each op, by record-function id."""
-
-    kernels: dict[int, list[int]]
-    places: dict[int, Location]
-    durations: NDArray[np.int64]
-    known: frozenset[int]
-    recorded: bool
-
-
 def executed_parts(
-    trace: ExecutionTrace, decomposed: frozenset[str], timeline: Trace | None = None
+    trace: ExecutionTrace,
+    decomposed: frozenset[str],
+    timeline: Trace | None = None,
+    timed: Trace | None = None,
 ) -> tuple[tuple[ExecutedPart, ...], tuple[Warning_, ...]]:
     """The parts of the last step that no captured graph covers, and what could not be joined.
 
-    `decomposed` are overloads (`aten::linear`) that run as other ops of the trace.
+    `decomposed` are overloads (`aten::linear`) that run as other ops of the trace. `timeline` was
+    recorded with the trace; `timed` holds the same step, recorded without the observer: kernels and
+    their times are then those of its last step.
     """
     ops = _last_step(trace)
     work = list(_working(ops, decomposed))
     owned = _parts(ops, work)
-    joined = _joined(timeline, {op.record_function_id for op in work})
+    joined = join_ops(timeline, timed, {op.record_function_id for op in work})
     parts = tuple(_part(part, found, joined) for part, found in owned.items() if found)
     return parts, (*trace.warnings, *_warnings(owned, joined))
 
@@ -193,78 +181,23 @@ def _around(op: ExecutedOp, by_id: Mapping[int, ExecutedOp]) -> Iterator[Execute
         seen = by_id.get(seen.parent) if seen.parent != seen.id else None
 
 
-# --- the timeline of the same run -----------------------------------------------------------------
+# --- from ops to a graph --------------------------------------------------------------------------
 
 
-def _joined(timeline: Trace | None, wanted: set[int]) -> _Timeline:
-    """Kernels (rows) and places of the wanted ops; a kernel belongs to the outermost one around."""
-    if timeline is None:
-        return _Timeline({}, {}, np.empty(0, dtype=np.int64), frozenset(), recorded=False)
-    ops = timeline.ops
-    ids = ops["record_function_id"].to_numpy(dtype=np.int64, na_value=NONE)
-    parents = ops["parent"].to_numpy(dtype=np.int64, na_value=NONE)
-    owner_of: dict[int, int] = {}
-    kernels: dict[int, list[int]] = {}
-    for row, at in enumerate(timeline.kernels["op"].to_numpy(dtype=np.int64, na_value=NONE)):
-        owner = _owner(int(at), ids, parents, wanted, owner_of)
-        if owner != NONE:
-            kernels.setdefault(owner, []).append(row)
-    rows = [row for row in np.flatnonzero(ids != NONE).tolist() if int(ids[row]) in wanted]
-    held = ops.loc[rows, ["module", "source"]].astype(object).itertuples(index=False, name=None)
-    places = {int(ids[row]): _place(*where) for row, where in zip(rows, held, strict=True)}
-    return _Timeline(
-        kernels,
-        places,
-        timeline.kernels["duration_ns"].to_numpy(),
-        frozenset(places),
-        recorded=True,
-    )
-
-
-def _owner(
-    at: int,
-    ids: NDArray[np.int64],
-    parents: NDArray[np.int64],
-    wanted: set[int],
-    known: dict[int, int],
-) -> int:
-    if at == NONE:
-        return NONE
-    if at not in known:
-        outer = _owner(int(parents[at]), ids, parents, wanted, known)
-        mine = int(ids[at])
-        known[at] = mine if outer == NONE and mine in wanted else outer
-    return known[at]
-
-
-def _place(module: Any, source: Any) -> Location:
-    file, _, line = source.rpartition(":") if isinstance(source, str) else ("", "", "")
-    if file.startswith(_OWN):  # where the step is driven from is no place of the user's program
-        file, line = "", ""
-    return Location(
-        module=module if isinstance(module, str) else None,
-        file=file or None,
-        line=int(line) if line.isdecimal() else None,
-    )
-
-
-def _warnings(owned: Mapping[Part, Sequence[ExecutedOp]], joined: _Timeline) -> Iterator[Warning_]:
+def _warnings(owned: Mapping[Part, Sequence[ExecutedOp]], joined: Timeline) -> Iterator[Warning_]:
     if not joined.recorded:
         return
     ops = [op for found in owned.values() for op in found]
     lost = sum(op.record_function_id not in joined.known for op in ops)
     if lost:
         note = (
-            f"of {len(ops)} ops outside the captured graphs the timeline does not hold all: "
-            "the rest have no measured time"
+            f"of {len(ops)} ops outside the captured graphs some were not found in the timed "
+            "trace: these have no measured time"
         )
         yield Warning_(code="execution-unjoined", message=note, count=lost)
 
 
-# --- from ops to a graph --------------------------------------------------------------------------
-
-
-def _part(part: Part, ops: Iterable[ExecutedOp], joined: _Timeline) -> ExecutedPart:
+def _part(part: Part, ops: Iterable[ExecutedOp], joined: Timeline) -> ExecutedPart:
     builder = ExecutionBuilder()
     units, count = [], 0
     for op in ops:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -13,11 +14,14 @@ from torch import nn
 from advisor.errors import UnreadableError
 from advisor.model.execution import ExecutionTrace
 from advisor.model.graph import Graph, Node
+from advisor.model.trace import Trace, TraceBuilder
 from analyzers.dataflow import dataflow
 from analyzers.execution_graph import ExecutedPart, executed_parts
+from collectors import read_trace
 from collectors.execution_trace import aliasing, read_execution_trace
 from collectors.live.execution_trace import Execution, marked, record_execution
 from collectors.live.optimizer_step import rehearsed_step
+from collectors.live.recorder import record_steps
 from collectors.live.workload import Workload
 
 CPU = torch.device("cpu")
@@ -225,3 +229,61 @@ def test_what_is_no_execution_trace_is_refused(tmp_path: Path) -> None:
 def test_an_empty_trace_has_no_parts() -> None:
     trace = ExecutionTrace(source="x", schema="", ops=())
     assert executed_parts(trace, frozenset()) == ((), ())
+
+
+def test_times_come_from_the_step_recorded_without_the_observer(tmp_path: Path) -> None:
+    """Without a GPU no kernel is recorded: one is planted into every op that adds."""
+    x = torch.randn(4, 8)
+    model = nn.Sequential(nn.Linear(8, 8))
+    workload = Workload(
+        "test",
+        "training",
+        CPU,
+        model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1, foreach=False),
+        loss=lambda m: m(x).square().sum(),
+    )
+    with marked(workload) as step:
+        found = observed(step, tmp_path)
+    record_steps(workload.step_of(), tmp_path / "timed.json", steps=2)
+    timed = read_trace(tmp_path / "timed.json")
+    builder = TraceBuilder(source="x")
+    _copy_ops(timed, builder)
+    parts, warnings = executed_parts(found.trace, found.decomposed, found.timeline, builder.build())
+    assert warnings == ()
+    (optimizer,) = [part for part in parts if part.part == "optimizer"]
+    assert [unit.name for unit in optimizer.prices.units] == ["aten::add_"] * 2
+    # The last step's kernels take 2 µs, the first one's 1 µs.
+    assert [unit.time_ns for unit in optimizer.prices.units] == [2_000, 2_000]
+
+
+def _copy_ops(trace: Trace, builder: TraceBuilder) -> None:
+    """The ops and steps of a trace, and a kernel launched by each `add_`: as long as its step."""
+    steps = trace.steps()
+    for name in ("ops", "ranges"):
+        for row in trace.table(name).astype(object).to_dict("records"):
+            kept = {k: v for k, v in row.items() if k not in ("parent", "module", "source")}
+            kept["thread"] = builder.thread(1, 1)
+            builder.event(name, **{k: v for k, v in kept.items() if not pd.isna(v)})
+    for number, row in enumerate(trace.ops.to_dict("records")):
+        if row["name"] != "aten::add_":
+            continue
+        step = int((steps["start_ns"] <= row["start_ns"]).sum())
+        builder.event(
+            "launches",
+            name="cudaLaunchKernel",
+            kind="kernel",
+            start_ns=row["start_ns"] + 1,
+            duration_ns=1,
+            thread=builder.thread(1, 1),
+            correlation=number + 1,
+        )
+        builder.event(
+            "kernels",
+            name="k",
+            start_ns=row["start_ns"] + 10_000,
+            duration_ns=1_000 * step,
+            correlation=number + 1,
+            device=0,
+            stream=7,
+        )
