@@ -104,19 +104,21 @@ class Step:
         whole = whole or not (self.region != NONE).any()
         group = np.where(self.closing, NONE, 0 if whole else self.region)
         inside = group != NONE
-        firsts: dict[int, int] = {}
-        for index in np.flatnonzero(inside).tolist():
-            firsts.setdefault(int(group[index]), index)
-        first = np.zeros(len(self), dtype=bool)
-        first[list(firsts.values())] = True
+        first, lead = _leads(group)
         rest = inside & ~first
-        follows = self.follows.copy()
-        for index in np.flatnonzero(rest).tolist():
-            lead = firsts[int(group[index])]
-            follows[index] = NONE if self.thread[index] == self.thread[lead] else lead
+        thread = np.where(rest, self.thread[lead], self.thread)
+        follows = np.where(rest, NONE, self.follows)
+        # A thread whose calls went with another's goes on behind the graph.
+        moved = rest & (thread != self.thread)
+        for one in np.unique(self.thread[moved]).tolist():
+            mine = np.flatnonzero(self.thread == one)
+            behind = mine[1:][moved[mine][:-1] & ~inside[mine][1:]]
+            before = mine[:-1][moved[mine][:-1] & ~inside[mine][1:]]
+            follows[behind] = np.where(follows[behind] == NONE, lead[before], follows[behind])
         held = inside & (self.stream != NONE)
         return replace(
             self,
+            thread=thread,
             outside_ns=np.where(rest, 0.0, self.outside_ns),
             before_ns=np.where(rest, 0.0, self.before_ns),
             call_ns=np.where(first, GRAPH_CALL_NS, np.where(rest, 0.0, self.call_ns)),
@@ -135,6 +137,17 @@ class Step:
         return last
 
 
+def _leads(group: Ints) -> tuple[Flags, Ints]:
+    """(whether an action is the first of its group, the first of its group or itself)."""
+    lead = np.arange(len(group))
+    first = np.zeros(len(group), dtype=bool)
+    _, starts, which = np.unique(group, return_index=True, return_inverse=True)
+    inside = group != NONE
+    lead[inside] = starts[which[inside]]
+    first[inside] = lead[inside] == np.flatnonzero(inside)
+    return first, lead
+
+
 class Replay(NamedTuple):
     """When each action's call returned (with its tail) and its activity ended; the step's end."""
 
@@ -146,12 +159,13 @@ class Replay(NamedTuple):
 def replay(step: Step, host_scale: float = 1.0, *, long_run: int = _LONG_RUN) -> Replay:
     """The step with all host times scaled; activities that do not exist end at their launch."""
     state = _State(step, host_scale)
+    done = 0
     for first, last in step.runs:
         if last - first >= max(long_run, 2):  # one alone may refer to others
+            state.one_by_one(done, first)
             state.together(first, last)
-        else:
-            for index in range(first, last):
-                state.one(index)
+            done = last
+    state.one_by_one(done, len(step))
     return state.result()
 
 
@@ -169,28 +183,48 @@ class _State:
         for stream, until in enumerate(step.backlog_ns[:streams].tolist()):
             self.device[stream] = until
 
-    def one(self, index: int) -> None:
+    def one_by_one(self, first: int, last: int) -> None:
+        """Actions in order; as Python's numbers, since reading single elements is slow."""
+        step, run = self.step, slice(first, last)
+        arrays = (
+            step.thread, step.stream, self.lead, self.call, self.tail, step.latency_ns,
+            step.gap_ns, step.device_ns, step.follows, step.waits, step.after,
+        )  # fmt: skip
+        columns = [array[run].tolist() for array in arrays]
+        for index, action in enumerate(zip(*columns, strict=True), first):
+            self.one(index, *action)
+
+    def one(
+        self,
+        index: int,
+        thread: int,
+        stream: int,
+        lead: float,
+        call: float,
+        tail: float,
+        latency: float,
+        gap: float,
+        length: float,
+        follows: int,
+        waits: int,
+        after: int,
+    ) -> None:
         """One action."""
-        step = self.step
-        thread, stream = int(step.thread[index]), int(step.stream[index])
         begin = self.host[thread]
-        if step.follows[index] != NONE:
-            begin = max(begin, float(self.returned[step.follows[index]]))
-        launch = begin + float(self.lead[index])
-        back = launch + float(self.call[index])
-        if step.waits[index] != NONE:
-            back = max(back, float(self.ended[step.waits[index]]))
+        if follows != NONE:
+            begin = max(begin, float(self.returned[follows]))
+        launch = begin + lead
+        back = launch + call
+        if waits != NONE:
+            back = max(back, float(self.ended[waits]))
         end = launch
         if stream != NONE:
-            start = max(
-                launch + float(step.latency_ns[index]),
-                self.device[stream] + float(step.gap_ns[index]),
-            )
-            if step.after[index] != NONE:
-                start = max(start, float(self.ended[step.after[index]]))
-            end = self.device[stream] = start + float(step.device_ns[index])
+            start = max(launch + latency, self.device[stream] + gap)
+            if after != NONE:
+                start = max(start, float(self.ended[after]))
+            end = self.device[stream] = start + length
         self.ended[index] = end
-        self.returned[index] = self.host[thread] = back + float(self.tail[index])
+        self.returned[index] = self.host[thread] = back + tail
 
     def together(self, first: int, last: int) -> None:
         """A run of actions of one thread that refer to no other action."""
