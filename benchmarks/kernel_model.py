@@ -4,13 +4,16 @@
 
 Every memory-bound kernel of PyTorch of at least 10 µs in the eager traces of an H200, joined to its
 op with shapes, dtypes and strides, and those of the Nsight Compute files whose size can be told
-from the launch. No GPU is needed. The constants of the model (`analyzers.eager_work.Instructions`,
-`TRIP_NS`, `L2_SPEEDUP`, `L2_SHARE`) are fitted on one half of the traces (`--fit` finds and prints
-them; `--calibration` takes those of the card as they were measured) and scored on the other half, and so are the spreads by pattern that make the interval. (The
-form of the model was chosen with all of them in sight; its terms are those of the design.) Not
-modelled: matrix products, convolutions, attention, communication, and kernels whose accesses depend
-on the data (gather, scatter, index_put, embedding gradients, losses) or that are one block. The
-table says how many that are. Writes kernel_model.json and kernel_model.md.
+from the launch. No GPU is needed.
+
+The constants of the model (`analyzers.eager_work.Instructions`, `TRIP_NS`, `L2_SPEEDUP`,
+`L2_SHARE`) are fitted on one half of the traces (`--fit` finds and prints them; `--calibration`
+takes those of the card as they were measured) and scored on the other half, and so are the spreads
+by pattern that make the interval. The form of the model was chosen with all of them in sight.
+
+Not modelled: matrix products, convolutions, attention, communication, and kernels whose accesses
+depend on the data (gather, scatter, index_put, embedding gradients, losses) or that are one block.
+The table says how many these are. Writes kernel_model.json and kernel_model.md.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ import pandas as pd
 
 from advisor.hardware.calibration import (
     L2_SHARE,
+    L2_SPEEDUP,
     TRIP_NS,
     BandwidthPoint,
     Calibration,
@@ -258,10 +262,12 @@ def _by(rows: Iterable[Scored], key: Callable[[Scored], str]) -> dict[str, list[
 def _fit(kernels: Sequence[Kernel]) -> None:
     """Coordinate descent on the mean absolute log error of every (pattern, op), by root of count.
 
-    `trip_ns` and `l2_share` are constants of the calibration; `reuse` scales what `L2_SPEEDUP` adds
-    to 1.
+    `trip_ns` and `l2_share` are constants of the calibration; `speedup …` what `L2_SPEEDUP` adds to
+    1 at that share of L2.
     """
-    values = {**asdict(FITTED), "trip_ns": float(TRIP_NS), "l2_share": L2_SHARE, "reuse": 1.0}
+    values = {**asdict(FITTED), "trip_ns": float(TRIP_NS), "l2_share": L2_SHARE}
+    # No kernel is as small as the first point; the last is 1 by definition.
+    values |= {f"speedup {share}": speedup - 1 for share, speedup in L2_SPEEDUP[1:-1]}
     steps = dict.fromkeys(values, 0.1)
     best = _loss(kernels, values)
     while max(steps.values()) > 0.01:
@@ -295,9 +301,9 @@ def _varied(values: dict[str, float]) -> Calibration:
     curve = tuple(
         BandwidthPoint(
             bytes=point.bytes,
-            bytes_per_s=round(top + values["reuse"] * (point.bytes_per_s - top)),
+            bytes_per_s=round(top * (1 + values.get(f"speedup {share}", speedup - 1))),
         )
-        for point in base.curve
+        for (share, speedup), point in zip(L2_SPEEDUP, base.curve, strict=True)
     )
     return msgspec.structs.replace(
         base,
