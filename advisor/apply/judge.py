@@ -14,10 +14,11 @@ LEAST_GAIN_FRACTION = 0.001
 
 @dataclass(frozen=True)
 class Judgement:
-    """Keep or not, and why."""
+    """Keep or not, and why; what does not apply to the workload was not judged at all."""
 
     keep: bool
     reason: str
+    applies: bool = True
 
 
 def judge_region(comparison: Comparison) -> Judgement:
@@ -45,6 +46,20 @@ def judge_set(gpu: Comparison, step: Comparison) -> Judgement:
             False, f"GPU time fell, but the step got {format_ns(-step.gain_mid_ns)} slower"
         )
     return region
+
+
+def judge_action(gpu: Comparison, step: Comparison) -> Judgement:
+    """An action pays by the step's time, or by GPU time that a later one may expose."""
+    before, gain = step.before.median_ns, step.gain_mid_ns
+    span = f"{format_ns(step.gain_low_ns)} to {format_ns(step.gain_high_ns)}"
+    if step.gain_low_ns > 0 and gain >= LEAST_GAIN_FRACTION * before:
+        return Judgement(True, f"the step takes {format_ns(gain)} less ({span})")
+    if step.gain_high_ns < 0:
+        return Judgement(False, f"the step takes {format_ns(-gain)} more ({span} saved)")
+    region = judge_region(gpu)
+    if region.keep:
+        return region
+    return Judgement(False, f"no gain beyond noise in the step: {span} saved")
 
 
 def outputs_agree(error: float, baseline: float, resolution: float) -> bool:

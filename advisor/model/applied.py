@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from advisor.errors import InvalidRecordError
+from advisor.model.actions import ActionKind
 from advisor.model.base import Range, Record, Warning_
 from advisor.model.report import Metric
 
@@ -134,12 +135,36 @@ class PlanVerdict(Record, frozen=True, kw_only=True):
     timings: tuple[KernelTiming, ...] = ()
 
 
+class ActionVerdict(Record, frozen=True, kw_only=True):
+    """The life of one graph-level action in one application.
+
+    `step` and `gpu_time` are the step with it against the best step before it. `sites` counts the
+    places it changed, `details` say what became of each; `pool_bytes` is what a CUDA graph holds.
+    """
+
+    kind: ActionKind
+    title: str
+    verdict: Verdict
+    reason: str
+    finding: str | None = None
+    step: Comparison | None = None
+    gpu_time: Comparison | None = None
+    sites: int | None = None
+    details: tuple[str, ...] = ()
+    pool_bytes: int | None = None
+    by_hand: str = ""
+
+
 class SetVerdict(Record, frozen=True, kw_only=True):
-    """The plans kept, together: step time against eager and against the compiler without plans."""
+    """What was kept, together: step time against eager and against the compiler's defaults.
+
+    `actions` are in the order in which they are done, `plans` in that in which they claim sites.
+    """
 
     verdict: Verdict
     reason: str
     plans: tuple[str, ...]
+    actions: tuple[ActionKind, ...] = ()
     against_eager: Comparison | None = None
     against_compiled: Comparison | None = None
     gpu_time: Comparison | None = None
@@ -155,7 +180,8 @@ class SetVerdict(Record, frozen=True, kw_only=True):
 class Applied(Record, frozen=True, kw_only=True):
     """The record of one `apply`; written anew by every application, removed by `revert`.
 
-    `metrics_before` and `metrics_after` describe the compiled step without and with the kept plans.
+    `metrics_before` and `metrics_after` describe the compiled step without and with what was kept.
+    `duration_ns` is what the application itself took.
     """
 
     schema_version: int = APPLIED_SCHEMA_VERSION
@@ -163,9 +189,11 @@ class Applied(Record, frozen=True, kw_only=True):
     device: str
     versions: dict[str, str]
     plans: tuple[PlanVerdict, ...]
+    actions: tuple[ActionVerdict, ...] = ()
     set: SetVerdict
     metrics_before: dict[str, Metric] = {}
     metrics_after: dict[str, Metric] = {}
+    duration_ns: int | None = None
     warnings: tuple[Warning_, ...] = ()
 
     def check(self) -> None:
@@ -174,5 +202,8 @@ class Applied(Record, frozen=True, kw_only=True):
                 f"applied.json schema {self.schema_version} is not {APPLIED_SCHEMA_VERSION}"
             )
         kept = {p.plan_id for p in self.plans if p.verdict == "kept"}
-        if self.set.verdict == "kept" and not set(self.set.plans) <= kept:
-            raise InvalidRecordError("the set keeps a plan that was not kept")
+        done = {a.kind for a in self.actions if a.verdict == "kept"}
+        if self.set.verdict != "kept":
+            return
+        if not set(self.set.plans) <= kept or not set(self.set.actions) <= done:
+            raise InvalidRecordError("the set keeps a plan or an action that was not kept")

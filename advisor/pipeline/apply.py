@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import torch
 
-from advisor.apply.judge import Judgement, judge_region, judge_set, outputs_agree
 from advisor.apply.rewrite import rewrite
-from advisor.errors import WorkloadError
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
 from advisor.model.applied import Applied, PlanVerdict, SetVerdict
@@ -21,16 +21,17 @@ from advisor.pipeline import candidates as stages
 from advisor.pipeline.backend import SwapLog, choose_swaps, programs_of
 from advisor.pipeline.candidates import SHOWN_GPUS, Candidate
 from advisor.pipeline.facts import now, versions
-from advisor.pipeline.measure import Bench, Variant, gpu_recorder
-from advisor.pipeline.trials import Trial, by_finding, requested
-from advisor.pipeline.verdicts import verdict_of
+from advisor.pipeline.measure import Bench, gpu_recorder
+from advisor.pipeline.search import Search
+from advisor.pipeline.trials import Trial, requested
+from advisor.pipeline.verdicts import action_verdicts, verdict_of
 from advisor.report.text import counted
 from advisor.store import RunDirectory
-from advisor.verify.statistics import compare
+from advisor.units import NS_PER_S
 from collectors.live.capture import Capture, capture
 from collectors.live.workload import Workload, load_workload
 
-NOTHING = "nothing to apply: the report recommends no generated kernel"
+NOTHING = "nothing to apply without a GPU: the report recommends no generated kernel"
 NEEDS_GPU = "timing needs a GPU: the kernel was generated, sized and verified, not timed"
 
 
@@ -43,32 +44,39 @@ class _Session:
     found: dict[str, Candidate]
     trials: list[Trial]
     emit: Emit
+    deadline: float | None
 
     @property
     def folder(self) -> Path:
         return self.run.path / "kernels"
 
 
-def apply_run(run: RunDirectory, only: Sequence[str], emit: Emit) -> Applied:
-    """Apply the recommended plans of a run of this machine (or `only` these plans or findings).
+def apply_run(
+    run: RunDirectory, only: Sequence[str], emit: Emit, budget_s: float | None = None
+) -> Applied:
+    """Apply what is worth trying of a run of this machine (or `only` these findings, plans or
+    actions) and keep what pays.
 
     With `only`, what an earlier application kept stays: it is tried again first, and what this one
-    asks for beside it. Raises what `requested` raises, `WorkloadError` if the workload fails.
+    asks for beside it. After `budget_s` seconds nothing new is tried. Raises what `requested`
+    raises, `WorkloadError` if the workload fails.
     """
+    started = time.monotonic()
     emit("load", "running", message="checking the run's signature")
     trials = requested(run, only)
     earlier = run.applied() if only else None
     trials = [*kept_before(earlier), *trials]
     info, report = run.info(), run.report()
-    if not trials:
-        return _finish(run, _nothing_to_apply(), emit)
     found = stages.load_candidates(run, list(dict.fromkeys(i for t in trials for i in t.plan_ids)))
-    session = _Session(run, report, found, trials, emit)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not found and device.type == "cpu":
+        return _finish(run, _nothing_to_apply(), started, emit)
+    deadline = None if budget_s is None else started + budget_s
+    session = _Session(run, report, found, trials, emit, deadline)
     emit("load", "running", message=f"building {info.target} on {device.type}")
-    workload = load_workload(
-        info.target, device, seed=info.seed, directory=Path(info.working_directory)
-    )
+    directory = Path(info.working_directory)
+    load = partial(load_workload, info.target, device, seed=info.seed, directory=directory)
+    workload = load()
 
     stages.generate(found, session.folder, emit)
     gpus = [gpu_by_key(key) for key in SHOWN_GPUS]
@@ -80,17 +88,18 @@ def apply_run(run: RunDirectory, only: Sequence[str], emit: Emit) -> Applied:
     if device.type == "cuda":
         stages.time(found, gpu_recorder, device, emit)
         stages.verify(found, run, device, emit)
-        applied = _measured(session, workload)
+        applied = _measured(session, workload, load)
     else:
         applied = _unmeasured(session, captured)
-    return _finish(run, with_earlier(applied, earlier), emit)
+    return _finish(run, with_earlier(applied, earlier), started, emit)
 
 
 def kept_before(earlier: Applied | None) -> list[Trial]:
-    """The set that an earlier application kept, as one trial; none if it kept nothing."""
+    """What an earlier application kept: its plans as one trial, and its actions."""
     if earlier is None or earlier.set.verdict != "kept":
         return []
-    return [Trial("kept before", earlier.set.plans)]
+    trials = [Trial("kept before", action=kind) for kind in earlier.set.actions]
+    return [*trials, Trial("kept before", earlier.set.plans)] if earlier.set.plans else trials
 
 
 def with_earlier(applied: Applied, earlier: Applied | None) -> Applied:
@@ -100,12 +109,18 @@ def with_earlier(applied: Applied, earlier: Applied | None) -> Applied:
     """
     if earlier is None or (earlier.device, earlier.versions) != (applied.device, applied.versions):
         return applied
-    now_tried = {verdict.plan_id for verdict in applied.plans}
-    others = [verdict for verdict in earlier.plans if verdict.plan_id not in now_tried]
-    return msgspec.structs.replace(applied, plans=(*applied.plans, *others))
+    tried = {verdict.plan_id for verdict in applied.plans}
+    done = {verdict.kind for verdict in applied.actions}
+    plans = [verdict for verdict in earlier.plans if verdict.plan_id not in tried]
+    actions = [verdict for verdict in earlier.actions if verdict.kind not in done]
+    return msgspec.structs.replace(
+        applied, plans=(*applied.plans, *plans), actions=(*applied.actions, *actions)
+    )
 
 
-def _finish(run: RunDirectory, applied: Applied, emit: Emit) -> Applied:
+def _finish(run: RunDirectory, applied: Applied, started: float, emit: Emit) -> Applied:
+    taken = round((time.monotonic() - started) * NS_PER_S)
+    applied = msgspec.structs.replace(applied, duration_ns=taken)
     run.write_applied(applied)
     emit("done", "done", message=f"{applied.set.verdict}: {applied.set.reason}")
     return applied
@@ -123,19 +138,18 @@ def _present(device: torch.device) -> Gpu | None:
 # --- with a GPU -----------------------------------------------------------------------------------
 
 
-def _measured(session: _Session, workload: Workload) -> Applied:
+def _measured(session: _Session, workload: Workload, reload: Callable[[], Workload]) -> Applied:
     session.emit("rewrite", "running", message="compiling the step without plans")
-    bench = Bench(workload)
-    winners = _winners(session, bench)
-    session.emit("measure", "running", message="step time: eager, compiled, compiled with plans")
+    bench = Bench(workload, reload)
+    search = Search(
+        bench, session.found, session.trials, session.folder, session.emit, session.deadline
+    )
+    best, result = search.run()
     before: dict[str, Metric] = {}
     after: dict[str, Metric] = {}
-    if winners:
-        best, result = _judge_sets(session, bench, winners)
+    if best is not None:
         before = bench.metrics(bench.compiled, session.run.path / "trace_before.json.gz")
         after = bench.metrics(best, session.run.path / "trace_after.json.gz")
-    else:
-        result = _nothing_kept(bench)
     mode = session.report.workload.mode
     verdicts = [verdict_of(item, session.trials, result, mode) for item in session.found.values()]
     return Applied(
@@ -143,132 +157,11 @@ def _measured(session: _Session, workload: Workload) -> Applied:
         device=torch.cuda.get_device_name(),
         versions=versions(),
         plans=tuple(verdicts),
+        actions=action_verdicts(session.trials, result),
         set=result,
         metrics_before=before,
         metrics_after=after,
     )
-
-
-def _winners(session: _Session, bench: Bench) -> list[Trial]:
-    """Of every finding the trial that saves most GPU time, each tried beside the winners before."""
-    best, winners = bench.unswapped(), []
-    for group in by_finding(session.trials):
-        found: tuple[Trial, Variant] | None = None
-        for trial in group:
-            variant = _try(session, bench, best, trial)
-            ahead = found is None or trial.gain_ns > found[0].gain_ns
-            if variant is not None and trial.pays and ahead:
-                found = trial, variant
-        if found is not None:
-            winners.append(found[0])
-            best = found[1]
-    return winners
-
-
-def _try(session: _Session, bench: Bench, current: Variant, trial: Trial) -> Variant | None:
-    """Swap a trial's plans in beside those already kept, and compare GPU time."""
-    found = session.found
-    usable = [name for name in trial.plan_ids if found[name].refused is None]
-    if not usable:
-        trial.judgement = Judgement(False, found[trial.plan_ids[0]].refused or "refused")
-        return None
-    kept = [kernel.plan.id for kernel in current.kernels]
-    names = [*kept, *(name for name in usable if name not in kept)]
-    try:
-        variant = bench.trial("+".join(names), [found[n].ready(session.folder) for n in names])
-    except WorkloadError as error:  # this trial is lost, no other
-        trial.judgement = Judgement(False, error.line())
-        session.emit("rewrite", "running", plan=usable[0], message=trial.judgement.reason)
-        return None
-    trial.swapped = {name: variant.log.swapped(name) for name in usable}
-    count = sum(trial.swapped.values())
-    message = f"{counted(count, 'site')} swapped"
-    session.emit("rewrite", "running", plan=usable[0], value=count, message=message)
-    if not count:
-        refusals = [reason for name in usable for reason in variant.log.refusals(name)]
-        absent = "no site of it is in the compiled graph"
-        trial.judgement = Judgement(False, refusals[0] if refusals else absent)
-        return None
-    comparison = bench.gpu_time(current, variant)
-    judgement = judge_region(comparison)
-    trial.comparison, trial.judgement = comparison, judgement
-    gain = comparison.gain_mid_ns
-    session.emit("measure", "running", plan=usable[0], value=gain, message=judgement.reason)
-    return variant
-
-
-def _judge_sets(
-    session: _Session, bench: Bench, winners: Sequence[Trial]
-) -> tuple[Variant, SetVerdict]:
-    """The largest set that pays, found by halving one that does not.
-
-    What wins alone may lose with others: by the step's time, or by rounding that adds up.
-    """
-    best, result = _judge_set(session, bench, winners)
-    if result.verdict == "kept" or len(winners) == 1:
-        return best, result
-    middle = len(winners) // 2
-    halves = (winners[:middle], winners[middle:])
-    found = [_judge_sets(session, bench, half) for half in halves]
-    paying = [pair for pair in found if pair[1].verdict == "kept"]
-    return max(paying, key=lambda pair: _gain(pair[1]), default=(best, result))
-
-
-def _gain(result: SetVerdict) -> int:
-    return result.gpu_time.gain_mid_ns if result.gpu_time is not None else 0
-
-
-def _nothing_kept(bench: Bench) -> SetVerdict:
-    times = bench.step_time([bench.eager, bench.compiled])
-    return SetVerdict(
-        verdict="reverted",
-        reason="no plan beat the compiler's own kernels",
-        plans=(),
-        against_eager=compare(times["eager"], times["compiled"], "step"),
-    )
-
-
-def _judge_set(
-    session: _Session, bench: Bench, winners: Sequence[Trial]
-) -> tuple[Variant, SetVerdict]:
-    """Compile the step with a set as its user will, and judge it by step time and results."""
-    names = _plans_of(session, winners)
-    kernels = [session.found[name].ready(session.folder) for name in names]
-    best = bench.with_kernels("+".join(names), kernels)
-    times = bench.step_time([bench.eager, bench.compiled, best])
-    compiled = compare(times["compiled"], times[best.name], "step")
-    gpu = bench.gpu_time(bench.compiled, best)
-    found = bench.agreement(best)
-    agree = found and outputs_agree(found.error, found.baseline, found.epsilon)
-    judgement = judge_set(gpu, compiled)
-    if found is None:
-        judgement = Judgement(False, "the step returns no tensor: nothing shows that results agree")
-    elif not agree:
-        differ = f"results differ from {found.reference}'s by {found.error:.2e}"
-        judgement = Judgement(False, f"{differ}, without plans by {found.baseline:.2e}")
-    gain = compiled.gain_mid_ns
-    session.emit("decide", "running", value=gain, message=judgement.reason)
-    return best, SetVerdict(
-        verdict="kept" if judgement.keep else "reverted",
-        reason=judgement.reason,
-        plans=tuple(kernel.plan.id for kernel in best.kernels) if judgement.keep else (),
-        against_eager=compare(times["eager"], times[best.name], "step"),
-        against_compiled=compiled,
-        gpu_time=gpu,
-        outputs_agree=agree,
-        output_error=found and found.error,
-        baseline_error=found and found.baseline,
-        peak_memory_before_bytes=bench.peak_memory(bench.compiled),
-        peak_memory_after_bytes=bench.peak_memory(best),
-        compile_before_ns=bench.compiled.compile_ns,
-        compile_after_ns=best.compile_ns,
-    )
-
-
-def _plans_of(session: _Session, winners: Sequence[Trial]) -> list[str]:
-    """The plans of some winners in the order in which they claim their sites."""
-    names = (name for trial in winners for name in trial.plan_ids)
-    return [name for name in dict.fromkeys(names) if session.found[name].refused is None]
 
 
 # --- without a GPU --------------------------------------------------------------------------------

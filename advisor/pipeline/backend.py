@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch import fx
 from torch._inductor import list_mode_options
@@ -36,11 +36,22 @@ from collectors.live.fx_graph import lower
 EXACT_LAYOUT = {"comprehensive_padding": False}
 
 
+class Rewritten(Protocol):
+    """What became of one site of a rewrite of Dynamo's graph: None, or why it stayed."""
+
+    @property
+    def refused(self) -> str | None: ...
+
+
+GraphRewrite = Callable[[fx.GraphModule], Sequence[Rewritten]]
+
+
 @dataclass
 class SwapLog:
-    """What happened to every site in every graph compiled so far."""
+    """What happened to every site in every graph compiled so far, at both levels."""
 
     outcomes: list[Outcome] = field(default_factory=list)
+    rewritten: list[Rewritten] = field(default_factory=list)
 
     def swapped(self, plan_id: str) -> int:
         """Sites of a plan that now call its kernel."""
@@ -58,11 +69,12 @@ def plan_backend(
     kernels: Sequence[ReadyKernel],
     log: SwapLog,
     inner: Callable[..., Any] = compile_fx_inner,
+    rewrites: Sequence[GraphRewrite] = (),
     **settings: Any,
 ) -> Callable[..., Any]:
     """A Dynamo backend that swaps the sites of `kernels`; earlier ones claim their sites first.
 
-    `settings` are Inductor's own.
+    `rewrites` change Dynamo's graphs before that; `settings` are Inductor's own.
     """
 
     def hook(graph: fx.Graph, phase: Phase, identity: str) -> None:
@@ -70,16 +82,27 @@ def plan_backend(
         swaps = choose_swaps(programs_of(lowered.graph), kernels)
         log.outcomes += rewrite(graph, lowered.fx_node, lowered.fx_aliases, swaps)
 
-    return backend_with(HookPass(hook, cache_key(kernels)), inner, **settings | EXACT_LAYOUT)
+    backend = backend_with(HookPass(hook, cache_key(kernels)), inner, **settings | EXACT_LAYOUT)
+    return with_rewrites(backend, rewrites, log)
+
+
+def with_rewrites(
+    backend: Callable[..., Any], rewrites: Sequence[GraphRewrite], log: SwapLog
+) -> Callable[..., Any]:
+    """The backend behind rewrites of Dynamo's graphs; `log` keeps what each did."""
+
+    def rewritten(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Any:
+        for rewrite_graph in rewrites:
+            log.rewritten += rewrite_graph(gm)
+        return backend(gm, example_inputs, **options)
+
+    return rewritten if rewrites else backend
 
 
 def programs_of(graph: Graph) -> tuple[Program, ...]:
     """Every program of a graph that a plan may be for: each longest one, then its core."""
     found = find_row_programs(graph)
-    groups = [
-        g for whole, core in zip(found.whole, found.cores, strict=True) for g in (whole, core) if g
-    ]
-    return tuple(canonical_program(found.flow, group) for group in groups)
+    return tuple(canonical_program(found.flow, group) for group in found.every_group())
 
 
 def choose_swaps(programs: Sequence[Program], kernels: Sequence[ReadyKernel]) -> list[Swap]:

@@ -6,18 +6,20 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from advisor.apply.kernels import ReadyKernel
+from advisor.apply.model.step_graph import StepGraph
+from advisor.apply.recipe import UNCHANGED, Recipe
 from advisor.errors import WorkloadError
+from advisor.model.actions import ActionKind
 from advisor.model.applied import Comparison
 from advisor.model.report import Metric
 from advisor.pipeline.backend import SwapLog, plan_backend
+from advisor.pipeline.instances import Instances, rewrites_of
 from advisor.pipeline.switch import PLAIN, GraphSwitch, Selection
 from advisor.verify.statistics import compare
 from advisor.verify.timing import time_steps
@@ -64,63 +66,82 @@ class Agreement(NamedTuple):
 
 @dataclass
 class Variant:
-    """One way to run the step: eager, compiled, or compiled with kernels swapped in."""
+    """One way to run the step: eager, or compiled after a recipe."""
 
     name: str
     step: Step
     results: Callable[[], list[torch.Tensor]]
-    kernels: tuple[ReadyKernel, ...] = ()
+    recipe: Recipe = UNCHANGED
     log: SwapLog = field(default_factory=SwapLog)
     compile_ns: int = 0
+    pool_bytes: int | None = None
 
 
 class Bench:
-    """Builds variants of one workload and compares them, always interleaved."""
+    """Builds variants of one workload and compares them, always interleaved.
 
-    def __init__(self, workload: Workload) -> None:
-        self.workload = workload
+    `reload` makes the workload anew from the same seed: changes to the model are made to such a
+    twin, so that both can be run in turn.
+    """
+
+    def __init__(self, workload: Workload, reload: Callable[[], Workload]) -> None:
+        self._instances = Instances(workload, reload)
+        self._switches: dict[tuple[ActionKind, ...], tuple[GraphSwitch, Callable[..., Any]]] = {}
         torch.compiler.reset()
         torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
         self.eager = Variant("eager", workload.step_of(), workload.results_of)
-        self.compiled = self._compile("compiled", (), "inductor")
+        self.compiled = self._compile(workload, UNCHANGED, "inductor", SwapLog(), "compiled")
 
-    @cached_property
-    def _switch(self) -> tuple[GraphSwitch, Callable[..., Any]]:
-        """The compiled part that trials exchange graphs of, and the switch that does it."""
-        switch = GraphSwitch()
-        part = torch.compile(self.workload.part, backend=switch.backend())
-        step = self.workload.step_of(lambda _: part)
-        self._warm(Variant("switched", step, list), time.perf_counter_ns())
-        return switch, part
+    def build(self, recipe: Recipe) -> Variant:
+        """The step after a recipe, compiled as its user compiles it.
 
-    def unswapped(self) -> Variant:
-        """What trials are compared with: the step compiled as theirs is, nothing swapped."""
-        return self._selected("unswapped", (), PLAIN, SwapLog())
-
-    def trial(self, name: str, kernels: Sequence[ReadyKernel]) -> Variant:
-        """The step with the sites of `kernels` swapped; compiles the graphs that have one only.
-
-        Raises `WorkloadError` if it cannot be compiled or run so.
+        Raises `IllegalFusionError` if an action does not apply to it, `WorkloadError` if it cannot
+        be compiled or run so.
         """
         log = SwapLog()
-        switch, _ = self._switch
+        backend = plan_backend(
+            recipe.kernels, log, rewrites=rewrites_of(recipe.actions), **recipe.settings
+        )
+        instance = self._instances.of(recipe)
+        variant = self._compile(instance, recipe, backend, log)
+        return self._graphed(instance, variant) if recipe.whole_step_graph else variant
+
+    def unswapped(self, recipe: Recipe) -> Variant:
+        """What trials of kernels are compared with: compiled as theirs is, nothing swapped."""
+        return self._selected(recipe.with_kernels(()), PLAIN, SwapLog())
+
+    def trial(self, recipe: Recipe) -> Variant:
+        """The step with the sites of the recipe's kernels swapped.
+
+        Only graphs that have a site are compiled. Raises `WorkloadError` if it cannot be compiled
+        or run so.
+        """
+        log = SwapLog()
+        switch, _ = self._switch(recipe)
         started = time.perf_counter_ns()
         try:
-            selection = switch.with_kernels(kernels, log)
+            selection = switch.with_kernels(recipe.kernels, log)
         except Exception as error:  # the compiler may raise anything
-            lines = str(error).strip().splitlines()
-            raise WorkloadError(
-                "the step cannot be compiled with it",
-                why=f"{type(error).__name__}: {lines[0] if lines else ''}",
-            ) from error
-        variant = self._selected(name, tuple(kernels), selection, log)
+            raise _not_compiled(error) from error
+        variant = self._selected(recipe, selection, log)
         self._warm(variant, started)
         return variant
 
-    def _selected(
-        self, name: str, kernels: tuple[ReadyKernel, ...], selection: Selection, log: SwapLog
-    ) -> Variant:
-        switch, part = self._switch
+    def _switch(self, recipe: Recipe) -> tuple[GraphSwitch, Callable[..., Any]]:
+        """The switch and the compiled part of all recipes with these actions, compiled once."""
+        key = recipe.actions
+        if key not in self._switches:
+            instance = self._instances.of(recipe)
+            switch = GraphSwitch(rewrites_of(recipe.actions), **recipe.settings)
+            part = torch.compile(instance.part, backend=switch.backend())
+            step = instance.step_of(lambda _: part)
+            self._warm(Variant("switched", step, list), time.perf_counter_ns())
+            self._switches[key] = switch, part
+        return self._switches[key]
+
+    def _selected(self, recipe: Recipe, selection: Selection, log: SwapLog) -> Variant:
+        instance = self._instances.of(recipe)
+        switch, part = self._switch(recipe)
 
         def selected(run: Callable[[], T]) -> Callable[[], T]:
             def call() -> T:
@@ -129,9 +150,34 @@ class Bench:
 
             return call
 
-        step = selected(self.workload.step_of(lambda _: part))
-        results = selected(lambda: self.workload.results_of(lambda _: part))
-        return Variant(name, step, results, kernels, log)
+        step = selected(instance.step_of(lambda _: part))
+        results = selected(self._instances.results_of(instance, part))
+        return Variant(recipe.name(), step, results, recipe, log)
+
+    def _compile(
+        self, instance: Workload, recipe: Recipe, backend: Any, log: SwapLog, name: str = ""
+    ) -> Variant:
+        part = torch.compile(instance.part, backend=backend)
+        variant = Variant(
+            name or recipe.name(),
+            _marked(instance.step_of(lambda _: part)),
+            self._instances.results_of(instance, part),
+            recipe,
+            log,
+        )
+        try:
+            self._warm(variant, time.perf_counter_ns())
+        except WorkloadError:
+            raise
+        except Exception as error:  # the compiler may raise anything
+            raise _not_compiled(error) from error
+        return variant
+
+    def _graphed(self, instance: Workload, variant: Variant) -> Variant:
+        """The whole step of a variant as one CUDA graph."""
+        graph = StepGraph(variant.step)
+        results = self._instances.replayed_results_of(instance, graph)
+        return replace(variant, step=graph, results=results, pool_bytes=graph.pool_bytes)
 
     def _warm(self, variant: Variant, started: int) -> None:
         """Compile by a first step, which ends the compilation that began at `started` (ns)."""
@@ -142,25 +188,6 @@ class Bench:
         variant.compile_ns = time.perf_counter_ns() - started
         for _ in range(WARMUP_STEPS):
             variant.step()
-
-    def with_kernels(self, name: str, kernels: Sequence[ReadyKernel]) -> Variant:
-        """The step compiled with the sites of `kernels` swapped, as the user compiles it."""
-        log = SwapLog()
-        return self._compile(name, tuple(kernels), plan_backend(kernels, log), log)
-
-    def _compile(
-        self, name: str, kernels: tuple[ReadyKernel, ...], backend: Any, log: SwapLog | None = None
-    ) -> Variant:
-        part = torch.compile(self.workload.part, backend=backend)
-        variant = Variant(
-            name,
-            self.workload.step_of(lambda _: part),
-            lambda: self.workload.results_of(lambda _: part),
-            kernels,
-            log or SwapLog(),
-        )
-        self._warm(variant, time.perf_counter_ns())
-        return variant
 
     def gpu_time(self, before: Variant, after: Variant) -> Comparison:
         """GPU-busy time of the step, one variant against another."""
@@ -188,6 +215,24 @@ class Bench:
         """Trace the variant and return the metrics of its step; the trace stays at `path`."""
         record_steps(variant.step, path, steps=TRACED_STEPS)
         return trace_metrics(read_trace(path))
+
+
+def _marked(step: Step) -> Step:
+    """The step, told to CUDA graphs as one: what an earlier step returned may be overwritten."""
+
+    def marked() -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        return step()
+
+    return marked
+
+
+def _not_compiled(error: BaseException) -> WorkloadError:
+    lines = str(error).strip().splitlines()
+    return WorkloadError(
+        "the step cannot be compiled with it",
+        why=f"{type(error).__name__}: {lines[0] if lines else ''}",
+    )
 
 
 def agreement(

@@ -21,7 +21,15 @@ from torch._inductor.compile_fx import compile_fx_inner
 from advisor.apply.kernels import ReadyKernel
 from advisor.apply.rewrite import rewrite
 from advisor.model.base import Phase
-from advisor.pipeline.backend import EXACT_LAYOUT, SwapLog, cache_key, choose_swaps, programs_of
+from advisor.pipeline.backend import (
+    EXACT_LAYOUT,
+    GraphRewrite,
+    SwapLog,
+    cache_key,
+    choose_swaps,
+    programs_of,
+    with_rewrites,
+)
 from analyzers.row_plans import Program
 from collectors.live.capture import (
     BoxedCall,
@@ -63,17 +71,23 @@ PLAIN = Selection()
 
 
 class GraphSwitch:
-    """The graphs of one step compiled with `backend()`; one of its selections runs at a time."""
+    """The graphs of one step compiled with `backend()`; one of its selections runs at a time.
 
-    def __init__(self, **settings: Any) -> None:
+    `rewrites` change Dynamo's graphs first, `log` says how; `settings` are Inductor's own.
+    """
+
+    def __init__(self, rewrites: Sequence[GraphRewrite] = (), **settings: Any) -> None:
         self._settings = settings | EXACT_LAYOUT
+        self._rewrites = rewrites
+        self.log = SwapLog()
         self._held: list[_Held] = []
         self._selected = PLAIN
         self._recorder = HookPass(self._record, "fusion-advisor-switch")
 
     def backend(self) -> Callable[..., Any]:
         """The Dynamo backend whose graphs this switch holds."""
-        return backend_with(self._recorder, self._compile_first, **self._settings)
+        backend = backend_with(self._recorder, self._compile_first, **self._settings)
+        return with_rewrites(backend, self._rewrites, self.log)
 
     def select(self, selection: Selection) -> None:
         """Run these graphs from now on."""

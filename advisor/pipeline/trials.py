@@ -8,23 +8,42 @@ from pathlib import Path
 
 from advisor.apply.judge import Judgement
 from advisor.errors import RefusedError, UsageError
+from advisor.model.actions import ACTIONS, ActionKind
 from advisor.model.applied import Comparison
+from advisor.model.findings import Finding
 from advisor.model.report import Report
 from advisor.model.run import RunInfo
 from advisor.pipeline.unfinished import is_incomplete
 from advisor.store import RunDirectory, verify
 from collectors.live.target import parse_target
 
+KINDS: tuple[ActionKind, ...] = tuple(item.kind for item in ACTIONS)
+# The rules whose findings an action answers; the others are tried wherever they apply.
+ANSWERS: dict[str, tuple[ActionKind, ...]] = {
+    "attention-written-out": ("attention",),
+    "batch-norm": ("fold_batch_norm",),
+    "layout-conversion": ("channels_last",),
+    "optimizer-updates": ("fused_optimizer",),
+    "launch-bound": ("cuda_graph", "step_graph"),
+}
+
 
 @dataclass
 class Trial:
-    """One variant of a finding: plans to put in together, and what came of it."""
+    """One thing to try, plans to put in together or an action, and what came of it.
+
+    `comparison` is of GPU time, `step` (actions only) of the whole step.
+    """
 
     finding: str
-    plan_ids: tuple[str, ...]
+    plan_ids: tuple[str, ...] = ()
+    action: ActionKind | None = None
     comparison: Comparison | None = None
+    step: Comparison | None = None
     judgement: Judgement | None = None
     swapped: dict[str, int] = field(default_factory=dict)
+    details: tuple[str, ...] = ()
+    pool_bytes: int | None = None
 
     @property
     def gain_ns(self) -> int:
@@ -79,38 +98,56 @@ def _check_target(info: RunInfo) -> None:
 
 
 def trials_of(report: Report, only: Sequence[str]) -> list[Trial]:
-    """Variants to try, best finding first, best variant first; `only` names findings or plans.
+    """What to try, best finding first, best variant first.
 
-    Raises `UsageError` for a name that is neither, and for a finding without a generated kernel.
+    `only` names findings, plans or actions; without it every action is tried too, where it applies.
+    Raises `UsageError` for another name, and for a finding that nothing here answers.
     """
     by_id = {finding.id: finding for finding in report.findings}
-    known = {plan.id for plan in report.plans}
-    unknown = [name for name in only if name not in by_id and name not in known]
-    if unknown:
-        raise UsageError(
-            f"{unknown[0]!r} is no finding or plan of this run",
-            remedy="`fusion-advisor show RUN` lists them",
-        )
+    plans = {plan.id for plan in report.plans}
     trials = []
     for name in only or report.recommended.order:
-        if name in known:
+        if name in plans:
             trials.append(Trial(name, (name,)))
-            continue
-        finding = by_id[name]
-        variants = [Trial(name, a.plan_ids) for a in finding.alternatives if a.plan_ids]
-        if not variants and finding.plan_id is not None:
-            variants = [Trial(name, (finding.plan_id,))]
-        if only and not variants:
+        elif name in KINDS:
+            trials.append(Trial(name, action=name))
+        elif name in by_id:
+            trials += _answers(by_id[name], strict=bool(only))
+        else:
             raise UsageError(
-                f"{name} has no generated kernel to apply", remedy=f"what to do: {finding.action}"
+                f"{name!r} is no finding or plan of this run, and no action",
+                remedy=f"`fusion-advisor show RUN` lists them; actions: {', '.join(KINDS)}",
             )
-        trials += variants
+    if not only:
+        tried = {trial.action for trial in trials}
+        trials += [Trial(kind, action=kind) for kind in KINDS if kind not in tried]
+    return trials
+
+
+def _answers(finding: Finding, *, strict: bool) -> list[Trial]:
+    """The plans of a finding, each variant of them, and the actions that its rule calls for."""
+    trials = [Trial(finding.id, a.plan_ids) for a in finding.alternatives if a.plan_ids]
+    if not trials and finding.plan_id is not None:
+        trials = [Trial(finding.id, (finding.plan_id,))]
+    trials += [Trial(finding.id, action=kind) for kind in ANSWERS.get(finding.rule, ())]
+    if strict and not trials:
+        raise UsageError(
+            f"{finding.id} has no generated kernel to apply, and no action answers it",
+            remedy=f"what to do: {finding.action}",
+        )
     return trials
 
 
 def by_finding(trials: Sequence[Trial]) -> list[list[Trial]]:
-    """The variants of each finding, of which one can win."""
+    """The variants of plans of each finding, of which one can win."""
     found: dict[str, list[Trial]] = {}
     for trial in trials:
-        found.setdefault(trial.finding, []).append(trial)
+        if trial.plan_ids:
+            found.setdefault(trial.finding, []).append(trial)
     return list(found.values())
+
+
+def of_actions(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials of actions in the order in which actions are done, each kind once."""
+    first = {trial.action: trial for trial in reversed(trials) if trial.action is not None}
+    return [first[kind] for kind in KINDS if kind in first]

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.model.applied import Comparison, PlanVerdict, SetVerdict, Timing, Verdict
+from advisor.apply.judge import Judgement
+from advisor.model.actions import facts_of
+from advisor.model.applied import (
+    ActionVerdict,
+    Comparison,
+    PlanVerdict,
+    SetVerdict,
+    Timing,
+    Verdict,
+)
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.candidates import Candidate
-from advisor.pipeline.trials import Trial
+from advisor.pipeline.trials import Trial, of_actions
 from analyzers.program_cost import site_bytes
 from analyzers.variants import MEASURED_BASIS
 from collectors.live.recorder import TRACED_STEPS
@@ -40,6 +49,42 @@ def verdict_of(
         resources=item.resources,
         timings=tuple(item.timings),
     )
+
+
+def action_verdicts(trials: Sequence[Trial], result: SetVerdict) -> tuple[ActionVerdict, ...]:
+    """The records of all actions tried; one that nobody asked for and that does not apply has none.
+
+    An action that was asked for through a finding says why it does not apply.
+    """
+    found = []
+    for trial in of_actions(trials):
+        judgement = trial.judgement
+        asked = trial.finding != trial.action
+        if trial.action is None or judgement is None or not (judgement.applies or asked):
+            continue
+        facts = facts_of(trial.action)
+        found.append(
+            ActionVerdict(
+                kind=trial.action,
+                title=facts.title,
+                verdict=_action_verdict(trial, judgement, result),
+                reason=judgement.reason,
+                finding=trial.finding if asked else None,
+                step=trial.step,
+                gpu_time=trial.comparison,
+                sites=trial.swapped.get(trial.action),
+                details=trial.details,
+                pool_bytes=trial.pool_bytes,
+                by_hand=facts.by_hand,
+            )
+        )
+    return tuple(found)
+
+
+def _action_verdict(trial: Trial, judgement: Judgement, result: SetVerdict) -> Verdict:
+    if trial.action in result.actions:
+        return "kept"
+    return "reverted" if judgement.applies and trial.step is not None else "refused"
 
 
 def _judged(item: Candidate, best: Trial, result: SetVerdict) -> tuple[Verdict, str]:

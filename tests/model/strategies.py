@@ -9,7 +9,14 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from hypothesis import strategies as st
 
-from advisor.model.applied import Applied, Comparison, PlanVerdict, SetVerdict, Timing
+from advisor.model.applied import (
+    ActionVerdict,
+    Applied,
+    Comparison,
+    PlanVerdict,
+    SetVerdict,
+    Timing,
+)
 from advisor.model.base import Range, Record
 from advisor.model.comparison import Comparability
 from advisor.model.findings import Alternative, Evidence, Finding
@@ -102,16 +109,20 @@ def comparisons() -> st.SearchStrategy[Comparison]:
 
 
 def applications() -> st.SearchStrategy[Applied]:
-    """An application whose set keeps only plans that were kept."""
+    """An application whose set keeps only plans and actions that were kept."""
     verdicts = st.lists(
         records(PlanVerdict, plan_id=plan_ids, verdict=st.just("kept")), min_size=1, max_size=2
     )
+    done = st.lists(records(ActionVerdict, verdict=st.just("kept")), max_size=2)
 
-    def whole(plans: list[PlanVerdict]) -> st.SearchStrategy[Applied]:
+    def whole(drawn: tuple[list[PlanVerdict], list[ActionVerdict]]) -> st.SearchStrategy[Applied]:
+        plans, actions = tuple(drawn[0]), tuple(drawn[1])
         kept = st.just(tuple(p.plan_id for p in plans))
-        return records(Applied, plans=st.just(tuple(plans)), set=records(SetVerdict, plans=kept))
+        kinds = st.just(tuple(a.kind for a in actions))
+        result = records(SetVerdict, plans=kept, actions=kinds)
+        return records(Applied, plans=st.just(plans), actions=st.just(actions), set=result)
 
-    return verdicts.flatmap(whole)
+    return st.tuples(verdicts, done).flatmap(whole)
 
 
 @st.composite

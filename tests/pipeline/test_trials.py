@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from advisor.errors import UsageError
 from advisor.model.report import Recommended
-from advisor.pipeline.trials import Trial, by_finding, trials_of
+from advisor.pipeline.trials import KINDS, Trial, by_finding, trials_of
 from tests.builders.run import findings, norm_plan, report_of
 
 PLAN = norm_plan()
@@ -17,8 +17,15 @@ WITH_KERNEL, WITHOUT = "row-program-1", "launch-bound-1"
 
 def test_the_recommended_findings_are_tried_in_order_those_without_a_kernel_left_out() -> None:
     advised = replace(REPORT, recommended=Recommended(order=(WITHOUT, WITH_KERNEL)))
-    assert [trial.finding for trial in trials_of(advised, ())] == [WITH_KERNEL]
-    assert trials_of(replace(REPORT, recommended=Recommended()), ()) == []
+    trials = trials_of(advised, ())
+    assert [trial.finding for trial in trials if trial.plan_ids] == [WITH_KERNEL]
+    assert [t.action for t in trials if t.finding == WITHOUT] == ["cuda_graph", "step_graph"]
+    nothing = trials_of(replace(REPORT, recommended=Recommended()), ())
+    assert [trial.action for trial in nothing] == list(KINDS)
+
+
+def test_an_action_can_be_named_alone() -> None:
+    assert trials_of(REPORT, ("autotune",)) == [Trial("autotune", action="autotune")]
 
 
 def test_a_plan_can_be_named_alone() -> None:
@@ -31,7 +38,10 @@ def test_a_plan_can_be_named_alone() -> None:
 def test_a_name_that_gives_nothing_to_apply_says_why() -> None:
     with pytest.raises(UsageError, match="'nope' is no finding or plan"):
         trials_of(REPORT, ("nope",))
-    action = next(f.action for f in findings(PLAN, "norm") if f.id == WITHOUT)
+    bare = [
+        replace(f, rule="rotary-written-out") for f in findings(PLAN, "norm") if f.id == WITHOUT
+    ]
+    report = replace(REPORT, findings=tuple(bare), plans=())
     with pytest.raises(UsageError, match="launch-bound-1 has no generated kernel") as caught:
-        trials_of(REPORT, (WITHOUT,))
-    assert action in caught.value.remedy
+        trials_of(report, (WITHOUT,))
+    assert bare[0].action in caught.value.remedy

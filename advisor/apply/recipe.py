@@ -1,0 +1,61 @@
+"""A recipe: everything that tells one way to run a step from another, as data.
+
+An application tries changes one by one; what it keeps is again a recipe, which is what
+`advisor.load(RUN).apply(model)` and the `fusion_advisor` backend follow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from advisor.apply.kernels import ReadyKernel
+from advisor.model.actions import ActionKind
+
+# Inductor's settings by action: what `torch.compile(mode=...)` would set.
+SETTINGS: dict[ActionKind, tuple[tuple[str, Any], ...]] = {
+    "cuda_graph": (("triton.cudagraphs", True),),
+    "autotune": (("max_autotune", True), ("coordinate_descent_tuning", True)),
+}
+# Changes to the module, its inputs or its optimizer: they need an instance of their own.
+ON_MODEL: tuple[ActionKind, ...] = ("fold_batch_norm", "channels_last", "fused_optimizer")
+# Changes to the graphs that Dynamo hands to the compiler.
+ON_GRAPH: tuple[ActionKind, ...] = ("attention",)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Actions beside generated kernels; the empty recipe is `torch.compile` with its defaults."""
+
+    actions: tuple[ActionKind, ...] = ()
+    kernels: tuple[ReadyKernel, ...] = ()
+
+    def with_action(self, kind: ActionKind) -> Recipe:
+        """The recipe and one more action."""
+        return replace(self, actions=(*self.actions, kind))
+
+    def with_kernels(self, kernels: tuple[ReadyKernel, ...]) -> Recipe:
+        """The recipe with other kernels."""
+        return replace(self, kernels=kernels)
+
+    @property
+    def on_model(self) -> tuple[ActionKind, ...]:
+        """The actions that change the model, in the order of `ON_MODEL`."""
+        return tuple(kind for kind in ON_MODEL if kind in self.actions)
+
+    @property
+    def whole_step_graph(self) -> bool:
+        """Whether the whole step is one CUDA graph."""
+        return "step_graph" in self.actions
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Inductor's options."""
+        return {name: value for kind in self.actions for name, value in SETTINGS.get(kind, ())}
+
+    def name(self) -> str:
+        """A label that no other recipe has."""
+        return "+".join((*self.actions, *(k.plan.id for k in self.kernels))) or "unchanged"
+
+
+UNCHANGED = Recipe()

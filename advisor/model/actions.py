@@ -1,0 +1,78 @@
+"""Graph-level actions: what `apply` can do to a step besides swapping in generated kernels."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from advisor.model.base import Record
+
+ActionKind = Literal[
+    "attention",
+    "fold_batch_norm",
+    "channels_last",
+    "fused_optimizer",
+    "cuda_graph",
+    "step_graph",
+    "autotune",
+]
+
+
+class ActionFacts(Record, frozen=True, kw_only=True):
+    """An action in words: what it does, what speaks for it, and how to do it by hand."""
+
+    kind: ActionKind
+    title: str
+    explanation: str
+    by_hand: str
+
+
+# In the order in which they are tried: what changes the graphs, then what runs them.
+ACTIONS: tuple[ActionFacts, ...] = (
+    ActionFacts(
+        kind="attention",
+        title="attention as one library call",
+        explanation="scores and probabilities are never written to memory",
+        by_hand="call torch.nn.functional.scaled_dot_product_attention",
+    ),
+    ActionFacts(
+        kind="fold_batch_norm",
+        title="BatchNorm folded into the convolution before it",
+        explanation="in inference its scale and shift are constants of the weights",
+        by_hand="torch.nn.utils.fusion.fuse_conv_bn_eval",
+    ),
+    ActionFacts(
+        kind="channels_last",
+        title="channels-last memory format",
+        explanation="convolution kernels read it as it is; nothing converts layouts in between",
+        by_hand="model.to(memory_format=torch.channels_last), the same for image inputs",
+    ),
+    ActionFacts(
+        kind="fused_optimizer",
+        title="optimizer in one kernel per group",
+        explanation="one pass over parameters, gradients and state in place of many",
+        by_hand="pass fused=True to the optimizer",
+    ),
+    ActionFacts(
+        kind="autotune",
+        title="matrix kernels tuned for their shapes",
+        explanation="the compiler times Triton templates against the library's kernels",
+        by_hand='torch.compile(mode="max-autotune-no-cudagraphs")',
+    ),
+    ActionFacts(
+        kind="cuda_graph",
+        title="compiled graphs replayed as CUDA graphs",
+        explanation="one launch replaces those of all kernels of a graph",
+        by_hand='torch.compile(mode="reduce-overhead")',
+    ),
+    ActionFacts(
+        kind="step_graph",
+        title="the whole step as one CUDA graph",
+        explanation="one launch replaces the step, Python, guards and optimizer included",
+        by_hand="torch.cuda.graph around the compiled step, inputs copied into static tensors",
+    ),
+)
+
+
+def facts_of(kind: ActionKind) -> ActionFacts:
+    """The words of an action."""
+    return next(item for item in ACTIONS if item.kind == kind)

@@ -1,0 +1,200 @@
+"""What a search keeps, given what each recipe measures (scripted: the timings need a GPU)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+
+from advisor.apply.recipe import UNCHANGED, Recipe
+from advisor.errors import IllegalFusionError, WorkloadError
+from advisor.model.actions import ActionKind
+from advisor.model.applied import Comparison, SetVerdict
+from advisor.pipeline.backend import SwapLog
+from advisor.pipeline.measure import Agreement, Bench, Variant
+from advisor.pipeline.search import NO_TIME, Search
+from advisor.pipeline.trials import KINDS, Trial, of_actions
+from advisor.pipeline.verdicts import action_verdicts
+from advisor.verify.statistics import compare
+
+US = 1_000
+
+
+@dataclass
+class Scripted:
+    """A bench whose variants take what a function of the recipe says (step, GPU: ns)."""
+
+    step_ns: Callable[[Recipe], int]
+    gpu_ns: Callable[[Recipe], int]
+    differs: Callable[[Recipe], bool] = lambda _: False
+    refuses: dict[ActionKind, Exception] = field(default_factory=dict)
+    built: list[tuple[ActionKind, ...]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.eager = Variant("eager", lambda: None, list)
+        self.compiled = Variant("compiled", lambda: None, list, compile_ns=1)
+
+    def build(self, recipe: Recipe) -> Variant:
+        for kind in recipe.actions:
+            if kind in self.refuses:
+                raise self.refuses[kind]
+        self.built.append(recipe.actions)
+        return Variant(recipe.name(), lambda: None, list, recipe, SwapLog(), 1)
+
+    def step_time(self, variants: Sequence[Variant]) -> dict[str, list[int]]:
+        return {v.name: spread(self.step_ns(v.recipe)) for v in variants}
+
+    def gpu_time(self, before: Variant, after: Variant) -> Comparison:
+        old, new = (spread(self.gpu_ns(v.recipe)) for v in (before, after))
+        return compare(old, new, "gpu_busy")
+
+    def agreement(self, variant: Variant) -> Agreement:
+        return Agreement("eager", 1.0 if self.differs(variant.recipe) else 0.0, 0.01, 1e-3)
+
+    def peak_memory(self, variant: Variant) -> int:
+        return len(variant.name)
+
+
+def spread(middle: int) -> list[int]:
+    """Forty measurements within a ten-thousandth of each other."""
+    return [middle + middle * (i % 5 - 2) // 40_000 for i in range(40)]
+
+
+def saving(**gains: int) -> Callable[[Recipe], int]:
+    """1 ms less what the recipe's actions save (µs)."""
+    return lambda recipe: 1_000 * US - sum(gains.get(kind, 0) * US for kind in recipe.actions)
+
+
+def search(bench: Scripted, *kinds: ActionKind, deadline: float | None = None) -> Search:
+    trials = [Trial("asked", action=kind) for kind in kinds]
+    return Search(cast(Bench, bench), {}, trials, Path(), lambda *_, **__: None, deadline)
+
+
+def reasons(found: Search, result: SetVerdict) -> dict[str, tuple[str, str]]:
+    return {v.kind: (v.verdict, v.reason) for v in action_verdicts(found.trials, result)}
+
+
+def test_what_pays_is_kept_each_beside_those_before_it() -> None:
+    times = saving(channels_last=100, fused_optimizer=-50, cuda_graph=200)
+    bench = Scripted(times, times)
+    found = search(bench, "cuda_graph", "channels_last", "fused_optimizer")
+    best, result = found.run()
+    assert result.verdict == "kept"
+    assert result.actions == ("channels_last", "cuda_graph")
+    assert best is not None
+    assert best.recipe.actions == result.actions
+    # In the order of worth, whatever the order of the trials.
+    assert bench.built[:3] == [
+        ("channels_last",), ("channels_last", "fused_optimizer"), ("channels_last", "cuda_graph"),
+    ]  # fmt: skip
+    verdicts = reasons(found, result)
+    assert verdicts["fused_optimizer"][0] == "reverted"
+    assert "takes 50 µs more" in verdicts["fused_optimizer"][1]
+    assert result.against_compiled is not None
+    assert result.against_compiled.gain_mid_ns == pytest.approx(300 * US, rel=0.01)
+
+
+def test_gpu_time_alone_pays_where_the_host_hides_it() -> None:
+    bench = Scripted(saving(), saving(channels_last=100))
+    _, result = search(bench, "channels_last").run()
+    assert result.actions == ("channels_last",)
+
+
+def test_a_gain_with_other_results_is_none() -> None:
+    times = saving(fold_batch_norm=100)
+    bench = Scripted(times, times, differs=lambda r: "fold_batch_norm" in r.actions)
+    found = search(bench, "fold_batch_norm")
+    _, result = found.run()
+    assert result.verdict == "reverted"
+    assert "results differ from eager's" in reasons(found, result)["fold_batch_norm"][1]
+
+
+def test_a_graph_of_the_whole_step_takes_the_place_of_graphs_of_its_parts() -> None:
+    times = saving(cuda_graph=100, step_graph=300)
+    bench = Scripted(times, times)
+    found = search(bench, "cuda_graph", "step_graph")
+    _, result = found.run()
+    assert result.actions == ("step_graph",)
+    assert reasons(found, result)["cuda_graph"][0] == "reverted"
+
+
+def test_what_does_not_apply_or_fails_says_so_and_the_rest_goes_on() -> None:
+    times = saving(fused_optimizer=100)
+    bench = Scripted(
+        times,
+        times,
+        refuses={
+            "channels_last": IllegalFusionError("the module has no 2-D convolution"),
+            "step_graph": WorkloadError("the step cannot be one CUDA graph", why="it calls item()"),
+        },
+    )
+    found = search(bench, "channels_last", "fused_optimizer", "step_graph")
+    _, result = found.run()
+    assert result.actions == ("fused_optimizer",)
+    verdicts = reasons(found, result)
+    assert verdicts["channels_last"] == ("refused", "the module has no 2-D convolution")
+    assert verdicts["step_graph"][0] == "refused"
+    assert "it calls item()" in verdicts["step_graph"][1]
+
+
+def test_a_set_that_loses_together_is_halved() -> None:
+    def together(recipe: Recipe) -> int:
+        return saving(channels_last=100, fused_optimizer=60)(recipe)
+
+    bench = Scripted(
+        together,
+        together,
+        differs=lambda r: {"channels_last", "fused_optimizer"} <= set(r.actions) and late(),
+    )
+    calls = iter(range(100))
+
+    def late() -> bool:
+        """Alone beside the other each agreed; the set as a whole, compiled again, does not."""
+        return next(calls) > 0
+
+    _, result = search(bench, "channels_last", "fused_optimizer").run()
+    assert result.verdict == "kept"
+    assert result.actions == ("channels_last",)
+
+
+def test_after_the_deadline_nothing_new_is_tried() -> None:
+    times = saving(channels_last=100)
+    found = search(Scripted(times, times), "channels_last", deadline=time.monotonic() - 1)
+    _, result = found.run()
+    assert result.verdict == "reverted"
+    assert reasons(found, result)["channels_last"] == ("refused", NO_TIME)
+
+
+def test_actions_nobody_asked_for_leave_no_record_where_they_do_not_apply() -> None:
+    trials = [Trial("channels_last", action="channels_last"), Trial("f", action="fold_batch_norm")]
+    refused = IllegalFusionError("no")
+    bench = Scripted(
+        saving(), saving(), refuses={"channels_last": refused, "fold_batch_norm": refused}
+    )
+    found = Search(cast(Bench, bench), {}, trials, Path(), lambda *_, **__: None)
+    _, result = found.run()
+    assert list(reasons(found, result)) == ["fold_batch_norm"]
+
+
+def test_each_action_is_tried_once_in_its_order() -> None:
+    trials = [Trial("a", action="step_graph"), Trial("b", action="attention"),
+              Trial("c", action="step_graph")]  # fmt: skip
+    assert [(t.finding, t.action) for t in of_actions(trials)] == [
+        ("b", "attention"), ("a", "step_graph"),
+    ]  # fmt: skip
+
+
+def test_names_tell_recipes_apart() -> None:
+    assert UNCHANGED.name() != UNCHANGED.with_action("autotune").name()
+    assert UNCHANGED.with_action("cuda_graph").settings == {"triton.cudagraphs": True}
+
+
+def test_settings_are_options_of_the_compiler() -> None:
+    known = torch._inductor.config.get_config_copy()
+    for kind in KINDS:
+        assert UNCHANGED.with_action(kind).settings.keys() <= known.keys()
