@@ -120,11 +120,12 @@ class Step:
             self,
             thread=thread,
             outside_ns=np.where(rest, 0.0, self.outside_ns),
-            before_ns=np.where(rest, 0.0, self.before_ns),
-            call_ns=np.where(first, GRAPH_CALL_NS, np.where(rest, 0.0, self.call_ns)),
+            # Its kernels begin when the call returns.
+            before_ns=np.where(rest, 0.0, self.before_ns + np.where(first, GRAPH_CALL_NS, 0.0)),
+            call_ns=np.where(inside, 0.0, self.call_ns),
             tail_ns=np.where(inside, 0.0, self.tail_ns),
             gap_ns=np.where(held, GRAPH_GAP_NS, self.gap_ns),
-            latency_ns=np.where(rest, 0.0, self.latency_ns),
+            latency_ns=np.where(inside, 0.0, self.latency_ns),
             follows=follows,
             waits=np.where(inside, NONE, self.waits),
         )

@@ -33,7 +33,7 @@ def device_delays(calls: Calls, stream: Ints) -> tuple[Floats, Floats]:
     """(pause behind the stream's activity before, begin of the call to start on an idle stream).
 
     One figure each for the whole step: the median of the pauses before activities that were queued,
-    and the lower quartile of what an idle stream took to start.
+    and the lower quartile of what an idle stream took to start. Graphs have their own.
     """
     gap, latency = np.zeros(len(calls.start)), np.zeros(len(calls.start))
     pauses, starts = [], []
@@ -49,7 +49,8 @@ def device_delays(calls: Calls, stream: Ints) -> tuple[Floats, Floats]:
     pause, start = (np.concatenate(p) if p else np.zeros(0) for p in (pauses, starts))
     usual = float(np.median(pause)) if len(pause) else _GAP_NS
     gap[held] = np.where(calls.graphed[held], GRAPH_GAP_NS, usual)
-    latency[held] = max(float(np.quantile(start, 0.25)) if len(start) else _LATENCY_NS, 0.0)
+    idle = max(float(np.quantile(start, 0.25)) if len(start) else _LATENCY_NS, 0.0)
+    latency[held] = np.where(calls.graphed[held], 0.0, idle)
     return gap, latency
 
 

@@ -148,6 +148,8 @@ class _Host:
         calls = self.calls
         outside, before, call, tail = (np.zeros(len(calls.start)) for _ in range(4))
         begun, done = self._owners()
+        which = np.cumsum(calls.first)
+        final = np.searchsorted(which, which, side="right") - 1
         for thread in np.unique(calls.thread).tolist():
             mine = np.flatnonzero((calls.thread == thread) & calls.first)
             start, end = calls.start[mine], calls.end[mine]
@@ -164,7 +166,12 @@ class _Host:
             outside[mine] = self._spent(clock, free, since)
             before[mine] = self._spent(clock, since, start)
             call[mine] = _reduced((end - start).astype(np.float64), self.call_overhead_ns)
-            tail[mine] = self._spent(clock, end, until)
+            # Behind all that the call started: its kernels do not wait for what comes after it.
+            tail[final[mine]] = self._spent(clock, end, until)
+        # The kernels of a graph begin when the call that launches it returns.
+        graphed = calls.graphed
+        before[graphed] += call[graphed]
+        call[graphed] = 0.0
         return outside, before, call, tail
 
     def _spent(self, ops: Ints, start: Ints, end: Ints) -> Floats:
