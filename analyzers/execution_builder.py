@@ -135,7 +135,9 @@ class ExecutionBuilder(InferredBuilder):
         given = {tensor.memory for tensor in op.tensors()}
         made = [tensor for tensor in op.outputs if tensor.memory not in given]
         filled = [t for t in op.written() if t.memory not in self.memories and t not in made]
-        metas = tuple(_meta(tensor) for tensor in (*made, *filled))
+        alias = self._replaced(op) if not made and not filled else None
+        results = [*made, *filled, *(op.written() if alias is not None else ())]
+        metas = tuple(_meta(tensor) for tensor in results)
         node = Node(
             id=f"n{len(self.nodes)}",
             op="opaque",
@@ -145,15 +147,24 @@ class ExecutionBuilder(InferredBuilder):
             target=op.overload.replace("::", "."),
             label=op.name,
             origin=self._origin,
+            alias_of=alias,
             mutates=tuple(dict.fromkeys(mutated)),
             has_side_effect=side_effect,
             location=self._op.location,
         )
         self.nodes.append(node)
-        for output, tensor in enumerate((*made, *filled)):
+        for output, tensor in enumerate(results):
             self._metas[value_id(node.id, output)] = metas[output]
             self.define(value_id(node.id, output), tensor)
         return node
+
+    def _replaced(self, op: ExecutedOp) -> str | None:
+        """The value that an op in place replaces as a whole, where it is one."""
+        written = op.written()
+        held = self.memories.get(written[0].memory) if len(written) == 1 else None
+        if held is None or not _same_region(held.region, placed(written[0])):
+            return None
+        return held.value
 
     def outputs(self) -> tuple[str, ...]:
         """What outlives the ops: memory from before that was written, and results nobody read."""

@@ -209,7 +209,8 @@ def _part(part: Part, ops: Iterable[ExecutedOp], joined: Timeline) -> ExecutedPa
         rows = joined.kernels.get(op.record_function_id, [])
         if rows and own:
             total = int(joined.durations[rows].sum())
-            units.append(Unit(op.name, frozenset(own), total, len(rows)))
+            known = tuple(rows) if joined.timed else ()
+            units.append(Unit(op.name, frozenset(own), total, len(rows), known))
     graph = Graph(
         id=f"executed-{part}",
         source="execution_trace",

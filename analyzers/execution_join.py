@@ -1,4 +1,4 @@
-"""Executed ops joined to a timeline: by record-function id in their own run, by order in another."""
+"""Executed ops joined to a timeline: by record-function id in their own run, else by order."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _OWN = str(Path(__file__).resolve().parents[1] / "collectors")
 
 @dataclass(frozen=True)
 class Timeline:
-    """What a trace of the same run says of each op, by record-function id."""
+    """What a trace says of each op, by record-function id; `timed`: a trace of another step."""
 
     kernels: dict[int, list[int]]
     places: dict[int, Location]
     durations: NDArray[np.int64]
     known: frozenset[int]
     recorded: bool
+    timed: bool = False
 
 
 def join_ops(timeline: Trace | None, timed: Trace | None, wanted: set[int]) -> Timeline:
@@ -50,7 +51,7 @@ def join_ops(timeline: Trace | None, timed: Trace | None, wanted: set[int]) -> T
     for kernel, owner in _owners(measured, number_of).items():
         kernels.setdefault(number_of[owner], []).append(kernel)
     durations = measured.kernels["duration_ns"].to_numpy()
-    return Timeline(kernels, places, durations, frozenset(rows), recorded=True)
+    return Timeline(kernels, places, durations, frozenset(rows), True, timed is not None)
 
 
 def counterparts(observed: Trace, timed: Trace) -> dict[int, int]:

@@ -14,7 +14,8 @@ from advisor.model.metric_names import per_step_name
 from advisor.model.report import Metric
 from advisor.model.trace import Trace
 from analyzers.balance import Balance
-from analyzers.dataflow import Dataflow
+from analyzers.dataflow import Dataflow, dataflow
+from analyzers.execution_graph import ExecutedPart
 from analyzers.exposure import Exposure, Situation
 from analyzers.metrics import STEP_PREFIX
 from analyzers.opportunities import Advice, PricedGraph
@@ -25,13 +26,17 @@ NodeKey = tuple[str, str]
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """One graph: dataflow, present prices; inferred ones also host time and kernels by node."""
+    """One graph: dataflow, present prices; inferred ones also host time and kernels by node.
+
+    `part` says which part of a step an executed graph is (`optimizer`), "" for the others.
+    """
 
     graph: Graph
     flow: Dataflow
     prices: PriceList
     host_ns: Mapping[str, int] = field(default_factory=dict)
     kernels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    part: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,14 @@ class Subject:
     def free(self, facts: GraphFacts, name: str) -> bool:
         """Whether no earlier rule has claimed a node."""
         return (facts.graph.id, name) not in self.claimed
+
+    def with_parts(self, parts: Sequence[ExecutedPart]) -> Subject:
+        """The subject with the parts of the step that no captured graph covers."""
+        facts = [
+            GraphFacts(part.graph, dataflow(part.graph), part.prices, part=part.part)
+            for part in parts
+        ]
+        return replace(self, graphs=(*self.graphs, *facts))
 
     def without(self, nodes: frozenset[NodeKey]) -> Subject:
         """The subject with more nodes claimed."""

@@ -66,7 +66,7 @@ def advise_on(recording: Recording) -> ProfileAdvice:
     advice = advise(priced, situation)
     compiler = recording.captured.compiler_facts()
     subject = captured_subject(priced, advice, situation, recording.metrics, trace, compiler)
-    found = _found(subject)
+    found = _found(subject.with_parts(recording.executed))
     return replace(
         found,
         plans=tuple(advice.plans),
@@ -171,6 +171,8 @@ def _sources(recording: Recording) -> tuple[Source, ...]:
         found.append(Source(kind="inferred graph"))
     if recording.trace is not None:
         found.append(Source(kind="kineto trace", path="trace.json.gz"))
+    if recording.executed:
+        found.append(Source(kind="execution trace"))
     if "step_ns" in recording.metrics:
         found.append(Source(kind="clean timing"))
     return tuple(found)

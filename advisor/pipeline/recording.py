@@ -14,17 +14,19 @@ from advisor.model.base import Warning_
 from advisor.model.report import DeviceState, Hardware, Metric
 from advisor.model.trace import Trace
 from advisor.pipeline.device_state import device_state, throttle_warnings
+from advisor.pipeline.execution import is_worth_observing, observe, rehearse
 from advisor.pipeline.facts import hardware_of
 from advisor.pipeline.options import ProfileOptions
 from advisor.store import RunDirectory
 from advisor.verify.statistics import timing
 from advisor.verify.timing import time_steps
+from analyzers.execution_graph import ExecutedPart
 from analyzers.metrics import trace_metrics
 from collectors import read_trace
 from collectors.live.capture import Capture, capture
 from collectors.live.nvml import GpmCounters, GpmSampler, snapshot, visible_device
 from collectors.live.recorder import TRACED_STEPS, record_steps
-from collectors.live.workload import Step, Workload, load_workload
+from collectors.live.workload import Step, load_workload
 
 # Told the stage that begins, in a word and in a sentence.
 Announce = Callable[[str, str], None]
@@ -52,6 +54,7 @@ class Recording:
     shapes: tuple[str, ...] = ()
     metrics: dict[str, Metric] = field(default_factory=dict)
     trace: Trace | None = None
+    executed: tuple[ExecutedPart, ...] = ()
     state_before: DeviceState | None = None
     state_after: DeviceState | None = None
 
@@ -89,8 +92,9 @@ def record_workload(
     recording.captured, compiled = capture(
         workload, generate_code=device.type == "cuda" and options.mode == "compile"
     )
-    recording.warnings += [*capture_warnings(recording.captured), *_optimizer_warnings(workload)]
+    recording.warnings += capture_warnings(recording.captured)
     if device.type != "cuda":
+        take_execution(recording, rehearse(workload, recording.captured))
         return
     step = compiled or workload.step_of()
     keep()
@@ -102,6 +106,11 @@ def record_workload(
     record_steps(step, run.trace_path, steps=TRACED_STEPS)
     read_recorded(recording, run)
     keep()
+    if recording.trace is not None and is_worth_observing(workload, recording.captured):
+        announce("execution", "recording which op reads whose result")
+        found = observe(workload, compiled, recording.captured, recording.trace)
+        take_execution(recording, found)
+        keep()
     announce("counters", "sampling the GPU's counters")
     _count(step, recording)
 
@@ -122,16 +131,12 @@ def capture_warnings(captured: Capture) -> list[Warning_]:
     return found
 
 
-def _optimizer_warnings(workload: Workload) -> list[Warning_]:
-    """The optimizer steps outside the graphs that rules look at."""
-    if workload.optimizer is None:
-        return []
-    name = type(workload.optimizer).__name__
-    note = (
-        f"{name} updates the parameters outside the captured graphs: no finding covers it; "
-        "analyze of a trace of the training loop does"
-    )
-    return [Warning_(code="optimizer-not-captured", message=note)]
+def take_execution(
+    recording: Recording, found: tuple[tuple[ExecutedPart, ...], list[Warning_]]
+) -> None:
+    """Take up the parts of the step that no captured graph covers."""
+    recording.executed, warnings = found
+    recording.warnings += warnings
 
 
 def _clean_times(step: Step, options: ProfileOptions) -> list[int]:

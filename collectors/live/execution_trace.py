@@ -30,33 +30,57 @@ STEP_RANGE = "ProfilerStep#0"
 
 @dataclass(frozen=True)
 class Execution:
-    """What one observed step did; `decomposed` are the overloads that ran as other ops."""
+    """What one observed step did; `decomposed` are the overloads that ran as other ops.
+
+    `timeline` is the profiler's trace of the same run, None where none was asked for.
+    """
 
     trace: ExecutionTrace
-    timeline: Trace
+    timeline: Trace | None
     decomposed: frozenset[str]
 
 
-def record_execution(step: Callable[[], object], path: Path, device: str) -> Execution:
-    """Run a step, observed; the execution trace is written to `path` and both are read."""
-    timeline = path.with_name(f"{path.name}.timeline.json")
+def record_execution(
+    step: Callable[[], object], path: Path, device: str, *, timeline: bool = True
+) -> Execution:
+    """Run a step, observed; the execution trace is written to `path` and read."""
     observer = _Quiet()
     observer.register_callback(str(path))
+    recorded = None
+    if timeline:
+        recorded = _profiled(step, path, observer)
+    else:
+        _observed(step, observer)
+    trace = read_execution_trace(path)
+    return Execution(trace, recorded, decomposed_ops(trace, device))
+
+
+def _observed(step: Callable[[], object], observer: ExecutionTraceObserver) -> None:
+    observer.start()
     try:
-        with (
-            profile(
-                record_shapes=True,
-                with_stack=True,
-                with_modules=True,
-                execution_trace_observer=observer,
-            ) as profiler,
-            record_function(STEP_RANGE),
-        ):
+        with record_function(STEP_RANGE):
             step()
-            synchronize()
+    finally:
+        observer.stop()
+        observer.unregister_callback()
+
+
+def _profiled(step: Callable[[], object], path: Path, observer: ExecutionTraceObserver) -> Trace:
+    timeline = path.with_name(f"{path.name}.timeline.json")
+    with (
+        profile(
+            record_shapes=True,
+            with_stack=True,
+            with_modules=True,
+            execution_trace_observer=observer,
+        ) as profiler,
+        record_function(STEP_RANGE),
+    ):
+        step()
+        synchronize()
+    try:
         profiler.export_chrome_trace(str(timeline))
-        trace = read_execution_trace(path)
-        return Execution(trace, read_trace(timeline), decomposed_ops(trace, device))
+        return read_trace(timeline)
     finally:
         timeline.unlink(missing_ok=True)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.errors import UnreadableError
+from advisor.errors import UnreadableError, WorkloadError
 from advisor.model.execution import ExecutionTrace
 from advisor.model.graph import Graph, Node
 from advisor.model.trace import Trace, TraceBuilder
@@ -19,6 +19,7 @@ from analyzers.dataflow import dataflow
 from analyzers.execution_graph import ExecutedPart, executed_parts
 from collectors import read_trace
 from collectors.execution_trace import aliasing, read_execution_trace
+from collectors.live import optimizer_step
 from collectors.live.execution_trace import Execution, marked, record_execution
 from collectors.live.optimizer_step import rehearsed_step
 from collectors.live.recorder import record_steps
@@ -67,6 +68,7 @@ def parts_of(workload: Workload, folder: Path) -> dict[str, ExecutedPart]:
 def test_every_op_of_the_trace_is_in_the_timeline(tmp_path: Path) -> None:
     x = torch.randn(32, 8)
     found = observed(lambda: torch.softmax(x @ x.t(), -1).sum(), tmp_path)
+    assert found.timeline is not None
     names = dict(
         zip(
             found.timeline.ops["record_function_id"].tolist(),
@@ -163,6 +165,25 @@ def test_the_captured_range_is_told_in_a_step_of_any_kind(tmp_path: Path) -> Non
     workload = Workload("test", "step", CPU, lambda: torch.sin(x) + 1)
     assert parts_of(workload, tmp_path) == {}
     assert workload.part() is not None
+
+
+class Refuses(torch.optim.SGD):
+    """An optimizer that cannot step on zero gradients."""
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        raise RuntimeError("no gradient is zero")
+
+
+def test_an_optimizer_that_fails_says_so() -> None:
+    refuses = Refuses([nn.Parameter(torch.ones(2))], lr=0.1)
+    with pytest.raises(WorkloadError, match="does not step on zero gradients"):
+        rehearsed_step(refuses, as_if_cuda=True)
+
+
+def test_too_many_parameters_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimizer_step, "MAX_PARAMETER_BYTES", 7)
+    adam = torch.optim.Adam([nn.Parameter(torch.ones(2))])
+    assert rehearsed_step(adam, as_if_cuda=True) is None
 
 
 def test_an_optimizer_rehearses_on_copies_as_on_a_gpu(tmp_path: Path) -> None:
@@ -262,7 +283,7 @@ def _copy_ops(trace: Trace, builder: TraceBuilder) -> None:
     steps = trace.steps()
     for name in ("ops", "ranges"):
         for row in trace.table(name).astype(object).to_dict("records"):
-            kept = {k: v for k, v in row.items() if k not in ("parent", "module", "source")}
+            kept = {str(k): v for k, v in row.items() if k not in ("parent", "module", "source")}
             kept["thread"] = builder.thread(1, 1)
             builder.event(name, **{k: v for k, v in kept.items() if not pd.isna(v)})
     for number, row in enumerate(trace.ops.to_dict("records")):

@@ -20,9 +20,14 @@ def report(places: Path) -> Report:
     return profile(options, run, lambda stage, text: None)
 
 
-def test_the_optimizer_is_said_to_be_missing(report: Report) -> None:
-    said = {warning.code: warning.message for warning in report.warnings}
-    assert said["optimizer-not-captured"].startswith("AdamW updates the parameters outside")
+def test_the_optimizer_is_looked_at_although_no_graph_holds_it(report: Report) -> None:
+    """On a GPU AdamW updates in multi-tensor ops unless it is told otherwise."""
+    assert not [w for w in report.warnings if w.code == "optimizer-not-captured"]
+    (found,) = [f for f in report.findings if f.rule == "optimizer-updates"]
+    assert found.title == "Optimizer update (Adam-like) in 9 multi-tensor ops"
+    assert found.action == "construct the optimizer with fused=True"
+    assert found.provenance == "exact"
+    assert "execution trace" in {source.kind for source in report.sources}
 
 
 def test_the_list_stands_in_the_recommended_order(report: Report) -> None:
