@@ -13,6 +13,7 @@ RULE_IDS: tuple[str, ...] = (
     "quantise-chain",
     "moe-combine",
     "row_program",
+    "two-axes",
     "cross-entropy",
     "softmax-chain",
     "library-norm",

@@ -32,6 +32,7 @@ from analyzers.rules import (
     row_program,
     softmax_chain,
     straggler,
+    two_axes,
 )
 from analyzers.rules.base import Match, Rule
 from analyzers.rules.overlaps import changes_of, without_overlaps
@@ -48,6 +49,7 @@ RULES: tuple[Rule, ...] = (
     quantise_chain.RULE,
     moe_combine.RULE,
     row_program.RULE,
+    two_axes.RULE,
     cross_entropy.RULE,
     softmax_chain.RULE,
     library_norm.RULE,
