@@ -176,13 +176,14 @@ def default_calibration(gpu: Gpu) -> Calibration:
     """Estimates from the table's figures; nothing was measured on this card."""
     copied = gpu.copy_bandwidth_bytes_per_s
     top = copied or round(COPY_SHARE * gpu.dram_bandwidth_bytes_per_s)
+    figure = "copy_bandwidth_bytes_per_s" if copied else "dram_bandwidth_bytes_per_s"
     sheet = "measured copy" if copied else f"{COPY_SHARE:.2f} of the datasheet's bandwidth"
     low, high = (1.0, 1.0) if copied else (ESTIMATE_LOW, ESTIMATE_HIGH)
     return Calibration(
         gpu=gpu.key,
         device=gpu.name,
         provenance="estimated",
-        source=f"table of GPUs: {sheet} ({gpu.source('dram_bandwidth_bytes_per_s')})",
+        source=f"table of GPUs: {sheet} ({gpu.source(figure)})",
         curve=_curve(top, gpu.l2_bytes),
         l2_bytes_per_s=round(L2_SHARE * top),
         kernel_floor_ns=1_000,

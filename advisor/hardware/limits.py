@@ -7,6 +7,8 @@ own occupancy remark is the test oracle) and the CDNA and RDNA instruction set m
 
 from __future__ import annotations
 
+import msgspec
+
 from advisor.errors import UsageError
 from advisor.model.base import Record
 
@@ -41,6 +43,8 @@ class CuLimits(Record, frozen=True, kw_only=True):
     """An AMD compute unit (RDNA: the work-group processor that the waves of a group share).
 
     `simd_registers` are the vector registers of one lane of a SIMD, shared by its waves.
+    `scalar_registers` of a SIMD limit its waves, too; None where every wave has as many as it can
+    name.
     """
 
     warp_size: int
@@ -61,6 +65,19 @@ class CuLimits(Record, frozen=True, kw_only=True):
         """Threads for which an instruction is issued per clock: a SIMD is 16 (RDNA: 32) wide."""
         return self.simds * (16 if self.warp_size == 64 else 32)
 
+    def of_wave(self, size: int) -> CuLimits:
+        """For waves of 64 lanes on a GPU of 32: every wave takes two lanes' registers a lane."""
+        if size == self.warp_size:
+            return self
+        if (self.warp_size, size) != (32, 64):
+            raise UsageError(f"no waves of {size} lanes on this GPU", remedy="use 32 or 64")
+        return msgspec.structs.replace(
+            self,
+            warp_size=64,
+            simd_registers=self.simd_registers // 2,
+            register_granule=self.register_granule // 2,
+        )
+
     @property
     def max_warps(self) -> int:
         """Waves that a compute unit can hold."""
@@ -78,19 +95,37 @@ def _sm(warps: int, blocks: int, shared_kib: int, block_kib: int, *, granule: in
     )
 
 
-def _cdna(*, lds_kib: int, lds_granule: int) -> CuLimits:
+def _cdna(
+    *, lds_kib: int = 64, lds_granule: int = 512, waves: int = 8, registers: int = 512
+) -> CuLimits:
     return CuLimits(
         warp_size=64,
-        max_waves_per_simd=8,
+        max_waves_per_simd=waves,
         simds=4,
-        simd_registers=512,
-        register_granule=8,
-        max_registers_per_thread=512,
+        simd_registers=registers,
+        register_granule=registers // 64,
+        max_registers_per_thread=registers,
         max_groups=16,
         lds_bytes=lds_kib << 10,
         lds_group_bytes=lds_kib << 10,
         lds_granule_bytes=lds_granule,
         scalar_registers=800,
+    )
+
+
+def _rdna(*, registers: int, granule: int, lds_granule: int = 1024) -> CuLimits:
+    return CuLimits(
+        warp_size=32,
+        max_waves_per_simd=16,
+        simds=4,
+        simd_registers=registers,
+        register_granule=granule,
+        max_registers_per_thread=256,
+        max_groups=32,
+        lds_bytes=128 << 10,
+        lds_group_bytes=64 << 10,
+        lds_granule_bytes=lds_granule,
+        scalar_registers=None,
     )
 
 
@@ -108,22 +143,18 @@ LIMITS: dict[str, SmLimits | CuLimits] = {
     "sm_110": _sm(48, 24, 228, 227, granule=128),
     "sm_120": _sm(48, 24, 100, 99, granule=128),
     "sm_121": _sm(48, 24, 100, 99, granule=128),
-    "gfx90a": _cdna(lds_kib=64, lds_granule=512),
-    "gfx942": _cdna(lds_kib=64, lds_granule=512),
+    # CDNA 1 holds accumulators in a file of their own: give the larger of both counts.
+    "gfx908": _cdna(waves=10, registers=256),
+    "gfx90a": _cdna(),
+    "gfx942": _cdna(),
     "gfx950": _cdna(lds_kib=160, lds_granule=1280),
-    "gfx1100": CuLimits(
-        warp_size=32,
-        max_waves_per_simd=16,
-        simds=4,
-        simd_registers=1536,
-        register_granule=24,
-        max_registers_per_thread=256,
-        max_groups=32,
-        lds_bytes=128 << 10,
-        lds_group_bytes=64 << 10,
-        lds_granule_bytes=1024,
-        scalar_registers=None,
-    ),
+    "gfx1030": _rdna(registers=1024, granule=16, lds_granule=512),
+    "gfx1100": _rdna(registers=1536, granule=24),
+    "gfx1101": _rdna(registers=1536, granule=24),
+    "gfx1102": _rdna(registers=1024, granule=16),
+    "gfx1151": _rdna(registers=1536, granule=24),
+    "gfx1200": _rdna(registers=1536, granule=24),
+    "gfx1201": _rdna(registers=1536, granule=24),
 }
 
 

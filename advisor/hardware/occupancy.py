@@ -47,14 +47,18 @@ def occupancy(
     static_shared_bytes: int = 0,
     scalar_registers: int = 0,
     shared_config_bytes: int | None = None,
+    wave_size: int | None = None,
 ) -> Occupancy:
     """Theoretical occupancy of a kernel on `arch` (`sm_90`, `gfx942`).
 
     `registers` per thread (AMD: vector registers, accumulators included), `threads` per block,
-    `shared_bytes` dynamic. `shared_config_bytes` is the carve-out really configured, where known.
-    Raises `UsageError` for an unknown architecture.
+    `shared_bytes` dynamic. `shared_config_bytes` is the carve-out really configured, where known;
+    `wave_size` the lanes of a wave on RDNA, 32 or 64 (the architecture's own if not given).
+    Raises `UsageError` for an unknown architecture or wave.
     """
     limits = limits_of(arch)
+    if wave_size is not None and isinstance(limits, CuLimits):
+        limits = limits.of_wave(wave_size)
     warps = -(-max(threads, 1) // limits.warp_size)
     if isinstance(limits, SmLimits):
         total = shared_bytes + static_shared_bytes
@@ -113,8 +117,8 @@ def _groups(
     """Groups a compute unit by each resource; the waves of one group spread over all its SIMDs."""
     used = _round_up(max(registers, 1), limits.register_granule)
     waves = min(limits.max_waves_per_simd, limits.simd_registers // used)
-    if limits.scalar_registers is not None and scalar_registers > 100:
-        waves = min(waves, 7)  # 800 scalar registers a SIMD: more than 100 leave room for 7 waves
+    if limits.scalar_registers is not None:
+        waves = min(waves, _waves_by_scalar_registers(scalar_registers))
     if registers > limits.max_registers_per_thread:
         waves = 0
     lds = _round_up(shared, limits.lds_granule_bytes)
@@ -125,3 +129,8 @@ def _groups(
         "warps": limits.max_warps // warps,
         "blocks": limits.max_groups if warps > 1 else limits.max_warps,
     }
+
+
+def _waves_by_scalar_registers(used: int) -> int:
+    """Waves a SIMD that its 800 scalar registers feed, by how many a wave uses (LLVM, GFX9)."""
+    return next((waves for most, waves in ((80, 10), (88, 9), (100, 8)) if used <= most), 7)

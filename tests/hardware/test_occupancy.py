@@ -6,10 +6,12 @@ import csv
 import ctypes
 import gzip
 import importlib.util
+import json
 import os
 import random
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -139,6 +141,48 @@ def test_amd_waves_by_hand() -> None:
     assert occupancy("gfx942", registers=32, threads=256, shared_bytes=80 << 10).blocks == 0
     # 1536 / 192 = 8 of 16 waves of 32 lanes.
     assert occupancy("gfx1100", registers=190, threads=32).fraction == 0.5
+
+
+AMD = (
+    "gfx908:64", "gfx90a:64", "gfx942:64", "gfx950:64", "gfx1030:32", "gfx1100:32", "gfx1101:32",
+    "gfx1102:32", "gfx1151:32", "gfx1200:32", "gfx1201:32",
+)  # fmt: skip
+
+
+def test_amd_occupancy_is_llvms_remark(tmp_path: Path) -> None:
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("triton, whose LLVM makes the remarks, is not installed")
+    script = Path(__file__).with_name("amd_occupancy_oracle.py")
+    done = subprocess.run(
+        [sys.executable, script, *AMD],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"},
+    )
+    cases = json.loads(done.stdout)
+    assert {case["arch"] for case in cases} == {name for name in LIMITS if "gfx" in name}
+    for case in cases:
+        waves, remark = case.pop("waves"), case.pop("occupancy")
+        ours = occupancy(**case)
+        # LLVM counts waves a SIMD; whole groups of waves fit no better than that.
+        assert ours.warps == remark * 4 // waves * waves, case
+
+
+def test_waves_of_64_lanes_on_rdna() -> None:
+    # 1536 / 2 registers a lane; 190 rounded up to 192 (granule 24 / 2): 4 waves on 4 SIMDs.
+    wide = occupancy("gfx1100", registers=190, threads=64, wave_size=64)
+    assert (wide.warps, wide.limiter) == (16, "registers")
+    assert occupancy("gfx1100", registers=190, threads=64).warps == 32
+    assert occupancy("gfx942", registers=64, threads=64, wave_size=64).warps == 32
+    with pytest.raises(UsageError, match="32 lanes"):
+        occupancy("gfx942", registers=64, threads=64, wave_size=32)
+
+
+def test_scalar_registers_limit_waves_on_cdna() -> None:
+    for used, waves in ((80, 10), (81, 9), (100, 8), (102, 7)):
+        held = occupancy("gfx908", registers=16, threads=64, scalar_registers=used)
+        assert held.warps == 4 * waves
 
 
 def test_an_unknown_architecture_is_named() -> None:
