@@ -11,12 +11,14 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import msgspec
 
-from advisor.errors import EXIT_OK, AdvisorError
+from advisor.errors import EXIT_OK, AdvisorError, WorkloadError
 from advisor.model.run import Emit, JobState
 from advisor.pipeline.job import (
     Finished,
@@ -62,8 +64,12 @@ def _run(job: Job, messages: int) -> int:
     ) -> None:
         tell(Happened(stage=stage, state=state, plan=plan, value=value, message=message))
 
+    def abandon(error: WorkloadError) -> NoReturn:
+        tell(failed_of(error))
+        os._exit(error.exit_code)
+
     try:
-        _do(job, emit)
+        _do(job, emit, abandon)
         sys.stdout.flush()
     except AdvisorError as error:
         tell(failed_of(error))
@@ -78,7 +84,7 @@ def _run(job: Job, messages: int) -> int:
     return EXIT_OK
 
 
-def _do(job: Job, emit: Emit) -> None:
+def _do(job: Job, emit: Emit, abandon: Callable[[WorkloadError], NoReturn]) -> None:
     if isinstance(job, ProfileJob):
         from advisor.pipeline.profile import profile
 
@@ -86,7 +92,7 @@ def _do(job: Job, emit: Emit) -> None:
             emit(stage, "running", message=text)
 
         run = RunDirectory(Path(job.run))
-        report = profile(job.options, run, announce)
+        report = profile(job.options, run, announce, abandon)
         found = f"{counted(len(report.findings), 'finding')}, {counted(len(report.plans), 'plan')}"
         emit("done", "done", message=found)
     else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
+from typing import NoReturn
 
 import torch
 from msgspec.structs import replace
@@ -14,27 +16,38 @@ from advisor.model.base import Warning_
 from advisor.model.report import Report
 from advisor.pipeline.options import ProfileOptions
 from advisor.pipeline.profile_report import advise_on, save, save_unfinished
-from advisor.pipeline.recording import Announce, Recording, record_workload
+from advisor.pipeline.profile_script import Abandon, record_script
+from advisor.pipeline.recording import MODE_NEEDS_GPU, Announce, Recording, record_workload
 from advisor.store import RunDirectory
+from collectors.live.target import is_script
 
 __all__ = ["ProfileOptions", "choose_gpu", "profile"]
 
-MODE_NEEDS_GPU = (
-    "what the compiler's kernels take is known on a GPU only: prices are of the eager workload"
-)
 DEFAULT_GPU = "h200"
 
 
-def profile(options: ProfileOptions, run: RunDirectory, announce: Announce) -> Report:
+def _leave(error: WorkloadError) -> NoReturn:
+    os.write(2, f"error: {error.line()}\n".encode())
+    os._exit(error.exit_code)
+
+
+def profile(
+    options: ProfileOptions, run: RunDirectory, announce: Announce, abandon: Abandon = _leave
+) -> Report:
     """Record a workload into an empty run directory and return its report.
 
     Raises `WorkloadError` if the workload fails, `UsageError` for a bad target or GPU name. What
-    was learnt until it failed is then in the run, marked as incomplete.
+    was learnt until it failed is then in the run, marked as incomplete. `abandon` ends the process
+    of a script that cannot be stopped.
     """
     recording = _begin(options)
     failed: WorkloadError | None = None
     try:
-        record_workload(recording, run, announce, partial(save_unfinished, recording, run))
+        keep = partial(save_unfinished, recording, run)
+        if is_script(options.target):
+            record_script(recording, run, announce, keep, abandon)
+        else:
+            record_workload(recording, run, announce, keep)
     except WorkloadError as error:
         if not recording.worth_keeping:
             raise

@@ -24,7 +24,7 @@ from analyzers.execution_graph import ExecutedPart
 from analyzers.metrics import trace_metrics
 from collectors import read_trace
 from collectors.live.capture import Capture, capture
-from collectors.live.nvml import GpmCounters, GpmSampler, snapshot, visible_device
+from collectors.live.nvml import GpmCounters, GpmSampler, GpuSnapshot, snapshot, visible_device
 from collectors.live.recorder import TRACED_STEPS, record_steps
 from collectors.live.workload import Step, load_workload
 
@@ -39,6 +39,9 @@ COUNTER_DEFINITIONS = {
     "occupancy_measured": "resident warps over the most possible",
     "tensor_active": "share of time in which tensor pipes are busy",
 }
+MODE_NEEDS_GPU = (
+    "what the compiler's kernels take is known on a GPU only: prices are of the eager workload"
+)
 NO_GPU = "no GPU on this machine: prices are modelled, exposure is unknown, nothing is timed"
 
 
@@ -98,7 +101,7 @@ def record_workload(
         return
     step = compiled or workload.step_of()
     keep()
-    recording.state_before = device_state(snapshot(_device()))
+    recording.state_before = device_state(snapshot(device_here()))
     announce("time", f"timing {options.steps} clean steps")
     recording.metrics |= clean_metrics(_clean_times(step, options))
     keep()
@@ -165,14 +168,23 @@ def read_recorded(recording: Recording, run: RunDirectory) -> None:
 
 def _count(step: Step, recording: Recording) -> None:
     """GPM averages over about two seconds of steps; each is absent where the driver has none."""
-    where = _device()
-    repeats = max(3, min(2_000, 2_000_000_000 // max(recording.value("step_ns") or 1, 1)))
+    where = device_here()
     with GpmSampler(where) as sampler:
-        for _ in range(repeats):
+        for _ in range(counted_steps(recording)):
             step()
         # While the GPU is at work: an idle one is not held back.
         state = snapshot(where)
         torch.cuda.synchronize()
+    take_counters(recording, sampler, state)
+
+
+def counted_steps(recording: Recording) -> int:
+    """How many clean steps take about two seconds."""
+    return max(3, min(2_000, 2_000_000_000 // max(recording.value("step_ns") or 1, 1)))
+
+
+def take_counters(recording: Recording, sampler: GpmSampler, state: GpuSnapshot) -> None:
+    """Take up what was sampled while steps ran, and the state of the device at their end."""
     recording.state_after = device_state(state)
     recording.warnings += state.warnings
     recording.warnings += throttle_warnings(recording.state_after)
@@ -181,7 +193,8 @@ def _count(step: Step, recording: Recording) -> None:
         recording.warnings += sampler.counters.warnings
 
 
-def _device() -> int | str:
+def device_here() -> int | str:
+    """The present GPU as NVML knows it."""
     return visible_device(torch.cuda.current_device(), os.environ)
 
 

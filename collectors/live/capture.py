@@ -101,8 +101,17 @@ def backend_with(
             hook_pass.phase = "inference" if kwargs.get("is_inference") else "forward"
         return inner(gm, example_inputs, **kwargs)
 
-    def backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Any:
-        settings = {"post_grad_custom_post_pass": hook_pass, **patches}
+    def backend(
+        gm: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        config_patches: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> Any:
+        settings = {
+            **(config_patches or {}),
+            "post_grad_custom_post_pass": hook_pass,
+            **patches,
+        }
         return compile_fx(
             gm, list(example_inputs), inner_compile=inner_compile, config_patches=settings
         )
@@ -139,20 +148,11 @@ def _recorded(
 ) -> Callable[[], Any]:
     """Compile and run one step with an inner compiler; `found` is filled. Returns the step."""
 
-    def record(graph: fx.Graph, phase: Phase, identity: str) -> None:
-        # A copy: later passes rewrite the compiler's own graph in place.
-        lowered = lower(copied(graph), identity, phase)
-        lowered.graph.check()
-        found.graphs.append(CapturedGraph(lowered))
-
-    hook = HookPass(record, "fusion-advisor-capture")
     torch.compiler.reset()
     started = time.perf_counter_ns()
     before, watch = _break_counts(), CompilerWatch()
-    patches: dict[str, Any] = {"trace.provenance_tracking_level": 1} if generate_code else {}
-    step = workload.step_of(
-        lambda part: torch.compile(part, backend=backend_with(hook, inner, **patches))
-    )
+    backend = _recording_backend(found, inner, generate_code=generate_code)
+    step = workload.step_of(lambda part: torch.compile(part, backend=backend))
     try:
         with no_compile_caches(), _quiet(), _no_optimizer(workload, generate_code):
             step()
@@ -169,6 +169,31 @@ def _recorded(
     else:
         torch.compiler.reset()
     return step
+
+
+def _recording_backend(
+    found: Capture, inner: Callable[..., Any], *, generate_code: bool
+) -> Callable[..., Any]:
+    """A Dynamo backend that records every graph into `found` before `inner` compiles it."""
+
+    def record(graph: fx.Graph, phase: Phase, identity: str) -> None:
+        # A copy: later passes rewrite the compiler's own graph in place.
+        lowered = lower(copied(graph), identity, phase)
+        lowered.graph.check()
+        found.graphs.append(CapturedGraph(lowered))
+
+    hook = HookPass(record, "fusion-advisor-capture")
+    patches: dict[str, Any] = {"trace.provenance_tracking_level": 1} if generate_code else {}
+    return backend_with(hook, inner, **patches)
+
+
+def running_backend(found: Capture, *, generate_code: bool) -> Callable[..., Any]:
+    """A Dynamo backend that records every graph into `found` and computes what it computes.
+
+    With `generate_code` by Inductor's kernels, else op by op.
+    """
+    inner = _generating(found) if generate_code else _passes_then_run
+    return _recording_backend(found, inner, generate_code=generate_code)
 
 
 def _not_compiled(workload: Workload, error: BaseException) -> WorkloadError:

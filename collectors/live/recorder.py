@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import torch
@@ -19,16 +20,38 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
+class Profiler(profile):
+    """The profiler as it was when this was imported: a script's own may be held back meanwhile."""
+
+    start, stop, step = profile.start, profile.stop, profile.step
+
+
 def record_steps(step: Callable[[], object], path: Path, steps: int) -> None:
     """Write a Kineto trace of `steps` `ProfilerStep#k` ranges, with shapes, stacks and modules."""
-    with profile(
+    with recorded(path) as range_of:
+        for number in range(steps):
+            with range_of(number):
+                step()
+
+
+@contextmanager
+def recorded(path: Path) -> Iterator[Callable[[int], AbstractContextManager[None]]]:
+    """Record the block into `path`; what it yields surrounds step `k`.
+
+    Nothing is written if the block raises.
+    """
+    with Profiler(
         activities=_activities(), record_shapes=True, with_stack=True, with_modules=True
     ) as profiler:
-        for number in range(steps):
-            with record_function(f"ProfilerStep#{number}"):
-                step()
-                synchronize()
+        yield _step_range
     profiler.export_chrome_trace(str(path))
+
+
+@contextmanager
+def _step_range(number: int) -> Iterator[None]:
+    with record_function(f"ProfilerStep#{number}"):
+        yield
+        synchronize()
 
 
 def record_variants(

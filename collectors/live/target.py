@@ -64,3 +64,8 @@ def script_target(script: str, arguments: Sequence[str]) -> str:
             remedy="arguments after -- are those of a script.py",
         )
     return f"{script}{SEPARATOR}{shlex.join(arguments)}"
+
+
+def is_script(text: str) -> bool:
+    """Whether a target is a program to be run, not a factory; raises `UsageError` for neither."""
+    return parse_target(text).factory is None

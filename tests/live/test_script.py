@@ -1,0 +1,287 @@
+"""Scripts: marks and what they cost, phases, stopping, and one clear line for what goes wrong."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import timeit
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import torch
+
+import advisor
+from advisor import steps
+from advisor.errors import AdvisorError, UsageError, WorkloadError
+from collectors.live.capture import Capture
+from collectors.live.conductor import Conductor, Phase
+from collectors.live.script import ScriptStopped, run_script
+from collectors.live.script_graphs import CaptureModules, Compiles, Watch, compiled_regions
+from collectors.live.target import parse_target, script_target
+
+
+class Counted:
+    """A phase of `wanted` steps that notes what happens to it."""
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted, self.log = wanted, list[str]()
+
+    def begin(self, undo: ExitStack) -> int:
+        undo.callback(self.log.append, "undone")
+        return self.wanted
+
+    def enter(self) -> None:
+        self.log.append("enter")
+
+    def leave(self, completed: bool) -> None:
+        self.log.append("leave" if completed else "failed")
+
+    def end(self) -> None:
+        self.log.append("end")
+
+
+@pytest.fixture(autouse=True)
+def nobody_listens() -> Iterator[None]:
+    yield
+    steps.listen(None)
+
+
+def fail() -> NoReturn:
+    pytest.exit("a script that can be stopped is not abandoned")
+
+
+def conducted(wanted: int = 1000) -> tuple[Conductor, Counted]:
+    phase = Counted(wanted)
+    return Conductor([phase], fail), phase
+
+
+def run(folder: Path, body: str, *phases: Phase, arguments: str = "") -> tuple[bool, Conductor]:
+    path = folder / "train.py"
+    path.write_text("import sys\nimport torch\nimport advisor\n" + body)
+    conductor = Conductor(phases, fail)
+    name = f"{path}{arguments}"
+    try:
+        return run_script(parse_target(name), name, conductor), conductor
+    finally:
+        conductor.close()
+
+
+def test_every_form_of_a_mark_is_a_step_and_inner_marks_are_none() -> None:
+    conductor, phase = conducted()
+    steps.listen(conductor)
+    with advisor.step(), advisor.step():
+        pass
+    assert list(advisor.step([3, 4])) == [3, 4]
+
+    @advisor.step
+    def train(value: int) -> int:
+        """Trains."""
+        return value + 1
+
+    @advisor.step()
+    def infer(value: int) -> int:
+        return train(value) * 2
+
+    assert (train(1), infer(1), train.__doc__) == (2, 4, "Trains.")
+    assert phase.log == ["enter", "leave"] * 5
+    assert conductor.completed == 5
+
+
+def test_a_step_that_raises_does_not_count() -> None:
+    conductor, phase = conducted()
+    steps.listen(conductor)
+    with pytest.raises(ZeroDivisionError), advisor.step():
+        _ = 1 / 0
+    for value in advisor.step([1, 2, 3]):
+        if value == 2:
+            break
+    assert phase.log == ["enter", "failed", "enter", "leave", "enter", "failed"]
+
+
+def test_marks_of_other_threads_are_no_steps() -> None:
+    conductor, _ = conducted()
+    steps.listen(conductor)
+
+    def other() -> None:
+        with advisor.step():
+            pass
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert conductor.completed == 0
+
+
+def test_a_mark_costs_almost_nothing_when_nobody_profiles() -> None:
+    def marked() -> None:
+        with advisor.step():
+            pass
+
+    marked()
+    taken = min(timeit.repeat(marked, number=2_000, repeat=20)) / 2_000
+    assert taken < 5e-6
+
+
+def test_phases_follow_each_other_and_then_the_script_is_stopped(tmp_path: Path) -> None:
+    first, none, second = Counted(2), Counted(0), Counted(1)
+    body = (
+        "try:\n    for _ in range(100):\n        with advisor.step():\n            pass\n"
+        f"finally:\n    open({str(tmp_path / 'left')!r}, 'w').write(sys.argv[2] + __name__)\n"
+    )
+    stopped, conductor = run(tmp_path, body, first, none, second, arguments=" -- --epochs '3 4'")
+    assert stopped
+    assert conductor.completed == 3
+    assert first.log == ["enter", "leave"] * 2 + ["undone", "end"]
+    assert none.log == ["undone"]
+    assert second.log == ["enter", "leave", "undone", "end"]
+    assert (tmp_path / "left").read_text() == "3 4__main__", "it was left in an orderly way"
+    assert sys.modules["__main__"].__name__ == "__main__"
+    assert getattr(sys.modules["__main__"], "__file__", None) != str(tmp_path / "train.py")
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit()\n", "sys.exit(0)\n"])
+def test_a_script_may_end_by_itself(tmp_path: Path, end: str) -> None:
+    phase = Counted(9)
+    stopped, conductor = run(tmp_path, "with advisor.step():\n    pass\n" + end, phase)
+    assert not stopped
+    assert conductor.completed == 1
+    assert phase.log == ["enter", "leave", "undone"]
+
+
+def test_the_steps_of_its_own_profiler_are_marks(tmp_path: Path) -> None:
+    body = """
+from torch.profiler import profile, schedule
+with profile(schedule=schedule(wait=1, warmup=1, active=1), on_trace_ready=sys.exit) as profiler:
+    for _ in range(100):
+        torch.ones(1)
+        profiler.step()
+"""
+    phase = Counted(4)
+    stopped, conductor = run(tmp_path, body, phase)
+    assert stopped
+    assert conductor.completed == 4
+    assert "__main__" not in torch.profiler.profile.step.__module__
+
+
+def test_marks_of_ours_count_before_those_of_a_profiler(tmp_path: Path) -> None:
+    body = """
+with torch.profiler.profile() as profiler:
+    for _ in range(3):
+        with advisor.step():
+            pass
+        profiler.step()
+"""
+    phase = Counted(9)
+    stopped, conductor = run(tmp_path, body, phase)
+    assert not stopped
+    assert conductor.completed == 3
+    assert phase.log.count("failed") == 1, "the profiler's first step, which ours took the place of"
+
+
+WRONG = (
+    ("raises", "x = 1\nraise ValueError('bad batch')", "train.py:5: the script failed: ValueError"),
+    ("raises below", "import json\njson.loads('{')", "train.py:5: the script failed: JSONDecode"),
+    ("no syntax", "def f(:", "train.py:4: the script failed: SyntaxError"),
+    ("exits", "sys.exit(3)", "train.py: the script failed: it called sys.exit(3)"),
+    ("no memory", "torch.empty(1 << 50)", "out of host memory"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "text"), [pytest.param(*rest, id=name) for name, *rest in WRONG])
+def test_what_goes_wrong_is_one_line(tmp_path: Path, body: str, text: str) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        run(tmp_path, body, Counted(2))
+    assert text in caught.value.line()
+    assert "\n" not in caught.value.line()
+
+
+MODEL = """
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Softmax(-1))
+loss = torch.nn.MSELoss()
+results = []
+for number in range({count}):
+    with advisor.step():
+        torch.manual_seed(number % 2)
+        value = loss(model(torch.randn(4, 8)), torch.zeros(4, 8))
+        value.backward()
+        results.append(float(value.detach()))
+        {more}
+"""
+
+
+def graphs_of(folder: Path, more: str = "pass", count: int = 9) -> tuple[Capture, Watch, bool]:
+    found = Capture()
+    compiles, watch = Compiles(found), Watch(found)
+    capture = CaptureModules(found, watch, generate_code=False, announce=lambda: None)
+    with compiled_regions(found, generate_code=False):
+        run(folder, MODEL.format(count=count, more=more), compiles, watch, capture, Counted(2))
+    return found, watch, capture.used
+
+
+def test_without_regions_the_modules_that_a_step_calls_are_captured(tmp_path: Path) -> None:
+    check = "assert number < 2 or results[-1] == results[-3], 'captured as it computes'"
+    found, watch, used = graphs_of(tmp_path, check)
+    assert used
+    assert [type(module).__name__ for module in watch.modules] == ["Sequential", "MSELoss"]
+    assert watch.shapes == ("float32[4, 8]",) * 3
+    phases = [item.lowered.graph.phase for item in found.graphs]
+    assert phases.count("forward") == phases.count("backward") == 2
+    assert all(module._compiled_call_impl is None for module in watch.modules)
+
+
+def test_regions_that_the_script_compiles_are_its_graphs(tmp_path: Path) -> None:
+    body = MODEL.replace("loss =", "model = torch.compile(model)\nloss =").format(count=5, more="0")
+    found = Capture()
+    compiles, watch = Compiles(found), Watch(found)
+    capture = CaptureModules(found, watch, generate_code=False, announce=lambda: None)
+    with compiled_regions(found, generate_code=False):
+        run(tmp_path, body, compiles, watch, capture, Counted(2))
+    assert not capture.used
+    assert watch.modules == []
+    assert [item.lowered.graph.phase for item in found.graphs] == ["forward", "backward"]
+    assert compiles.settle()
+
+
+def test_a_script_that_catches_what_stops_it_is_abandoned() -> None:
+    abandoned = []
+
+    def leave() -> NoReturn:
+        abandoned.append(True)
+        raise KeyboardInterrupt
+
+    conductor = Conductor([Counted(1)], leave)
+    steps.listen(conductor)
+    caught = 0
+
+    def endless() -> None:
+        nonlocal caught
+        while caught < 100:
+            try:
+                with advisor.step():
+                    pass
+            except ScriptStopped:
+                caught += 1
+
+    with pytest.raises(KeyboardInterrupt):
+        endless()
+    assert abandoned == [True]
+    assert 1 < caught < 20
+
+
+@pytest.mark.parametrize("text", ["nowhere.py", "nowhere.py -- a"])
+def test_a_script_that_is_not_there(text: str) -> None:
+    with pytest.raises(UsageError, match="no such file"):
+        run_script(parse_target(text), text, conducted()[0])
+
+
+def test_the_text_of_a_target_holds_its_arguments() -> None:
+    text = script_target("a b.py", ["--name", "x y", "--", ":z"])
+    assert parse_target(text).place == "a b.py"
+    assert parse_target(text).arguments == ("--name", "x y", "--", ":z")
+    assert script_target("a.py:make", []) == "a.py:make"
+    for target in ("a.py:make", "sample:transformer_block", "a.b:make"):
+        with pytest.raises(AdvisorError, match="a factory takes no arguments"):
+            script_target(target, ["--x"])
