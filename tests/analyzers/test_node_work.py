@@ -1,0 +1,92 @@
+"""The work of eager ops of a graph, against kernels of the same shapes that ran on an H200."""
+
+from __future__ import annotations
+
+import pytest
+
+from advisor.hardware.calibration import default_calibration
+from advisor.hardware.gpus import gpu_by_key
+from advisor.model.graph import node_of
+from analyzers.cost_model import Work
+from analyzers.dataflow import dataflow
+from analyzers.node_work import source_op_work
+from analyzers.program_cost import modelled_before, nodes_bytes, source_ops
+from tests.builders.graph import Sketch
+
+H200 = gpu_by_key("h200")
+CALIBRATION = default_calibration(H200)
+SCORES = (4, 16, 1024, 1024)
+
+
+def last_work(s: Sketch, value: str) -> Work:
+    """The work of the source op that made a value."""
+    flow = dataflow(s.build(value))
+    name = node_of(value)[0]
+    nodes = next(n for n in source_ops(flow, flow.nodes) if name in n)
+    return source_op_work(flow, nodes, nodes_bytes(flow, nodes))
+
+
+def microseconds(work: Work) -> float:
+    return work.time(H200, CALIBRATION).mid / 1e3
+
+
+# Medians of eager kernels in llama_prefill.eager: shapes and dtypes as there.
+def test_a_product_with_a_number_is_vectorised() -> None:
+    s = Sketch()
+    work = last_work(s, s.op("mul", s.input(*SCORES, dtype="bfloat16"), 0.125))
+    assert work.pattern == "vector"
+    assert microseconds(work) == pytest.approx(64.4, rel=0.05)
+
+
+def test_a_mask_that_is_repeated_computes_every_offset() -> None:
+    s = Sketch()
+    scores, mask = s.input(*SCORES, dtype="bfloat16"), s.input(4, 1, 1024, 1024, dtype="bfloat16")
+    work = last_work(s, s.op("add", scores, mask))
+    assert work.pattern == "index"
+    assert microseconds(work) == pytest.approx(188.5, rel=0.1)
+
+
+def test_widening_looks_dtypes_up_and_narrowing_does_not() -> None:
+    s = Sketch()
+    wide = last_work(s, s.cast(s.input(*SCORES, dtype="bfloat16"), "float32"))
+    narrow = last_work(s, s.cast(s.input(*SCORES), "bfloat16"))
+    assert (wide.pattern, narrow.pattern) == ("cast", "vector")
+    assert microseconds(wide) == pytest.approx(196.1, rel=0.12)
+    assert microseconds(narrow) == pytest.approx(94.8, rel=0.05)
+
+
+def test_a_transposed_operand_is_read_as_it_lies() -> None:
+    s = Sketch()
+    x = s.input(4096, 27, 128)
+    work = last_work(s, s.op("add", x, s.input(4096, 27, 128, strides=(3456, 1, 27))))
+    assert work.pattern == "index"
+    assert work.instructions > 2 * last_work(s, s.op("add", x, s.input(128))).instructions
+
+
+def test_a_reduction_of_rows_is_none_of_columns() -> None:
+    s = Sketch()
+    x = s.input(4096, 1024)
+    rows, columns = last_work(s, s.reduce("sum", x)), last_work(s, s.reduce("sum", x, (0,)))
+    assert (rows.pattern, columns.pattern) == ("row_reduction", "column_reduction")
+    assert microseconds(columns) == pytest.approx(13.8, rel=0.1)  # dlrm_train.eager
+
+
+def test_the_whole_written_out_softmax_costs_what_its_kernels_took() -> None:
+    s = Sketch()
+    scores, mask = s.input(*SCORES, dtype="bfloat16"), s.input(4, 1, 1024, 1024, dtype="bfloat16")
+    masked = s.op("add", s.op("mul", scores, 0.125), mask)
+    flow = dataflow(s.build(s.cast(s.cast(masked, "float32"), "bfloat16")))
+    members = [n.id for n in flow.graph.nodes if n.args]
+    price, moved = modelled_before(flow, members, H200, CALIBRATION, only=frozenset(members))
+    assert price.mid / 1e3 == pytest.approx(64.4 + 188.5 + 196.1 + 94.8, rel=0.06)
+    assert moved == nodes_bytes(flow, {members[0]}) + sum(
+        nodes_bytes(flow, {name}) for name in members[1:]
+    )
+    assert price.low < price.mid < price.high
+
+
+def test_sizes_known_at_run_time_count_as_they_were() -> None:
+    fixed, open_ = Sketch(), Sketch(s0=1024)
+    one = last_work(fixed, fixed.op("add", fixed.input(1024, 64), fixed.input(64)))
+    other = last_work(open_, open_.op("add", open_.input("s0", 64), open_.input(64)))
+    assert one == other
