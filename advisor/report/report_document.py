@@ -32,12 +32,12 @@ from advisor.report.words import (
     cannot_judge,
     device_text,
     evidence_text,
-    first_to_fuse,
     members_text,
     place_text,
     ranked,
     share,
     sites_text,
+    verdicts,
     worth,
 )
 from advisor.units import UNKNOWN, format_ns, format_value
@@ -113,17 +113,19 @@ def _origin(report: Report) -> str:
 
 
 def _verdict(report: Report) -> list[Block]:
-    first = first_to_fuse(report)
-    if first is None:
+    told = verdicts(report)
+    if not told:
         opportunities = [f for f in report.findings if f.kind == "opportunity"]
         if not opportunities:
             return [Paragraph(Words("Nothing to fuse was found.", "strong"))]
         why = next((cannot_judge(f) for f in opportunities if f.exposed_saving_ns is None), "")
         return [Paragraph((Words("No fusion is certain to pay.", "strong"), Words(f" {why}")))]
-    blocks: list[Block] = [
-        Paragraph((Words("Fuse first: ", "good"), Words(first.title, "strong"))),
-        Paragraph((Words("Worth: ", "strong"), Words(worth(report, first)))),
-    ]
+    blocks: list[Block] = []
+    for label, finding in told:
+        blocks += [
+            Paragraph((Words(f"{label}: ", "good"), Words(finding.title, "strong"))),
+            Paragraph((Words("Worth: ", "strong"), Words(worth(report, finding)))),
+        ]
     whole, count = report.recommended.set_saving_ns, len(report.recommended.order)
     if whole is not None and count > 1:
         text = f"All {counted(count, 'recommended finding')} together: {share(report, whole)}"

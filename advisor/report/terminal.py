@@ -25,12 +25,12 @@ from advisor.report.words import (
     cannot_judge,
     device_text,
     evidence_text,
-    first_to_fuse,
     members_text,
     place_text,
     ranked,
     share,
     sites_text,
+    verdicts,
     worth,
 )
 from advisor.units import UNKNOWN, format_value
@@ -80,14 +80,16 @@ def _subject(report: Report) -> Text:
 
 
 def _verdict(report: Report) -> list[RenderableType]:
-    first = first_to_fuse(report)
-    if first is None:
+    told = verdicts(report)
+    if not told:
         return [Text(), _no_verdict(report)]
-    head = Text("\nFuse first: ", style="bold green")
-    head.append_text(plain(first.title, "bold"))
-    price = Text("Worth: ", style="bold")
-    price.append_text(plain(worth(report, first)))
-    parts: list[RenderableType] = [head, price]
+    parts: list[RenderableType] = [Text()]
+    for label, finding in told:
+        head = Text(f"{label}: ", style="bold green")
+        head.append_text(plain(finding.title, "bold"))
+        price = Text("Worth: ", style="bold")
+        price.append_text(plain(worth(report, finding)))
+        parts += [head, price]
     whole = report.recommended.set_saving_ns
     if whole is not None and len(report.recommended.order) > 1:
         count = counted(len(report.recommended.order), "recommended finding")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from advisor.model.base import Location, Range
 from advisor.model.findings import Evidence, Finding, Member
 from advisor.model.report import Report
@@ -45,15 +47,30 @@ def ranked(report: Report) -> tuple[Finding, ...]:
 
 
 def first_to_fuse(report: Report) -> Finding | None:
-    """The head of the recommended order, else the opportunity with the largest certain saving."""
-    by_id = {finding.id: finding for finding in report.findings}
-    if report.recommended.order:
-        return by_id[report.recommended.order[0]]
+    """The recommended finding that saves most, else the opportunity whose saving is certain.
+
+    The recommended order is one of effort: flags before graphs before kernels.
+    """
+    recommended = set(report.recommended.order)
+    if recommended:
+        return next(finding for finding in ranked(report) if finding.id in recommended)
     for finding in ranked(report):
         saving = finding.exposed_saving_ns
         if finding.kind == "opportunity" and saving is not None and saving.low > 0:
             return finding
     return None
+
+
+def verdicts(report: Report) -> tuple[tuple[str, Finding], ...]:
+    """What to do first and, where that is about no kernels (a late host), what to fuse first."""
+    first = first_to_fuse(report)
+    if first is None:
+        return ()
+    if first.members:
+        return (("Fuse first", first),)
+    recommended = report.recommended.order
+    about_kernels = (f for f in ranked(report) if f.members and f.id in recommended)
+    return (("Do first", first), *(("Fuse first", f) for f in islice(about_kernels, 1)))
 
 
 def cannot_judge(finding: Finding) -> str:

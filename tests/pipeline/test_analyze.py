@@ -12,7 +12,7 @@ from advisor.model.base import decode, encode
 from advisor.model.findings import Finding
 from advisor.model.report import Report
 from advisor.pipeline.analyze import analyze
-from advisor.report.words import ranked
+from advisor.report.words import ranked, verdicts
 from tests.builders.trace import SHARED, event, kineto
 
 TRACES = SHARED / "traces"
@@ -63,6 +63,30 @@ def by_rule(found: Report, rule: str) -> Finding:
 )
 def test_the_first_finding(name: str, rule: str) -> None:
     assert first(report(name)).rule == rule
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("h200/llama_decode.eager", {"Do first": "Host-bound", "Fuse first": "RMS norm"}),
+        ("h200/bert.eager", {"Do first": "Host-bound"}),
+        ("public/hta_a100_resnet_ddp_rank0", {"Do first": "Host-bound"}),
+        ("h200/llama_prefill.eager", {"Fuse first": "Attention written out, 4 sites"}),
+        ("public/tl_h100_qwen0.5b", {"Fuse first": "RMS norm in 9 separate ops, 49 sites"}),
+        ("public/tl_mi300_qwen0.5b", {"Fuse first": "RMS norm in 9 separate ops, 49 sites"}),
+        ("h200/resnet50.eager", {"Fuse first": "BatchNorm + ReLU"}),
+        ("h200/unet.eager", {"Fuse first": "add + GroupNorm + SiLU"}),
+    ],
+)
+def test_what_the_report_says_first(name: str, told: dict[str, str]) -> None:
+    said = {label: finding.title for label, finding in verdicts(report(f"{name}.json.gz"))}
+    assert told.keys() <= said.keys()
+    assert all(said[label].startswith(words) for label, words in told.items())
+
+
+def test_the_gradients_of_written_out_norms_are_reduced_along_both_axes() -> None:
+    finding = by_rule(report("h200/llama_train.eager.json.gz"), "two-axes")
+    assert finding.evidence[0].values["sites"] == 5
 
 
 @pytest.mark.parametrize(

@@ -40,11 +40,23 @@ def test_findings_are_ranked_by_exposed_saving_unpriced_behind_notes_last() -> N
     assert [f.title for f in ranked(three())] == ["Dear", "Cheap", "Unpriced", "Note"]
 
 
-def test_the_verdict_comes_first_and_follows_the_recommended_order() -> None:
-    first_line = shown(three()).splitlines()[2]
-    assert first_line == "Fuse first: Cheap", "the report's order outranks the single price"
+def test_the_verdict_comes_first_and_is_the_recommended_finding_that_saves_most() -> None:
+    assert shown(three()).splitlines()[2] == "Fuse first: Dear"
+    cheap = replace(three(), recommended=Recommended(order=("cheap",)))
+    assert shown(cheap).splitlines()[2] == "Fuse first: Cheap"
     unordered = replace(three(), recommended=Recommended())
     assert shown(unordered).splitlines()[2] == "Fuse first: Dear"
+
+
+def test_what_is_about_no_kernels_is_done_not_fused() -> None:
+    """A late host saves most here; which kernels to fuse first is said beside it."""
+    late = replace(finding("late", saving=price(1, 10**6, 10**7)), members=(), title="Host-bound")
+    fused = replace(finding("fused", saving=price(1, 10**5, 10**6)), title="Norms")
+    lines = shown(report(late, fused)).splitlines()
+    assert lines[2] == "Do first: Host-bound"
+    assert lines[4] == "Fuse first: Norms"
+    assert "Worth: 100 µs" in lines[5]
+    assert "Fuse first" not in shown(report(late))
 
 
 def test_worth_is_a_share_of_the_clean_step() -> None:
