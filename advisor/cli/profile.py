@@ -48,6 +48,11 @@ from advisor.store.store import RUN_ID
     "--seed", type=int, default=0, show_default=True, help="Seed set before the workload is built."
 )
 @click.option(
+    "--ncu",
+    is_flag=True,
+    help="Also count DRAM and spill traffic of single kernels with Nsight Compute; takes minutes.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="RUN_DIR",

@@ -14,8 +14,10 @@ class ProfileOptions(Record, frozen=True, kw_only=True):
     steps: int = 20
     warmup: int = 3
     seed: int = 0
+    ncu: bool = False
 
     def arguments(self) -> tuple[str, ...]:
         """The options as they would be typed, the target left out."""
         values = {name: getattr(self, name) for name in self.__struct_fields__ if name != "target"}
-        return tuple(f"--{name}={value}" for name, value in values.items() if value is not None)
+        given = [item for item in values.items() if item[1] is not None and item[1] is not False]
+        return tuple(f"--{name}={value}" for name, value in given)

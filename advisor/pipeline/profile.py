@@ -14,6 +14,7 @@ from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
 from advisor.model.base import Warning_
 from advisor.model.report import Report
+from advisor.pipeline.counters import count_kernels
 from advisor.pipeline.options import ProfileOptions
 from advisor.pipeline.profile_report import advise_on, save, save_unfinished
 from advisor.pipeline.profile_script import Abandon, record_script
@@ -48,6 +49,9 @@ def profile(
             record_script(recording, run, announce, keep, abandon)
         else:
             record_workload(recording, run, announce, keep)
+        if options.ncu:
+            announce("ncu", "counting the traffic of single kernels")
+            count_kernels(recording, run)
     except WorkloadError as error:
         if not recording.worth_keeping:
             raise

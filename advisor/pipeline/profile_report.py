@@ -172,7 +172,9 @@ def _sources(recording: Recording) -> tuple[Source, ...]:
     if recording.trace is not None:
         found.append(Source(kind="kineto trace", path="trace.json.gz"))
     if recording.executed:
-        found.append(Source(kind="execution trace"))
+        found.append(Source(kind="executed ops"))
+    if recording.counters_path is not None:
+        found.append(Source(kind="ncu counters", path=recording.counters_path))
     if "step_ns" in recording.metrics:
         found.append(Source(kind="clean timing"))
     return tuple(found)

@@ -58,6 +58,7 @@ class Recording:
     metrics: dict[str, Metric] = field(default_factory=dict)
     trace: Trace | None = None
     executed: tuple[ExecutedPart, ...] = ()
+    counters_path: str | None = None
     state_before: DeviceState | None = None
     state_after: DeviceState | None = None
 

@@ -27,7 +27,7 @@ def test_the_optimizer_is_looked_at_although_no_graph_holds_it(report: Report) -
     assert found.title == "Optimizer update (Adam-like) in 9 multi-tensor ops"
     assert found.action == "construct the optimizer with fused=True"
     assert found.provenance == "exact"
-    assert "execution trace" in {source.kind for source in report.sources}
+    assert "executed ops" in {source.kind for source in report.sources}
 
 
 def test_the_list_stands_in_the_recommended_order(report: Report) -> None:
