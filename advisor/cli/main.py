@@ -11,6 +11,8 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from types import TracebackType
+from typing import NoReturn
 
 import click
 
@@ -106,7 +108,17 @@ def _drop_stdout() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
+    sys.excepthook = _internal
     sys.exit(run(sys.argv[1:]))
+
+
+def _internal(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> NoReturn:
+    """A mistake of ours ends in its traceback and status 3: Python's 1 means a failed gate here."""
+    sys.__excepthook__(kind, error, trace)
+    click.echo("error: internal: please report this as a bug of fusion-advisor", err=True)
+    raise SystemExit(EXIT_UNREADABLE)
 
 
 if __name__ == "__main__":

@@ -204,3 +204,15 @@ def test_usage_lines_break_between_words(
 def test_schema_prints_a_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert shell.run(["schema", "plan"]) == 0
     assert json.loads(capsys.readouterr().out)["title"] == "plans/ID.json"
+
+
+def test_a_mistake_of_ours_is_no_failed_gate() -> None:
+    """An exception that nobody expected ends Python with 1, which means a failed gate here."""
+    code = (
+        "import sys; sys.argv = ['fusion-advisor', 'rules']; import analyzers.rules as r; "
+        "r.RULES = None; from advisor.cli.main import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[0].startswith("Traceback")
+    assert done.stderr.splitlines()[-1].startswith("error: internal")
