@@ -3,8 +3,9 @@
 Every reduction that no earlier group holds grows a group as if it were alone. Groups that share no
 op are all taken. Where they overlap, whoever grows first keeps the shared ops and the others grow
 around it, so a set is an order of seeds: up to `MAX_ORDERED` overlapping seeds every order is
-tried, which is exact; beyond that two are, by place in the graph and by worth. The best total wins,
-the first of equals. What a group is worth is the caller's to say; by default it is traffic.
+tried, which is exact; beyond that two are, by place in the graph and by worth. The best set wins,
+the first of equals. What a set is worth is the caller's to say; by default it is traffic. A set is
+judged as a whole: an op of the user's program that two groups split between them goes away once.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from advisor.model.optable import item_bytes, spec_of
 from advisor.model.sizes import ONE, Size
 from analyzers.dataflow import Dataflow
 from analyzers.growth import Group, NearMiss, grow
-from analyzers.program_cost import nodes_bytes, source_ops
+from analyzers.program_cost import nodes_bytes
 from analyzers.strides import BoundInput
 
-Worth = Callable[[Dataflow, Group], float]
+Worth = Callable[[Dataflow, Sequence[Group]], float]
 MAX_ORDERED = 4
 # A kernel that is not launched is worth the bytes that a GPU moves in the floor of a launch: about
 # 2 us at 2 TB/s.
@@ -37,11 +38,15 @@ class Chosen:
     misses: tuple[NearMiss, ...]
 
 
-def traffic_saved(flow: Dataflow, group: Group) -> float:
-    """Bytes that need not be moved, launches counted as bytes; the same on every GPU."""
-    ops = source_ops(flow, group.own)
-    before = sum(nodes_bytes(flow, op) for op in ops)
-    return before - group_bytes(flow, group) + LAUNCH_BYTES * (len(ops) - 1)
+def traffic_saved(flow: Dataflow, groups: Sequence[Group]) -> float:
+    """Bytes that need not be moved, launches counted as bytes: every node a kernel of its own.
+
+    The same on every GPU, and under every name.
+    """
+    own = [name for group in groups for name in group.own]
+    before = sum(nodes_bytes(flow, {name}) for name in own)
+    after = sum(group_bytes(flow, group) for group in groups)
+    return before - after + LAUNCH_BYTES * (len(own) - len(groups))
 
 
 def group_bytes(flow: Dataflow, group: Group) -> int:
@@ -127,7 +132,7 @@ def _best_set(
     if len(seeds) <= MAX_ORDERED:
         orders = [list(order) for order in permutations(seeds)]
     else:
-        by_worth = sorted(component, key=lambda group: -worth(flow, group))
+        by_worth = sorted(component, key=lambda group: -worth(flow, (group,)))
         orders = [seeds, [group.seed for group in by_worth]]
     every = {name for group in component for name in group.members}
     rest = sorted(_reductions(flow, every), key=flow.index.__getitem__)
@@ -155,5 +160,5 @@ def _grown_in(
             groups.append(grown.group)
             held.update(dict.fromkeys(grown.group.members, CLAIMED))
             flow = flow.contracted(frozenset(grown.group.members))
-    total = sum(worth(flow, group) for group in groups) if worth is not None else 0.0
+    total = worth(flow, groups) if worth is not None else 0.0
     return _Set(tuple(groups), tuple(misses), total)

@@ -46,18 +46,51 @@ def share(flow: Dataflow, groups: Sequence[Group]) -> Shared:
     fan_outs: list[FanOut] = []
     again = [_computing_again(flow, group, groups, fan_outs) for group in groups]
     read = {flow.base(b.value) for group in again for b in group.space.operands.values()}
-    readers = {
+    spared = frozenset(
         (value, name)
         for group in again
         for name in group.own
         for value in (flow.nodes[other].value() for other in group.shares.again)
         if value not in read
-    }
-    spared = [_sparing(flow, group, frozenset(readers)) for group in again]
-    plain = tuple(
-        old if old.space != new.space else None for old, new in zip(groups, spared, strict=True)
     )
-    return Shared(tuple(spared), plain, tuple(fan_outs))
+    made = _owned_once(flow, [_sparing(flow, group, spared) for group in again])
+    plain = tuple(
+        old if old.space != new.space else None for old, new in zip(groups, made, strict=True)
+    )
+    return Shared(tuple(made), plain, tuple(fan_outs))
+
+
+def _owned_once(flow: Dataflow, groups: Sequence[Group]) -> list[Group]:
+    """Without members whose value nobody needs; the first group that computes one again owns it."""
+    kept = [_without_unused(flow, group) for group in groups]
+    owned = {name for group in kept for name in group.own}
+    gone = {name for group in groups for name in group.own} - owned
+    found = []
+    for group in kept:
+        mine = group.shares.again & gone
+        gone -= mine
+        shares = replace(group.shares, again=group.shares.again - mine)
+        found.append(replace(group, shares=shares) if mine else group)
+    return found
+
+
+def _without_unused(flow: Dataflow, group: Group) -> Group:
+    """The group without members that lead to none of its outputs."""
+    needed: set[str] = set()
+    pending = [node_of(value)[0] for value in group.space.outputs]
+    while pending:
+        name = pending.pop()
+        if name in group.members and name not in needed:
+            needed.add(name)
+            pending += [node_of(flow.base(value))[0] for value in flow.nodes[name].value_args]
+    if len(needed) == len(group.members):
+        return group
+    members = tuple(name for name in group.members if name in needed)
+    try:
+        space = iteration_space(flow, frozenset(members), group.seed, group.shares)
+    except IllegalFusionError:
+        return group
+    return replace(group, members=members, space=space)
 
 
 def _computing_again(

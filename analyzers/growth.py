@@ -60,8 +60,11 @@ class Grown:
 
 def grow(flow: Dataflow, seed: str, claimed: Mapping[str, str]) -> Grown:
     """Absorb neighbours, nearest first, until none is legal; `claimed` nodes belong to others."""
-    members = frozenset((seed,))
+    members = _whole_ops(flow, frozenset((seed,)))
     try:
+        for name in members:
+            if (reason := obstacle(flow, name, seed, claimed)) is not None:
+                raise IllegalFusionError(reason)
         space = iteration_space(flow, members, seed)
     except IllegalFusionError as error:
         return Grown(None, (NearMiss(seed, seed, error.what),))
@@ -83,6 +86,20 @@ def grow(flow: Dataflow, seed: str, claimed: Mapping[str, str]) -> Grown:
     misses = (NearMiss(seed, name, why) for name, why in rejected.items() if name not in members)
     ordered = tuple(sorted(members, key=flow.index.__getitem__))
     return Grown(Group(ordered, space, seed), tuple(misses))
+
+
+def _whole_ops(flow: Dataflow, members: frozenset[str]) -> frozenset[str]:
+    """The members with all that shares a hidden value with them: an op is taken whole or not."""
+    found, pending = set(members), list(members)
+    while pending:
+        node = flow.nodes[pending.pop()]
+        others = {node_of(flow.base(value))[0] for value in node.value_args}
+        others = {name for name in others if flow.nodes[name].hidden}
+        if node.hidden:
+            others |= {use.consumer for use in flow.uses.get(node.value(), ())}
+        pending += others - found
+        found |= others
+    return frozenset(found)
 
 
 def _neighbours(flow: Dataflow, members: frozenset[str]) -> list[str]:
@@ -155,7 +172,10 @@ def _extend(
     reason = obstacle(flow, name, seed, claimed)
     if reason is not None:
         return reason
-    grown = members | {name}
+    grown = _whole_ops(flow, members | {name})
+    for other in grown - members - {name}:
+        if (reason := obstacle(flow, other, seed, claimed)) is not None:
+            return reason
     between = flow.between(grown)
     if between:
         for other in sorted(between, key=flow.index.__getitem__):
@@ -163,7 +183,7 @@ def _extend(
                 through = flow.nodes[other].target or other
                 return f"a path through {through} leaves the group and comes back"
         grown |= between
-        if flow.between(grown):
+        if flow.between(grown) or _whole_ops(flow, grown) != grown:
             return "the group would not be convex"
     if _waits_needlessly(flow, grown):
         return "a reduction of the group would wait for communication that it does not need"

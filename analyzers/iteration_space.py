@@ -101,7 +101,7 @@ class _Solver:
         if self.row_axes == 0:
             raise IllegalFusionError("a single row: one program would have to do all the work")
         self.placed: dict[str, Placement] = {}
-        self.stored: dict[tuple[str, tuple[Size | None, ...]], BoundInput] = {}
+        self.roots: dict[BoundInput, str] = {}
 
     def solve(self) -> IterationSpace:
         """Assign placements until nothing changes, then verify every use."""
@@ -113,7 +113,8 @@ class _Solver:
         for node in self.order:
             self._verify(node, spans, operands)
         outputs = self._outputs(spans)
-        return IterationSpace(self.axes, self.row_axes, spans, operands, outputs)
+        merged = self._merged_shapes(operands)
+        return IterationSpace(self.axes, self.row_axes, spans, merged, outputs)
 
     # --- axes -------------------------------------------------------------------------------------
 
@@ -318,7 +319,7 @@ class _Solver:
         if node.value() not in self.placed:
             if (self.flow.hint(product(meta.shape), unknown=1)) > self.flow.hint(self.total):
                 raise IllegalFusionError("its result is larger than the group, which would repeat")
-            raise IllegalFusionError("an op of the group does not share the iteration space")
+            raise IllegalFusionError("one of its sizes is none of the group's axes")
         span: frozenset[int] = frozenset()
         for position, arg in enumerate(node.args):
             if not (isinstance(arg, str) and arg.startswith("%")):
@@ -347,6 +348,8 @@ class _Solver:
         An expanded tensor is read where it is stored: a compiler may lay the repetition out in
         memory.
         """
+        if self.flow.nodes[node_of(self.flow.base(value))[0]].hidden:
+            raise IllegalFusionError("it would read a value from inside another op")
         root, strides = self._stored(value, self.placed[value])
         while (node := self.flow.nodes[node_of(value)[0]]).op == "expand":
             value = str(node.args[0])
@@ -360,13 +363,34 @@ class _Solver:
         for stride in strides:
             if stride is not None:
                 self.flow.hint(stride)  # a site is described in numbers
-        # Two shapes of one tensor, read in one way, are one input.
-        bound = self.stored.setdefault((root, strides), BoundInput(value, strides))
+        bound = BoundInput(value, strides)
+        self.roots[bound] = root
         if not all(
             mergeable(self.axes, bound, axis) for axis in range(self.row_axes + 1, len(self.axes))
         ):
             raise IllegalFusionError("an input does not walk its columns with one stride")
         return bound
+
+    def _merged_shapes(
+        self, operands: dict[tuple[str, int], BoundInput]
+    ) -> dict[tuple[str, int], BoundInput]:
+        """The operands with two shapes of one tensor, if they are read in one way, as one input."""
+        ways: dict[BoundInput, set[str]] = {}
+        for bound, root in self.roots.items():
+            ways.setdefault(BoundInput(root, bound.strides), set()).add(bound.value)
+        # A tensor that is read in two ways is two inputs, which must have two names.
+        taken = {bound.value: bound for bound in self.roots}
+        shared = {
+            whole: names
+            for whole, names in ways.items()
+            if len(names) > 1 and taken.get(whole.value, whole) == whole
+        }
+        renamed = {
+            BoundInput(name, whole.strides): whole
+            for whole, names in shared.items()
+            for name in names
+        }
+        return {place: renamed.get(bound, bound) for place, bound in operands.items()}
 
     def _stored(self, value: str, placement: Placement) -> tuple[str, tuple[Size | None, ...]]:
         """The value behind all views that leave an operand's strides alone, and those strides."""
@@ -406,6 +430,8 @@ class _Solver:
             value = node.value()
             if node.id in self.shares.again or not self._is_needed_outside(value):
                 continue
+            if node.hidden:
+                raise IllegalFusionError("a value from inside an op would be needed outside")
             placed = frozenset(axis for run in self.placed[value] for axis in run)
             # A value may have axes along which it only repeats: the kernel computes it once.
             if spans[value] != placed or placed not in (everything, everything - self.columns()):

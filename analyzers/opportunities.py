@@ -21,7 +21,7 @@ from analyzers.fan_out import FanOut
 from analyzers.growth import Group, NearMiss
 from analyzers.pairing import paired
 from analyzers.pricing import PriceList, price_list
-from analyzers.program_cost import modelled_before, program_time
+from analyzers.program_cost import modelled_before, program_time, residual_time
 from analyzers.recommendation import rank
 from analyzers.replay_changes import Change
 from analyzers.row_plans import Program, canonical_program
@@ -97,20 +97,23 @@ def advise(graphs: Sequence[PricedGraph], situation: Situation) -> Advice:
 
 
 def saved_time(facts: PricedFlow, situation: Situation) -> Worth:
-    """What a group is worth: the kernel time that it saves at its own prices, in nanoseconds.
+    """What groups are worth together: the kernel time that they save at their own prices, in ns.
 
     Within one step the exposed saving grows with it, so both order sets of groups alike.
     """
+    gpu, calibration = situation.gpu, situation.calibration
 
-    def worth(flow: Dataflow, group: Group) -> float:
-        program = canonical_program(flow, group)
-        plan = program.as_plan("0" * 16, "", facts.phase)
-        price = facts.prices.price(flow, program.site.nodes)
-        modelled, _ = modelled_before(
-            flow, program.site.nodes, situation.gpu, situation.calibration, only=price.unpriced
-        )
-        after = program_time(plan, program.site, situation.gpu, situation.calibration)
-        return price.time_ns + modelled.mid - after.mid
+    def worth(flow: Dataflow, groups: Sequence[Group]) -> float:
+        own = [name for group in groups for name in group.own]
+        price = facts.prices.price(flow, own)
+        modelled, _ = modelled_before(flow, own, gpu, calibration, only=price.unpriced)
+        left = residual_time(flow, price.shared, frozenset(own), gpu, calibration)
+        after = left.mid if left is not None else 0
+        for group in groups:
+            program = canonical_program(flow, group)
+            plan = program.as_plan("0" * 16, "", facts.phase)
+            after += program_time(plan, program.site, gpu, calibration).mid
+        return price.time_ns + modelled.mid - after
 
     return worth
 

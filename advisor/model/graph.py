@@ -94,7 +94,8 @@ class Node(Record, frozen=True, kw_only=True):
     are one eager op. `mutates` lists values whose storage this node writes; `alias_of` the value
     whose storage the output shares. `stream` is the user's own stream that it runs on, None for the
     one that is current. A `boundary` of streams orders everything before it and after it; one of
-    communication is work of other GPUs that its readers wait for.
+    communication is work of other GPUs that its readers wait for. The value of a `hidden` node is
+    in no op of the captured graph, but inside one: no kernel can read or write it.
     """
 
     id: str
@@ -110,6 +111,7 @@ class Node(Record, frozen=True, kw_only=True):
     has_side_effect: bool = False
     stream: int | None = None
     boundary: Boundary | None = None
+    hidden: bool = False
     location: Location = Location()
 
     @property

@@ -139,6 +139,10 @@ def _run(node: fx.Node, env: dict[fx.Node, Any]) -> Any:
         if current in env:
             pending.pop()
             continue
+        size = current.meta.get("val")
+        if isinstance(size, torch.SymInt):
+            env[current] = size.node.hint  # as large as it was when the graph was captured
+            continue
         if current.op != "call_function":
             raise _OutsideError(f"the region also reads {current.name}")
         waiting = [n for n in current.all_input_nodes if n not in env]

@@ -251,6 +251,19 @@ def _view(builder: GraphBuilder, node: fx.Node, op: str, *, shares: bool = True)
     return True
 
 
+def _as_strided(builder: GraphBuilder, node: fx.Node) -> bool:
+    """Another shape of a whole tensor in row-major order."""
+    source, result = node.args[0], node.meta["val"]
+    if not isinstance(source, fx.Node) or not isinstance(held := source.meta["val"], torch.Tensor):
+        return False
+    start = node.args[3] if len(node.args) > 3 else None
+    if start not in (None, 0) or held.storage_offset() != result.storage_offset():
+        return False
+    if not (held.is_contiguous() and result.is_contiguous() and held.numel() == result.numel()):
+        return False
+    return _view(builder, node, "reshape")
+
+
 def _clone(builder: GraphBuilder, node: fx.Node) -> bool:
     """A copy into row-major order keeps the elements' linear order: free once fused."""
     if not node.meta["val"].is_contiguous():
@@ -393,6 +406,7 @@ HANDLERS: dict[str, Handler] = {
     "aten._to_copy.default": _cast,
     "aten.expand.default": _expand,
     "aten.clone.default": _clone,
+    "aten.as_strided.default": _as_strided,
     "aten.full.default": _constant,
     "aten.scalar_tensor.default": _constant,
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import fx
 
 from advisor.model.base import Location
@@ -22,6 +23,7 @@ from advisor.model.graph import (
     literal,
     value_id,
 )
+from advisor.model.optable import spec_of
 from advisor.model.sizes import Dim
 
 _MODULE_ROOT = re.compile(r"^L\['[^']*'\](\[\d+\])?\.?|^L__self___?|^_orig_mod\.?")
@@ -81,6 +83,15 @@ class GraphBuilder:
         self.values[source] = value
         self.fx_node.setdefault(value, source)
         self.fx_aliases.setdefault(value, []).append(source)
+
+    def finished(self) -> tuple[Node, ...]:
+        """All nodes; what no FX node holds is hidden inside the op that it was decomposed from."""
+        return tuple(
+            replace(node, hidden=True)
+            if spec_of(node.op).kind != "opaque" and node.value() not in self.fx_node
+            else node
+            for node in self.nodes
+        )
 
     def forget(self) -> None:
         """After a write: equal ops are no longer equal values, and constants may have changed."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+
 from advisor.hardware.calibration import default_calibration
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.base import Location, Range, check_deep

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import msgspec
 import pytest
 import torch
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
-from advisor.model.base import Location
-from advisor.model.graph import Arg, Graph, is_value, node_of, value_id
+from advisor.model.graph import Graph
 from advisor.model.plan import FusionPlan
 from advisor.verify.interpret import evaluate
 from analyzers.dataflow import dataflow
@@ -21,6 +19,7 @@ from analyzers.row_programs import Group, find_row_programs
 from collectors.live.capture import capture
 from collectors.live.workload import load_workload
 from tests.builders.graph import Sketch, assert_legal, broadcast
+from tests.builders.renamed import renamed
 from tests.builders.torch_graph import laid_out, run
 
 
@@ -233,41 +232,6 @@ def sample_graphs() -> list[Graph]:
         workload = load_workload(target, torch.device("cpu"))
         found += [item.lowered.graph for item in capture(workload, generate_code=False)[0].graphs]
     return found
-
-
-def renamed(graph: Graph) -> tuple[Graph, dict[str, str]]:
-    """Every id, label, target of a known op, module and place replaced; and the new ids."""
-    names = {node.id: f"renamed.{len(graph.nodes) - i}" for i, node in enumerate(graph.nodes)}
-
-    def value(text: Arg) -> Arg:
-        if not is_value(text):
-            return text
-        name, output = node_of(str(text))
-        return value_id(names[name], output)
-
-    nodes = tuple(
-        msgspec.structs.replace(
-            node,
-            id=names[node.id],
-            args=tuple(map(value, node.args)),
-            mutates=tuple(str(value(v)) for v in node.mutates),
-            alias_of=None if node.alias_of is None else str(value(node.alias_of)),
-            target=node.target if node.op == "opaque" else "aten.sabotage.default",
-            label="rms_norm",
-            origin=None,
-            location=Location(module=f"softmax.{i}", file="attention.py", line=i),
-        )
-        for i, node in enumerate(graph.nodes)
-    )
-    made = msgspec.structs.replace(
-        graph,
-        id="renamed",
-        nodes=nodes,
-        inputs=tuple(names[name] for name in graph.inputs),
-        outputs=tuple(str(value(v)) for v in graph.outputs),
-    )
-    made.check()
-    return made, names
 
 
 def test_renaming_everything_changes_no_candidate(sample_graphs: list[Graph]) -> None:
