@@ -19,6 +19,7 @@ from advisor.model.report import KernelRow, Metric
 from advisor.model.trace import Trace
 from analyzers.activities import NONE, Activities, activities, host_steps, step_of
 from analyzers.counters import RowCounters
+from analyzers.host_time import host_metrics
 from analyzers.intervals import intersect
 from analyzers.kernel_roles import classify
 from analyzers.starvation import Starvation, starvation
@@ -50,6 +51,7 @@ def trace_metrics(trace: Trace, step_prefix: str = STEP_PREFIX) -> dict[str, Met
     metrics["kernel_launches_per_step"] = _launches(trace, steps)
     metrics |= _attribution(trace)
     metrics |= _starved(starvation(trace, found), step, len(steps))
+    metrics |= host_metrics(trace, steps)
     return _doubted(trace, found, step, len(steps), metrics)
 
 
