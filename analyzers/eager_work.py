@@ -28,18 +28,18 @@ LINE_BYTES = 128
 class Instructions:
     """Instructions of threads an element costs; `benchmarks/kernel_model.py --fit` finds them."""
 
-    arithmetic: float = 0.827  # per floating-point instruction of the op itself
-    cast: float = 72.5  # dtype looked up at run time, load and store one by one
-    index: float = 8.2  # offset of an element, beside:
+    arithmetic: float = 0.824  # per floating-point instruction of the op itself
+    cast: float = 72.6  # dtype looked up at run time, load and store one by one
+    index: float = 8.56  # offset of an element, beside:
     index_thread: float = 61.3  # per thread, shared by its 4 (elements of 4 bytes: 2) elements
-    index_axis: float = 5.06  # per axis: one division by multiplication
-    index_operand: float = 3.91  # per axis and operand: one multiply-add in 64 bits
-    line: float = 4.94  # per line that a warp touches: a clock, in which 4 schedulers could issue
-    softmax: float = 47.3  # maximum, exponential, sum, division; a row in a warp's registers
+    index_axis: float = 5.16  # per axis: one division by multiplication
+    index_operand: float = 3.9  # per axis and operand: one multiply-add in 64 bits
+    line: float = 4.93  # per line that a warp touches: a clock, in which 4 schedulers could issue
+    softmax: float = 47.2  # maximum, exponential, sum, division; a row in a warp's registers
     softmax_thread: float = 343.0  # longer rows: per thread, two reductions of a block
-    norm: float = 24.2  # running mean and variance, beside:
+    norm: float = 24.1  # running mean and variance, beside:
     norm_thread: float = 760.0  # per thread, joining those of the others, with divisions
-    channel_norm: float = 18.1  # channels last, element by element
+    channel_norm: float = 17.6  # channels last, element by element
     concat: float = 142.0  # offset by the shape of a slice
     row_reduction: float = 43.0
     column_tail: float = 16.8  # trips to memory of the second stage, after the bytes

@@ -2,9 +2,9 @@
 
     python benchmarks/kernel_model.py [--fit] [--calibration FILE]
 
-Every memory-bound kernel of PyTorch of at least 10 µs in the eager traces of an H200, joined to its
-op with shapes, dtypes and strides, and those of the Nsight Compute files whose size can be told
-from the launch. No GPU is needed.
+Every memory-bound kernel of PyTorch itself of at least 10 µs in the traces of an H200 (compiled
+workloads without one are left out), joined to its op with shapes, dtypes and strides, and those of
+the Nsight Compute files whose size can be told from the launch. No GPU is needed.
 
 The constants of the model (`analyzers.eager_work.Instructions`, `TRIP_NS`, `L2_SPEEDUP`,
 `L2_SHARE`) are fitted on one half of the traces (`--fit` finds and prints them; `--calibration`
@@ -57,11 +57,12 @@ RECORDED = SHARED / "traces" / "h200"
 # Both runs of the same workload on two GPUs are on one side: they are nearly the same kernels.
 FITTED_ON = (
     "bert.eager", "ddp_onebucket.rank0", "ddp_onebucket.rank1", "ddp_overlap.rank0",
-    "ddp_overlap.rank1", "llama_train.eager", "resnet50.eager", "ncu_probe_raw",
+    "ddp_overlap.rank1", "llama_train.eager", "llama_train.inductor", "resnet50.eager",
+    "ncu_probe_raw",
 )  # fmt: skip
 SCORED_ON = (
-    "bert_cudagraph.eager", "dlrm_train.eager", "llama_decode.eager", "llama_prefill.eager",
-    "mamba.eager", "unet.eager", "ncu_model_raw",
+    "bert_cudagraph.eager", "dlrm_train.eager", "dlrm_train.inductor", "llama_decode.eager",
+    "llama_prefill.eager", "mamba.eager", "unet.eager", "ncu_model_raw",
 )  # fmt: skip
 SHORTEST_NS = 10_000
 PRIOR_CASES = 10

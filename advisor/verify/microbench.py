@@ -25,7 +25,8 @@ UNKNOWN_L2_BYTES = 64 << 20
 ROTATION = 4  # times L2 that passes before a buffer is used again
 MOST_BUFFERS = 96
 SPECIAL_ELEMENTS = 1 << 22
-NARROW_BLOCKS = 64  # copied by each program of the narrow copy
+# Blocks copied by each program of the narrow copy, and the threads of such a program.
+NARROW_BLOCKS, PROGRAM_THREADS = 64, 1_024
 ROWS, COLUMNS = 8_192, 4_096
 LONG_ROWS, LONG_COLUMNS = 4_096, 32_768
 CHUNK_BLOCKS, CHUNK_ELEMENTS = 20, 65_536
@@ -137,9 +138,10 @@ def _units(gpu: Gpu, device: torch.device) -> dict[str, Probe]:
     programs = max(gpu.sm_count // 4, 1)
     wide = torch.rand(programs * microbench_kernels.COPY_BLOCK * NARROW_BLOCKS, device=device)
     target = torch.empty_like(wide)
+    warps = PROGRAM_THREADS // gpu.limits.warp_size
     return {
         "special": Probe(lambda: microbench_kernels.special(x, y)),
-        "narrow": Probe(lambda: microbench_kernels.narrow_copy(wide, target, programs)),
+        "narrow": Probe(lambda: microbench_kernels.narrow_copy(wide, target, programs, warps)),
     }
 
 

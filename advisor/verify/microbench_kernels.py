@@ -12,7 +12,7 @@ COPY_BLOCK = 8_192
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _special(x_ptr, y_ptr, ROUNDS: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
-    """x <- 2^(-x), so many times: one special function and one product a round."""
+    """x <- 2^(-x), so many times: one special function and one subtraction a round."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + at)
     for _ in range(ROUNDS):
@@ -34,7 +34,7 @@ def special(x: torch.Tensor, y: torch.Tensor) -> None:
     _special[(x.numel() // SPECIAL_BLOCK,)](x, y, SPECIAL_ROUNDS, SPECIAL_BLOCK, num_warps=4)
 
 
-def narrow_copy(x: torch.Tensor, y: torch.Tensor, programs: int) -> None:
-    """Copy x (float32, a multiple of programs × `COPY_BLOCK`) by so many programs of 32 warps."""
+def narrow_copy(x: torch.Tensor, y: torch.Tensor, programs: int, warps: int) -> None:
+    """Copy x (float32, a multiple of programs × `COPY_BLOCK`) by so many programs."""
     each = x.numel() // (programs * COPY_BLOCK)
-    _copy[(programs,)](x, y, each, COPY_BLOCK, num_warps=32)
+    _copy[(programs,)](x, y, each, COPY_BLOCK, num_warps=warps)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -119,6 +123,45 @@ def test_warm_copies_read_what_was_just_written_and_cold_ones_do_not() -> None:
 def test_the_loops_run_and_a_recorder_gets_each_of_them() -> None:
     assert launch_ns(CPU, launches=10) > 0
     assert microbench.graph_launch_ns(CPU) is None
+
+
+COMPILE = """
+import sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from advisor.verify import microbench_kernels as kernels
+for backend, arch, lanes in (("cuda", 75, 32), ("cuda", 90, 32), ("hip", "gfx942", 64)):
+    target = GPUTarget(backend, arch, lanes)
+    floats = {"x_ptr": "*fp32", "y_ptr": "*fp32"}
+    for fn, extra, constants, warps in (
+        (kernels._special, {}, {"ROUNDS": kernels.SPECIAL_ROUNDS, "BLOCK": 1024}, 4),
+        (kernels._copy, {"each": "i32"}, {"BLOCK": kernels.COPY_BLOCK}, 1024 // lanes),
+    ):
+        signature = floats | extra | dict.fromkeys(constants, "constexpr")
+        source = ASTSource(fn=fn, signature=signature, constexprs=constants)
+        made = triton.compile(source, target=target, options={"num_warps": warps})
+        text = made.asm["ptx" if backend == "cuda" else "amdgcn"]
+        sys.stdout.write(f"{arch} {fn.__name__} {text.count('ex2') + text.count('v_exp_f32')}\\n")
+"""
+
+
+def test_the_kernels_compile_for_both_vendors_with_one_special_function_a_round(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"},
+    )
+    counts = [int(line.split()[-1]) for line in done.stdout.splitlines()]
+    # A thread has 1,024 / (4 × lanes) elements: eight, or four on CDNA, whose loop is unrolled.
+    assert counts[:4] == [8, 0, 8, 0]
+    assert counts[4] > 0 == counts[4] % 4
+    assert counts[5] == 0
 
 
 def test_readings_are_per_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
