@@ -18,6 +18,7 @@ from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
 from advisor.model.base import Range
 from advisor.model.findings import Evidence
+from advisor.model.report import Metric
 from advisor.model.trace import Trace
 from advisor.units import format_fraction, format_ns
 from analyzers.activities import NONE, activities, step_of
@@ -148,6 +149,28 @@ class Exposure:
             f"{self.scale.low:.2f} and {self.scale.high:.2f} of its profiled time, the middle "
             f"({self.scale.mid:.2f}) makes it {replayed}"
         )
+
+
+def replay_metrics(exposure: Exposure | None) -> dict[str, Metric]:
+    """How well the replay stands for the clean step; nothing where none was timed."""
+    if exposure is None or not exposure.clean:
+        return {}
+    replayed = (
+        "time of the traced step in the replay, without the profiler's share; exposed savings are "
+        f"judged if it is within {format_fraction(TOLERANCE)} of the clean step"
+    )
+    factor = "clean over profiled host time, chosen so that the replay takes the clean step's time"
+    return {
+        "replayed_step_ns": Metric(
+            value=exposure.scale.replayed_ns, unit="ns", provenance="modelled", definition=replayed
+        ),
+        "host_time_factor": Metric(
+            value=round(exposure.scale.mid, 3),
+            unit="fraction",
+            provenance="modelled",
+            definition=factor,
+        ),
+    }
 
 
 def judged(

@@ -80,11 +80,11 @@ def _effort(finding: Finding) -> int:
 def _together(
     chosen: Sequence[Finding], exposure: Exposure | None, changes: Mapping[str, Change]
 ) -> Range | None:
-    """One replay with all changes that have a price."""
-    if exposure is None or exposure.doubt:
-        return None
+    """One replay with all changes; a price that rests on other ranks counts only by itself."""
     priced = [item for item in chosen if item.exposed_saving_ns is not None]
+    if len(priced) == 1:
+        return priced[0].exposed_saving_ns
     held = [changes[item.id] for item in priced if item.id in changes]
-    if not held:
+    if exposure is None or exposure.doubt or not held:
         return None
     return exposure.saved(*held)

@@ -22,6 +22,8 @@ _OF_TRACE: tuple[tuple[str, Better], ...] = (
 )
 _OTHERS: tuple[tuple[str, Better], ...] = (
     ("step_ns", "lower"),
+    ("replayed_step_ns", "neither"),
+    ("host_time_factor", "neither"),
     ("kernel_launches_per_step", "lower"),
     ("kernels_without_launch", "neither"),
     ("attributed_time_fraction", "neither"),

@@ -12,7 +12,7 @@ from advisor.hardware.calibration import load_calibration
 from advisor.model.base import Warning_
 from advisor.model.findings import Finding
 from advisor.model.plan import FusionPlan
-from advisor.model.report import PlanSummary, Recommended, Report, Source, Workload
+from advisor.model.report import Metric, PlanSummary, Recommended, Report, Source, Workload
 from advisor.model.run import RunInfo
 from advisor.model.trace import Trace
 from advisor.pipeline.compiler_metrics import compiler_metrics
@@ -21,7 +21,7 @@ from advisor.pipeline.recording import Recording
 from advisor.pipeline.unfinished import UNFINISHED, incomplete
 from advisor.store import RunDirectory, sign
 from analyzers.balance import Balance
-from analyzers.exposure import Exposure, Situation, exposure_of
+from analyzers.exposure import Exposure, Situation, exposure_of, replay_metrics
 from analyzers.metrics import STEP_PREFIX, kernel_rows
 from analyzers.opportunities import PricedGraph, advise
 from analyzers.pricing import KernelCall, compiled_prices, eager_prices
@@ -40,6 +40,7 @@ class ProfileAdvice:
     plans: tuple[FusionPlan, ...] = ()
     summaries: tuple[PlanSummary, ...] = ()
     recommended: Recommended = field(default_factory=Recommended)
+    metrics: dict[str, Metric] = field(default_factory=dict)
     warnings: tuple[Warning_, ...] = ()
 
 
@@ -71,7 +72,7 @@ def advise_on(recording: Recording) -> ProfileAdvice:
         found,
         plans=tuple(advice.plans),
         summaries=advice.summaries(),
-        warnings=tuple(warnings),
+        warnings=(*found.warnings, *warnings),
     )
 
 
@@ -86,8 +87,16 @@ def _exposure(recording: Recording) -> Exposure | None:
 def _found(subject: Subject) -> ProfileAdvice:
     matches = find_all(subject)
     findings = without_overlaps(matches)
+    exposure = subject.exposure
+    notes: tuple[Warning_, ...] = ()
+    if exposure is not None and exposure.doubt:
+        text = f"exposed savings cannot be judged: {exposure.doubt}"
+        notes = (Warning_(code="replay-misses", message=text),)
     return ProfileAdvice(
-        findings, recommended=recommend(findings, subject.exposure, changes_of(matches))
+        findings,
+        recommended=recommend(findings, exposure, changes_of(matches)),
+        metrics=replay_metrics(exposure),
+        warnings=notes,
     )
 
 
@@ -101,7 +110,8 @@ def _advise_on_trace(recording: Recording, trace: Trace) -> ProfileAdvice:
     if busy is not None and step is not None:
         clean = Balance(device_ns=busy, span_ns=step, clean=True)
         subject = replace(subject, balance=clean, exposure=_exposure(recording))
-    return replace(_found(subject), warnings=guesses)
+    found = _found(subject)
+    return replace(found, warnings=(*found.warnings, *guesses))
 
 
 def _priced(
@@ -154,6 +164,7 @@ def report_of(
         ),
         hardware=hardware,
         metrics=recording.metrics
+        | advice.metrics
         | compiler_metrics(recording.captured, recording.captured.compiler_facts()),
         kernels=kernel_rows(trace, trace.steps()) if trace is not None else (),
         findings=advice.findings,
