@@ -19,9 +19,6 @@ from analyzers.recorded_ops import Operand
 
 Path = Literal["vector", "cast", "index"]
 
-# A warp reads one element a lane; memory comes in sectors of this size (CUDA C++ Best Practices
-# Guide, "Coalesced Access to Global Memory").
-SECTOR_BYTES = 32
 WARP_LANES = 32
 
 
@@ -42,17 +39,6 @@ class Walk:
     def operands(self) -> int:
         """Tensors that are read or written."""
         return len(self.strides)
-
-    def sectors(self) -> float:
-        """Sectors a warp touches for one element a lane, over those it would touch without gaps."""
-        touched = sum(min(WARP_LANES, _span(s, size)) for s, size in self.strides)
-        dense = sum(_span(1, size) for _, size in self.strides)
-        return max(touched / dense, 1.0)
-
-
-def _span(stride: int, item_bytes: int) -> float:
-    """Sectors under one warp; a value that all lanes share is one."""
-    return max(WARP_LANES * abs(stride) * item_bytes / SECTOR_BYTES, 1.0)
 
 
 def walk(

@@ -116,7 +116,6 @@ def test_more_axes_and_scattered_reads_cost_more_instructions() -> None:
     plain = loop(dense(64, 64), dense(64))
     transposed = loop(dense(64, 64), Operand("float16", (64, 64), (1, 64)))
     deeper = loop(Operand("float16", (4, 4, 64, 64), (65536, 64, 1024, 1)), dense(1, 1, 64, 64))
-    assert transposed.sectors() > plain.sectors()
     assert index_instructions(plain) < index_instructions(deeper)
     assert index_instructions(plain) < index_instructions(transposed)
 
