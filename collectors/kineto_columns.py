@@ -187,9 +187,9 @@ class Collector:
         device, stream, correlation, new, old = map(_ints, columns.args[:5])
         for index in np.flatnonzero((device == MISSING) | (stream == MISSING)).tolist():
             pid, tid = columns.pid[index], columns.tid[index]
-            if device[index] == MISSING and isinstance(pid, int):
+            if device[index] == MISSING and isinstance(pid, int) and _is_int64(pid):
                 device[index] = pid
-            if stream[index] == MISSING and isinstance(tid, int):
+            if stream[index] == MISSING and isinstance(tid, int) and _is_int64(tid):
                 stream[index] = tid
         return {
             **columns.times,

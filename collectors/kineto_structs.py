@@ -184,7 +184,7 @@ class _Category(msgspec.Struct, gc=False):
 
 
 def _variant(base: type[Event], tag: str) -> type[Event]:
-    name = f"{base.__name__}_{tag}"
+    name = f"{base.__name__}_{tag.encode('unicode_escape').decode()}"  # a file may name it "\\0"
     made: Any = msgspec.defstruct(name, [], bases=(base,), gc=False, tag_field="cat", tag=tag)
     return cast("type[Event]", made)
 

@@ -6,6 +6,7 @@ files are numbered in the order given, and each trace says so in its warnings.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,14 @@ def read_ranks(paths: Sequence[Path]) -> tuple[Trace, ...]:
     """The traces of one job by ascending rank; raises `UnreadableError`, `UsageError`."""
     if not paths:
         raise UsageError("no trace was named", remedy="name at least one file")
+    seen: set[str] = set()
+    for path in paths:
+        real = os.path.realpath(path)  # `resolve` raises for links in a circle
+        if real in seen:
+            raise UsageError(
+                "is named twice", where=str(path), remedy="each rank of a job is one file"
+            )
+        seen.add(real)
     return as_ranks([read_trace(path) for path in paths], [path.name for path in paths])
 
 

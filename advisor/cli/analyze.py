@@ -43,11 +43,14 @@ def analyze(
     job. Nothing is run and no GPU is needed.
     """
     from advisor.cli.output import echo, echo_json
+    from advisor.errors import UsageError
     from advisor.model.base import encode
     from advisor.pipeline.analyze import analyze as run
     from advisor.report.terminal import render_report
     from advisor.store.files import write_atomic
 
+    if step_range == "":
+        raise UsageError("--step-range is empty", remedy="name the range that surrounds a step")
     report = run(
         files, gpu=gpu, ncu=ncu, **({} if step_range is None else {"step_prefix": step_range})
     )

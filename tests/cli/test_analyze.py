@@ -56,6 +56,8 @@ def test_the_report_as_json(
         ([], 2, "FILE"),
         (["TRACE", "--gpu", "abacus"], 2, "unknown GPU"),
         (["TRACE", "--step-range", "other"], 2, "no range"),
+        (["TRACE", "--step-range", ""], 2, "is empty"),
+        (["TRACE", "TRACE"], 2, "named twice"),
         (["missing.json"], 3, "missing.json"),
         (["."], 3, "directory"),
     ],
@@ -68,10 +70,12 @@ def test_failures_are_one_line(
     assert words in capsys.readouterr().err
 
 
-def test_two_ranks_of_one_file_are_told_apart(
+def test_ranks_that_their_files_do_not_name_are_told_apart(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["analyze", str(trace), str(trace), "-o", "-"]) == 0
+    other = trace.with_name("other.json")
+    other.write_bytes(trace.read_bytes())
+    assert run(["analyze", str(trace), str(other), "-o", "-"]) == 0
     report = decode(capsys.readouterr().out.encode(), Report)
     assert report.workload.world_size == 2
     assert len(report.sources) == 2

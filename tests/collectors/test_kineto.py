@@ -275,6 +275,12 @@ def test_endless_new_categories_are_read_all_the_same(tmp_path: Path) -> None:
     assert len(read(tmp_path, listed).kernels) == 1
 
 
+def test_ids_and_categories_that_nobody_writes_cost_nothing(tmp_path: Path) -> None:
+    kernel = event("kernel", "k", 1, 1) | {"pid": 10**30, "tid": -(10**30)}
+    trace = read(tmp_path, [kernel, event("a\0b", "x", 1, 1), event("kernel", "k", 3, 1, device=0)])
+    assert len(trace.kernels) == 2
+
+
 @pytest.mark.parametrize(
     ("told", "rank", "world", "warned"),
     [

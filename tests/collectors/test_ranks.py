@@ -52,3 +52,11 @@ def test_one_file_is_left_as_it_is_and_none_is_a_usage_error(tmp_path: Path) -> 
     assert not trace.warnings
     with pytest.raises(UsageError, match="no trace"):
         read_ranks([])
+
+
+def test_one_file_is_not_two_ranks(tmp_path: Path) -> None:
+    path = written(tmp_path, "a", 0)
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    with pytest.raises(UsageError, match="named twice"):
+        read_ranks([path, link])
