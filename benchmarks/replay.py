@@ -1,9 +1,10 @@
 """The replay of recorded steps against the clock: as profiled, clean, and as CUDA graphs.
 
-    python benchmarks/replay.py
+    python benchmarks/replay.py [--recorded FOLDER]
 
-Reads traces recorded on an H200 with the step times of the same workloads without a profiler
-(FUSION_ADVISOR_SHARED/traces/h200 and its README). Four questions, each harder than the one before:
+Reads traces recorded on an H200 with the step times of the same workloads without a profiler: those
+of FUSION_ADVISOR_SHARED/traces/h200 and its README, or those that `replay_record.py` wrote into
+FOLDER. Four questions, each harder than the one before:
 
 1. As recorded. Host times as profiled, nothing fitted: does the replay end when the trace ends?
 2. Held out. The host's constants (cost of recording an operator, factor on the rest) are fitted to
@@ -12,14 +13,15 @@ Reads traces recorded on an H200 with the step times of the same workloads witho
    its clean step; the replay says "cannot judge" if none comes within 5 %. This is what `profile`
    does, and by itself proves little: one number is fitted to one number.
 4. CUDA graphs. Calibrated to a step compiled without graphs, the replay of the same step with
-   graphs predicts a time that it has not seen. Both were measured in a run of their own, so
-   the factor is that run's.
+   graphs predicts a time that it has not seen. Of the shared traces, both were measured in a run
+   of their own, so the factor is that run's.
 
-Writes replay.json and replay.md.
+Writes replay.json and replay.md, into FOLDER if one is given.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import os
@@ -82,7 +84,12 @@ class Constants(NamedTuple):
 
 def main() -> None:
     """Answer the four questions and write the tables."""
-    workloads = _workloads()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--recorded", type=Path)
+    given: Path | None = parser.parse_args().recorded
+    workloads = _shared() if given is None else _recorded(given)
+    graphed = RECORDED / "zoo_baselines.json" if given is None else given / "clean.json"
+    baselines = json.loads(graphed.read_text())
     halves = [[w for k, w in enumerate(_by_model(workloads)) if k % 2 == half] for half in (0, 1)]
     tables = [_predictions([w for group in half for w in group]) for half in halves]
     fitted = [_fit(table) for table in tables]
@@ -99,14 +106,27 @@ def main() -> None:
         ],
         "product_constants": {**OVERHEAD._asdict(), "factor": USUAL_SCALE},
         "steps": [_row(w, held_out[w.name]) for w in workloads],
-        "graphs": _graphs(workloads),
-        "clean_twice": _clean_twice(),
+        "graphs": _graphs(workloads, baselines),
+        "clean_twice": _clean_twice(baselines) if given is None else [],
+        "not_recorded": NOT_RECORDED if given is None else "",
     }
-    (HERE / "replay.json").write_text(json.dumps(result, indent=1) + "\n")
-    (HERE / "replay.md").write_text(_markdown(result))
+    out = given or HERE
+    (out / "replay.json").write_text(json.dumps(result, indent=1) + "\n")
+    (out / "replay.md").write_text(_markdown(result))
 
 
-def _workloads() -> list[Recorded]:
+def _recorded(folder: Path) -> list[Recorded]:
+    """What `replay_record.py` wrote, eager and compiled of each model."""
+    clean = json.loads((folder / "clean.json").read_text())
+    return [
+        Recorded(f"{model}.{suffix}", model, read_trace(path), times[mode] * 1e6)
+        for model, times in sorted(clean.items())
+        for mode, suffix in (("eager", "eager"), ("default", "inductor"))
+        if (path := folder / f"{model}.{suffix}.json.gz").exists()
+    ]
+
+
+def _shared() -> list[Recorded]:
     found = []
     for model, times in CLEAN_MS.items():
         names = (
@@ -176,6 +196,7 @@ def _row(workload: Recorded, held_out: float) -> dict[str, Any]:
     scale = host_scale(_step(trace, OVERHEAD), round(workload.clean_ns))
     return {
         "workload": workload.name,
+        "model": workload.model,
         "recorded_ms": round(ended / 1e6, 3),
         "as_recorded_error": round(float(replay(raw).ended_ns[held].max()) / ended - 1, 4),
         "clean_ms": workload.clean_ns / 1e6,
@@ -187,8 +208,9 @@ def _row(workload: Recorded, held_out: float) -> dict[str, Any]:
     }
 
 
-def _graphs(workloads: list[Recorded]) -> list[dict[str, Any]]:
-    baselines = json.loads((RECORDED / "zoo_baselines.json").read_text())
+def _graphs(
+    workloads: list[Recorded], baselines: dict[str, dict[str, float]]
+) -> list[dict[str, Any]]:
     found = []
     for workload in workloads:
         times = baselines.get(workload.model)
@@ -215,9 +237,8 @@ def _graphs(workloads: list[Recorded]) -> list[dict[str, Any]]:
     return found
 
 
-def _clean_twice() -> list[dict[str, Any]]:
+def _clean_twice(baselines: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
     """The same workloads, timed without a profiler in two runs: how far the clock agrees."""
-    baselines = json.loads((RECORDED / "zoo_baselines.json").read_text())
     found = []
     for model, (eager, compiled) in CLEAN_MS.items():
         for mode, one in (("eager", eager), ("default", compiled)):
@@ -240,7 +261,8 @@ def _markdown(result: dict[str, Any]) -> str:
         "# The replay of recorded steps against the clock",
         "",
         "Made by `python benchmarks/replay.py`; the questions are explained there. NVIDIA H200.",
-        f"{len(steps)} recorded steps of {len(CLEAN_MS)} workloads; {NOT_RECORDED}.",
+        f"{len(steps)} recorded steps of {len({r['model'] for r in steps})} workloads"
+        + (f"; {result['not_recorded']}." if result["not_recorded"] else "."),
         "",
         *_summary(result),
         "",
@@ -269,13 +291,17 @@ def _markdown(result: dict[str, Any]) -> str:
         f"| {r['measured_saving_ms']:.3f} |"
         for r in graphs
     ]
-    lines += [
-        "",
-        "## How far two clean timings of one workload agree",
-        "",
-        "| workload | one run ms | another ms | apart |",
-        "|---|---|---|---|",
-    ]
+    lines += (
+        []
+        if not twice
+        else [
+            "",
+            "## How far two clean timings of one workload agree",
+            "",
+            "| workload | one run ms | another ms | apart |",
+            "|---|---|---|---|",
+        ]
+    )
     lines += [
         f"| {r['workload']} | {r['one_ms']:.2f} | {r['other_ms']:.2f} | {100 * r['apart']:.0f} % |"
         for r in twice
@@ -290,17 +316,15 @@ def _summary(result: dict[str, Any]) -> list[str]:
     recorded = [abs(row["as_recorded_error"]) for row in steps]
     errors = [abs(row["error"]) for row in graphs]
     alone = [abs(row["kernels_error"]) for row in graphs]
-    apart = [row["apart"] for row in twice]
+    clock = _clock([row["apart"] for row in twice])
     large = [r for r in graphs if r["measured_saving_ms"] > 0.1 * r["default_ms"]]
     savings = [abs(r["predicted_saving_ms"] / r["measured_saving_ms"] - 1) for r in large]
     return [
         f"1. As recorded: median error {_share(statistics.median(recorded))}, "
         f"{_within(recorded, TOLERANCE)} within 5 %.",
         f"2. Held out: median error {_share(statistics.median(held))}, "
-        f"{_within(held, TOLERANCE)} within 5 %. The clock itself does not agree better: two clean "
-        f"timings of one workload are {_share(statistics.median(apart))} apart in the median, "
-        f"{_within(apart, TOLERANCE)} within 5 %. So exposure is judged only where the step's own "
-        "clean time is known; a bare trace gives bounds.",
+        f"{_within(held, TOLERANCE)} within 5 %. {clock}So exposure is judged only where the "
+        "step's own clean time is known; a bare trace gives bounds.",
         f"3. Calibrated to the step's own clean time: {judged} of {len(steps)} within 5 %, the "
         f"other {len(steps) - judged} cannot be judged.",
         "4. CUDA graphs: median error of the step with graphs "
@@ -309,6 +333,16 @@ def _summary(result: dict[str, Any]) -> list[str]:
         f"that is more than a tenth of the step ({len(large)} of {len(graphs)}): median "
         f"{_share(statistics.median(savings))}.",
     ]
+
+
+def _clock(apart: list[float]) -> str:
+    if not apart:
+        return ""
+    return (
+        "The clock itself does not agree better: two clean timings of one workload are "
+        f"{_share(statistics.median(apart))} apart in the median, {_within(apart, TOLERANCE)} "
+        "within 5 %. "
+    )
 
 
 def _within(errors: list[float], most: float) -> str:
