@@ -8,8 +8,9 @@ from functools import reduce
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
 from advisor.model.base import Range
+from advisor.model.configs import default_config
 from advisor.model.graph import node_of
-from advisor.model.launch import default_config, grid_size
+from advisor.model.launch import grid_size
 from advisor.model.optable import item_bytes, spec_of
 from advisor.model.plan import FusionPlan, Site, Space
 from analyzers.cost_model import kernel_time
@@ -56,7 +57,7 @@ def program_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibratio
         bytes_moved=site_bytes(plan, site),
         flops=flops,
         special=special,
-        programs=grid_size(default_config(site.columns), site.rows),
+        programs=grid_size(default_config(plan, site), site.rows, site.columns),
         resident_programs=gpu.sm_count * RESIDENT_PROGRAMS_PER_SM,
     )
     return cost.scaled(site.executions)

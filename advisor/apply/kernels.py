@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.codegen import KernelSource, render
-from advisor.model.launch import LaunchConfig
+from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.plan import FusionPlan
 from advisor.store.files import write_atomic
 from advisor.verify.kernel_module import load_module
@@ -16,13 +16,16 @@ from advisor.verify.kernel_module import load_module
 
 @dataclass(frozen=True)
 class ReadyKernel:
-    """A plan, its source and how it is launched; `function` is the autotuned Triton kernel."""
+    """A plan, its source and how it is launched.
+
+    `functions` are its Triton kernels in the order of their launches, each bound to its options.
+    """
 
     plan: FusionPlan
     source: KernelSource
     config: LaunchConfig
     path: Path
-    function: Any
+    functions: tuple[Any, ...]
 
     def key(self) -> str:
         """Changes whenever the compiled result could: for compile-cache keys."""
@@ -30,11 +33,16 @@ class ReadyKernel:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def write_source(plan: FusionPlan, folder: Path) -> tuple[KernelSource, Path]:
-    """Generate a plan's source and write it as `ID.py`; a stored kernel file is never read back."""
-    source = render(plan)
+def write_source(
+    plan: FusionPlan, folder: Path, scheme: Scheme = "registers", name: str | None = None
+) -> tuple[KernelSource, Path]:
+    """Generate a plan's source and write it as `ID.py` (or `NAME.py`).
+
+    A stored kernel file is never read back.
+    """
+    source = render(plan, scheme)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{plan.id}.py"
+    path = folder / f"{name or plan.id}.py"
     write_atomic(path, source.text.encode())
     return source, path
 
@@ -43,8 +51,9 @@ def load_kernel(plan: FusionPlan, folder: Path, config: LaunchConfig) -> ReadyKe
     """Generate, write and import the kernel of a plan, bound to one configuration."""
     import triton
 
-    source, path = write_source(plan, folder)
-    bare = getattr(load_module(path), source.kernel)
+    source, path = write_source(plan, folder, config.scheme)
+    module = load_module(path)
     options = triton.Config({}, num_warps=config.num_warps, num_stages=config.num_stages)
-    function = triton.autotune(configs=[options], key=[])(bare)
-    return ReadyKernel(plan=plan, source=source, config=config, path=path, function=function)
+    bound = triton.autotune(configs=[options], key=[])
+    functions = tuple(bound(getattr(module, name)) for name in source.kernels)
+    return ReadyKernel(plan=plan, source=source, config=config, path=path, functions=functions)

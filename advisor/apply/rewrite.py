@@ -11,6 +11,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import fx
@@ -23,13 +24,7 @@ from torch._inductor.pattern_matcher import stable_topological_sort
 from advisor.apply.kernels import ReadyKernel
 from advisor.codegen import abi
 from advisor.errors import IllegalFusionError
-from advisor.model.launch import (
-    MAX_ELEMENTS_PER_THREAD,
-    MAX_TILE_ELEMENTS,
-    LaunchConfig,
-    grid_size,
-    next_power_of_two,
-)
+from advisor.model.launch import LaunchConfig, unsuitable
 from advisor.model.plan import FusionPlan, Site
 
 # Row numbers are 32-bit in a kernel; the last program's may run past the last row.
@@ -158,13 +153,9 @@ def _check_static(nodes: Sequence[fx.Node]) -> None:
 
 def _check_launch(config: LaunchConfig, site: Site) -> None:
     """Refuse a site that the configuration, chosen for rows of another length, does not suit."""
-    tile = config.block_rows * next_power_of_two(site.columns)
-    widest = min(MAX_TILE_ELEMENTS, MAX_ELEMENTS_PER_THREAD * 32 * config.num_warps)
-    if tile > widest:
-        raise IllegalFusionError(
-            f"{config.block_rows} rows of {site.columns:,} columns are too much for one program"
-            f" of {config.num_warps} warps; the kernel was configured for shorter rows"
-        )
+    why = unsuitable(config, site.columns)
+    if why is not None:
+        raise IllegalFusionError(why)
     if site.rows > MAX_ROWS:
         raise IllegalFusionError(f"{site.rows:,} rows are more than a kernel can number")
 
@@ -188,50 +179,69 @@ def _writes(node: fx.Node) -> bool:
 def _insert_call(
     graph: fx.Graph, swap: Swap, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
 ) -> list[fx.Node]:
-    """Allocate outputs, call the kernel functionally, return the nodes that hold its results."""
-    plan, site, config = swap.plan, swap.site, swap.kernel.config
-    tensors = abi.tensor_names(plan)
-    arguments: dict[str, fx.Node] = dict(zip(tensors, inputs, strict=False))
-    after: list[fx.Node] = []
-    results: list[fx.Node] = []
-    names = tensors[len(inputs) :]
-    for name, old in zip(names, outputs, strict=True):
-        value = old.meta["val"]
-        empty = graph.call_function(
-            torch.ops.aten.empty.memory_format,
-            (list(value.shape),),
-            {"dtype": value.dtype, "device": value.device, "pin_memory": False},
-        )
-        _describe(empty, old)
-        arguments[name] = empty
-        after.append(empty)
-    scalars = abi.scalar_arguments(plan, site.row_sizes, site.columns, site.input_strides)
-    constants = scalars | abi.constexpr_arguments(config, site.rows, site.columns)
+    """Allocate outputs, call the kernels functionally, return the nodes that hold the results.
+
+    Kernels after the first read the partial results of those before them.
+    """
+    plan, site = swap.plan, swap.site
+    held = dict(zip((item.name for item in plan.inputs), inputs, strict=True))
+    wanted = dict(zip(abi.output_names(plan), outputs, strict=True))
+    made: list[fx.Node] = []
+    calls = abi.launches(plan, swap.kernel.config, site.row_sizes, site.columns, site.input_strides)
+    for launch, function in zip(calls, swap.kernel.functions, strict=True):
+        for name in launch.kernel.writes:
+            empty = _empty(graph, launch.workspace.get(name), wanted.get(name, outputs[0]))
+            held[name] = empty
+            made.append(empty)
+        call = _launch_node(graph, launch, function, held)
+        _describe(call, outputs[0], with_value=False)
+        made.append(call)
+        for name in launch.kernel.writes:
+            written, empty = graph.call_function(operator.getitem, (call, name)), held[name]
+            _describe(written, empty)
+            held[name] = written
+            made.append(written)
+    _in_order(made)
+    return [held[name] for name in wanted]
+
+
+def _empty(graph: fx.Graph, workspace: tuple[int, int] | None, like: fx.Node) -> fx.Node:
+    """Memory for an output like an old one, or for partial results on the same device."""
+    value = like.meta["val"]
+    shape = list(value.shape if workspace is None else workspace)
+    dtype = value.dtype if workspace is None else getattr(torch, abi.PARTIAL_DTYPE)
+    options = {"dtype": dtype, "device": value.device, "pin_memory": False}
+    empty = graph.call_function(torch.ops.aten.empty.memory_format, (shape,), options)
+    _describe(empty, like, with_value=workspace is None)
+    if workspace is not None:
+        empty.meta["val"] = value.new_empty(shape, dtype=dtype)
+    return empty
+
+
+def _launch_node(
+    graph: fx.Graph, launch: abi.Launch, function: Any, held: Mapping[str, fx.Node]
+) -> fx.Node:
+    """One kernel as the functional wrapper that Inductor knows."""
+    arguments = {name: held[name] for name in launch.kernel.tensors}
+    constants = launch.scalars | launch.constants
     call = graph.call_function(
         triton_kernel_wrapper_functional,
         (),
         {
-            "kernel_idx": kernel_side_table.add_kernel(swap.kernel.function),
+            "kernel_idx": kernel_side_table.add_kernel(function),
             "constant_args_idx": kernel_side_table.add_constant_args(constants),
-            "grid": [(grid_size(config, site.rows), 1, 1)],
+            "grid": [launch.grid],
             "tma_descriptor_metadata": {},
             "kwargs": arguments,
-            "tensors_to_clone": list(names),
+            "tensors_to_clone": list(launch.kernel.writes),
         },
     )
-    _describe(call, outputs[0])
     # The strides that the arguments count on, exactly: else Inductor keeps but their order.
     call.meta["eager_input_vals"] = fx.map_arg(
         (call.args, call.kwargs), lambda node: node.meta["val"]
     )
-    call.meta["val"] = {name: old.meta["val"] for name, old in zip(names, outputs, strict=True)}
-    after.append(call)
-    for name, old in zip(names, outputs, strict=True):
-        result = graph.call_function(operator.getitem, (call, name))
-        _describe(result, old)
-        results.append(result)
-    _in_order(after + results)
-    return results
+    call.meta["val"] = {name: held[name].meta["val"] for name in launch.kernel.writes}
+    return call
 
 
 def _in_order(nodes: Sequence[fx.Node]) -> None:
@@ -240,16 +250,10 @@ def _in_order(nodes: Sequence[fx.Node]) -> None:
         first.append(second)
 
 
-def _describe(node: fx.Node, like: fx.Node) -> None:
+def _describe(node: fx.Node, like: fx.Node, *, with_value: bool = True) -> None:
     """Give a new node the shape, place in the source and module of the node it stands for."""
-    for key in (
-        "val",
-        "tensor_meta",
-        "stack_trace",
-        "nn_module_stack",
-        "original_aten",
-        "from_node",
-    ):
+    value_keys = ("val", "tensor_meta") if with_value else ()
+    for key in (*value_keys, "stack_trace", "nn_module_stack", "original_aten", "from_node"):
         if key in like.meta:
             node.meta[key] = like.meta[key]
 

@@ -1,19 +1,69 @@
-"""The calling convention of a row-program kernel: one for source, launch, rewrite and resources.
+"""The calling convention of generated kernels: one for source, launch, rewrite and resources.
 
-Parameters, in order: inputs, outputs, `n_rows`, `n_columns`, the sizes of the inner row axes (only
-where an input needs them), the strides of inputs that are not dense, then the compile-time
-constants.
+Parameters, in order: tensors read, tensors written, `n_rows`, `n_columns`, for a split row
+`n_splits` and `split_columns`, the sizes of the inner row axes (only where an input needs them),
+the strides of inputs that are not dense, then the compile-time constants.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from advisor.codegen.expressions import POINTER_TYPES
-from advisor.model.launch import LaunchConfig, next_power_of_two
+from advisor.model.configs import scheme_schedule
+from advisor.model.launch import (
+    LaunchConfig,
+    Scheme,
+    columns_per_split,
+    next_power_of_two,
+    splits_of,
+)
 from advisor.model.plan import FusionPlan, PlanInput
 
-CONSTEXPRS = ("BLOCK_ROWS", "BLOCK_COLUMNS", "EVEN_ROWS", "EVEN_COLUMNS")
+BLOCKS = ("BLOCK_ROWS", "BLOCK_COLUMNS", "EVEN_ROWS", "EVEN_COLUMNS")
+PARTIAL_DTYPE = "float32"
+
+
+@dataclass(frozen=True)
+class KernelAbi:
+    """One kernel of a source: its name and its parameters by kind, each in order.
+
+    With `split_grid` its programs are numbered by rows and parts of a row.
+    """
+
+    name: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    scalars: tuple[str, ...]
+    constants: tuple[str, ...]
+    split_grid: bool = False
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Pointer parameters."""
+        return self.reads + self.writes
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel with its arguments for one shape; `types` are Triton's for run-time arguments.
+
+    `workspace` are the shapes of the float32 tensors that it writes and no caller sees.
+    """
+
+    kernel: KernelAbi
+    types: dict[str, str]
+    scalars: dict[str, int]
+    constants: dict[str, int | bool]
+    grid: tuple[int, int, int]
+    workspace: dict[str, tuple[int, int]]
+
+    @property
+    def aligned(self) -> tuple[str, ...]:
+        """Arguments that a launch specialises as divisible by 16."""
+        divisible = (name for name, value in self.scalars.items() if value % 16 == 0)
+        return (*self.kernel.tensors, *divisible)
 
 
 def needs_axes(plan: FusionPlan) -> bool:
@@ -44,22 +94,48 @@ def size_names(plan: FusionPlan) -> tuple[tuple[int, str], ...]:
     )
 
 
-def tensor_names(plan: FusionPlan) -> tuple[str, ...]:
-    """Pointer parameters: inputs, then outputs."""
-    return (*(item.name for item in plan.inputs), *(f"out{i}" for i in range(len(plan.outputs))))
+def output_names(plan: FusionPlan) -> tuple[str, ...]:
+    """The tensors that the caller gets."""
+    return tuple(f"out{position}" for position in range(len(plan.outputs)))
 
 
-def scalar_names(plan: FusionPlan) -> tuple[str, ...]:
-    """Integer run-time parameters, in order."""
-    sizes = tuple(name for _, name in size_names(plan))
-    strides = tuple(name for item in plan.inputs for _, name in stride_names(item))
-    return ("n_rows", "n_columns", *sizes, *strides)
+def partial_names(plan: FusionPlan) -> tuple[str, ...]:
+    """The partial results of a split row: one tensor a state of a fold."""
+    count = sum(len(fold.states) for fold in scheme_schedule(plan, "split").passes[0].folds)
+    return tuple(f"partial{number}" for number in range(count))
 
 
-def scalar_arguments(
-    plan: FusionPlan, row_sizes: Sequence[int], columns: int, strides: Sequence[Sequence[int]]
-) -> dict[str, int]:
-    """The integer arguments for one shape; `strides[i]` are input i's per axis, in elements."""
+def kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
+    """The kernels of a scheme, in the order of their launches."""
+    name = f"row_program_{plan.id[:8]}"
+    reads, writes = tuple(item.name for item in plan.inputs), output_names(plan)
+    shape = ("n_rows", "n_columns")
+    rest = tuple(name for _, name in size_names(plan))
+    rest += tuple(name for item in plan.inputs for _, name in stride_names(item))
+    if scheme == "registers":
+        return (KernelAbi(name, reads, writes, shape + rest, BLOCKS),)
+    streamed = (*BLOCKS, "STAGES")
+    if scheme != "split":
+        return (KernelAbi(f"{name}_{scheme}", reads, writes, shape + rest, streamed),)
+    partials = partial_names(plan)
+    scalars = (*shape, "n_splits", "split_columns", *rest)
+    tiles = any(output.space == "tile" for output in plan.outputs)
+    return (
+        KernelAbi(f"{name}_partials", reads, partials, scalars, streamed, True),
+        KernelAbi(
+            f"{name}_finish", reads + partials, writes, scalars, (*streamed, "SPLITS"), tiles
+        ),
+    )
+
+
+def launches(
+    plan: FusionPlan,
+    config: LaunchConfig,
+    row_sizes: Sequence[int],
+    columns: int,
+    strides: Sequence[Sequence[int]],
+) -> tuple[Launch, ...]:
+    """Every kernel with its arguments; `strides[i]` are input i's per axis, in elements."""
     rows = 1
     for size in row_sizes:
         rows *= size
@@ -67,23 +143,43 @@ def scalar_arguments(
     values |= {name: row_sizes[axis] for axis, name in size_names(plan)}
     for item, given in zip(plan.inputs, strides, strict=True):
         values |= {name: given[axis] for axis, name in stride_names(item)}
-    return values
+    if config.splits is not None:
+        values["n_splits"] = splits_of(config, columns)
+        values["split_columns"] = columns_per_split(config, columns)
+    constants = _constants(config, rows, columns)
+    types = _types(plan)
+    blocks = -(-rows // config.block_rows)
+    workspace = (rows, values.get("n_splits", 1))
+    return tuple(
+        Launch(
+            kernel=kernel,
+            types={name: types.get(name, POINTER_TYPES[PARTIAL_DTYPE]) for name in kernel.tensors}
+            | dict.fromkeys(kernel.scalars, "i32"),
+            scalars={name: values[name] for name in kernel.scalars},
+            constants={name: constants[name] for name in kernel.constants},
+            grid=(blocks, workspace[1] if kernel.split_grid else 1, 1),
+            workspace={name: workspace for name in kernel.writes if name not in types},
+        )
+        for kernel in kernels(plan, config.scheme)
+    )
 
 
-def constexpr_arguments(config: LaunchConfig, rows: int, columns: int) -> dict[str, int | bool]:
-    """The compile-time constants for one shape."""
-    block_columns = next_power_of_two(columns)
+def _constants(config: LaunchConfig, rows: int, columns: int) -> dict[str, int | bool]:
+    held = config.block_columns is None
+    block = config.block_columns or next_power_of_two(columns)
     return {
         "BLOCK_ROWS": config.block_rows,
-        "BLOCK_COLUMNS": block_columns,
+        "BLOCK_COLUMNS": block,
         "EVEN_ROWS": rows % config.block_rows == 0,
-        "EVEN_COLUMNS": columns == block_columns,
+        "EVEN_COLUMNS": columns == block if held else columns % block == 0,
+        "STAGES": config.num_stages,
+        "SPLITS": next_power_of_two(splits_of(config, columns)),
     }
 
 
-def triton_signature(plan: FusionPlan) -> dict[str, str]:
-    """Parameter types for compile-only: pointers, 32-bit integers, constants."""
-    pointers = [*(i.dtype for i in plan.inputs), *(o.dtype for o in plan.outputs)]
-    signature = {n: POINTER_TYPES[d] for n, d in zip(tensor_names(plan), pointers, strict=True)}
-    signature |= dict.fromkeys(scalar_names(plan), "i32")
-    return signature | dict.fromkeys(CONSTEXPRS, "constexpr")
+def _types(plan: FusionPlan) -> dict[str, str]:
+    """Pointer types of what callers pass."""
+    found = {item.name: POINTER_TYPES[item.dtype] for item in plan.inputs}
+    dtypes = (output.dtype for output in plan.outputs)
+    found |= dict(zip(output_names(plan), (POINTER_TYPES[d] for d in dtypes), strict=True))
+    return found

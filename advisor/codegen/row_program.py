@@ -1,74 +1,96 @@
-"""Row programs as Triton source: the whole row of every tile value in registers, sizes at run time.
+"""Row programs as Triton source, one file a plan and scheme, sizes at run time.
 
 The text is written from the plan alone: load what is read, compute the ops in order, store what is
 needed outside. No pattern has a name here; a norm, a softmax and a program nobody has seen take the
-same path.
+same path. The schemes differ in what stays where: whole rows in registers (here), or streamed in
+blocks of columns (`streamed`).
 """
 
 from __future__ import annotations
 
-import keyword
-import math
 from dataclasses import dataclass
 
-from advisor.codegen import abi
-from advisor.codegen.expressions import (
-    BOOLEAN,
-    HELPERS,
-    IDENTITY,
-    POINTWISE,
-    REDUCTIONS,
-    TRITON_DTYPES,
-)
-from advisor.codegen.layout import docstring, statement, wrapped
+from advisor.codegen import abi, folds
+from advisor.codegen.expressions import HELPERS, POINTWISE, REDUCTIONS, TRITON_DTYPES
+from advisor.codegen.host import launcher, reference
+from advisor.codegen.layout import wrapped
+from advisor.codegen.streamed import indices, kernel_text, streamed_kernels
+from advisor.codegen.values import Values
 from advisor.errors import IllegalFusionError
-from advisor.model.graph import NON_FINITE, Arg, literal_value
-from advisor.model.optable import spec_of
-from advisor.model.plan import FusionPlan, PlanInput, PlanOp, space_of
-
-_FLOATS = ("float16", "bfloat16", "float32")
-LAUNCHER_DOC = (
-    "Launch the kernel; every input has one dimension per axis, of size 1 where it is repeated."
-)
-REFERENCE_DOC = "What the kernel replaces, op by op; tensors have one dimension per axis."
+from advisor.model.configs import scheme_schedule, schemes_of
+from advisor.model.launch import Scheme
+from advisor.model.plan import FusionPlan, PlanOp
 
 
 @dataclass(frozen=True)
 class KernelSource:
-    """A self-contained module; `launcher` and `reference` take tensors, `kernel` is device code."""
+    """A self-contained module; `launcher` and `reference` take tensors, `kernels` are device code.
+
+    The kernels stand in the order in which the launcher calls them.
+    """
 
     text: str
-    kernel: str
+    kernels: tuple[str, ...]
+    scheme: Scheme = "registers"
     launcher: str = "fused"
     reference: str = "reference"
 
 
-def render(plan: FusionPlan) -> KernelSource:
-    """The source of a checked plan; the same plan gives the same text.
+def render(plan: FusionPlan, scheme: Scheme = "registers") -> KernelSource:
+    """The source of a checked plan; the same plan and scheme give the same text.
 
-    Raises `IllegalFusionError` for a dtype without a Triton spelling.
+    Raises `IllegalFusionError` for a dtype without a Triton spelling and for a scheme that cannot
+    compute the plan.
     """
     plan.check()
     for dtype in (*(i.dtype for i in plan.inputs), *(op.dtype for op in plan.ops)):
         if dtype not in TRITON_DTYPES:
             raise IllegalFusionError(f"no kernel is generated for {dtype}")
-    name = f"row_program_{plan.id[:8]}"
-    helpers = sorted({h for op in plan.ops if (h := _helper(op)) is not None})
+    if scheme not in schemes_of(plan):
+        raise IllegalFusionError(f"its reductions have no {scheme} form")
+    if scheme == "registers":
+        device_code = [_held_kernel(plan)]
+    else:
+        device_code = streamed_kernels(plan, scheme, _title(plan))
     parts = [
         _header(plan),
         "import torch\nimport triton\nimport triton.language as tl\n",
-        *(HELPERS[helper] for helper in helpers),
-        _kernel(plan, name),
-        _launcher(plan, name),
-        _reference(plan),
+        *_helpers(plan, scheme),
+        *device_code,
+        launcher(plan, scheme),
+        reference(plan),
     ]
-    return KernelSource(text="\n".join(part.rstrip("\n") + "\n" for part in parts), kernel=name)
+    return KernelSource(
+        text="\n".join(part.rstrip("\n") + "\n" for part in parts),
+        kernels=tuple(kernel.name for kernel in abi.kernels(plan, scheme)),
+        scheme=scheme,
+    )
 
 
-def _helper(op: PlanOp) -> str | None:
+def _helpers(plan: FusionPlan, scheme: Scheme) -> list[str]:
+    """The device functions that the kernels call, in the order of their names."""
+    used = {h for op in plan.ops if (h := _helper(op, scheme)) is not None}
+    if scheme != "registers":
+        passes = scheme_schedule(plan, scheme).passes
+        used |= {h for one in passes for fold in one.folds for h in folds.helpers(fold)}
+    known = HELPERS | folds.HELPERS
+    return [known[name] for name in sorted(used)]
+
+
+def _helper(op: PlanOp, scheme: Scheme) -> str | None:
     if op.op in REDUCTIONS:
-        return REDUCTIONS[op.op].helper
+        return REDUCTIONS[op.op].helper if scheme == "registers" else None
     return POINTWISE[op.op].helper if op.op in POINTWISE else None
+
+
+def _held_kernel(plan: FusionPlan) -> str:
+    """Whole rows in registers, every op once."""
+    values = Values(plan)
+    body = [*indices(), *values.axes(), *(values.load(item) for item in plan.inputs)]
+    body += [values.assign(op) for op in plan.ops]
+    body += [values.store(position) for position in range(len(plan.outputs))]
+    (kernel,) = abi.kernels(plan, "registers")
+    return kernel_text(kernel, f"{_title(plan)}; one program computes BLOCK_ROWS whole rows.", body)
 
 
 # --- prose ----------------------------------------------------------------------------------------
@@ -118,298 +140,3 @@ def _equation(op: PlanOp) -> str:
         return f"{op.dtype}({args})"
     correction = f", correction {op.attributes['correction']}" if op.op == "var" else ""
     return f"{op.op}({args}){correction}"
-
-
-# --- device code ----------------------------------------------------------------------------------
-
-
-def _kernel(plan: FusionPlan, name: str) -> str:
-    parameters = [
-        *abi.tensor_names(plan),
-        *abi.scalar_names(plan),
-        *(f"{c}: tl.constexpr" for c in abi.CONSTEXPRS),
-    ]
-    body = _Body(plan)
-    lines = ["", "@triton.jit", f"def {name}(", *(f"    {p}," for p in parameters), "):"]
-    lines += docstring(f"{_title(plan)}; one program computes BLOCK_ROWS whole rows.", 1)
-    lines += [line for text in body.lines() for line in statement(text, 1)]
-    return "\n".join(lines) + "\n"
-
-
-class _Body:
-    """The statements of one kernel."""
-
-    def __init__(self, plan: FusionPlan) -> None:
-        self.plan = plan
-        self.dtypes = {item.name: item.dtype for item in plan.inputs} | {
-            op.name: op.dtype for op in plan.ops
-        }
-        self.spaces = {op.name: op.space for op in plan.ops}
-
-    def lines(self) -> list[str]:
-        """Indices, loads, ops in order, stores."""
-        lines = [
-            "rows = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]",
-            "columns = tl.arange(0, BLOCK_COLUMNS)[None, :]",
-            "row_ok = (rows < n_rows) | EVEN_ROWS",
-            "column_ok = (columns < n_columns) | EVEN_COLUMNS",
-            "row_start = rows.to(tl.int64) * n_columns",
-        ]
-        lines += self._axes()
-        lines += [line for item in self.plan.inputs for line in self._load(item)]
-        lines += [f"{op.name} = {self._expression(op)}" for op in self.plan.ops]
-        lines += [
-            line for position, _ in enumerate(self.plan.outputs) for line in self._store(position)
-        ]
-        return lines
-
-    def _axes(self) -> list[str]:
-        """The index along every row axis, innermost first, where some input needs them."""
-        if not abi.needs_axes(self.plan):
-            return []
-        lines, rest = [], "rows"
-        for axis in range(self.plan.row_axes - 1, 0, -1):
-            lines.append(f"axis_{axis} = {rest} % size_{axis}")
-            lines.append(f"above_{axis} = {rest} // size_{axis}")
-            rest = f"above_{axis}"
-        return [*lines, f"axis_0 = {rest}"]
-
-    def _load(self, item: PlanInput) -> list[str]:
-        rows, column = any(item.spans[:-1]), item.spans[-1]
-        mask = " & ".join(m for m, used in (("row_ok", rows), ("column_ok", column)) if used)
-        options = f", mask={mask}, other=0" if mask else ""
-        loaded = f"tl.load({self._address(item)}{options})"
-        if item.dtype in ("float16", "bfloat16"):
-            loaded += ".to(tl.float32)"
-        elif item.dtype == "bool":
-            loaded = f"{loaded} != 0"
-        return [f"{item.name}_value = {loaded}"]
-
-    def _address(self, item: PlanInput) -> str:
-        if item.dense:
-            offset = {
-                "tile": " + row_start + columns",
-                "row": " + rows",
-                "column": " + columns",
-                "scalar": "",
-            }[space_of(item.spans)]
-            return item.name + offset
-        terms = [item.name]
-        for axis, name in abi.stride_names(item):
-            row = "rows" if self.plan.row_axes == 1 else f"axis_{axis}"
-            index = "columns" if axis == self.plan.row_axes else row
-            terms.append(f"{index}.to(tl.int64) * {name}")
-        if item.spans[-1] and item.unit_stride:
-            terms.append("columns")
-        return " + ".join(terms)
-
-    def _expression(self, op: PlanOp) -> str:
-        if op.op == "cast":
-            return self._cast(str(op.args[0]), op.dtype)
-        if op.op == "var":
-            return self._variance(op)
-        if spec_of(op.op).kind == "reduction":
-            operand = self._operand(op.args[0], op.dtype)
-            return REDUCTIONS[op.op].triton.format(self._masked(operand, IDENTITY[op.op]))
-        wide = self._operand_dtype(op)
-        wanted = [wide] * len(op.args)
-        if op.op == "where":
-            wanted[0] = "bool"
-        operands = [self._operand(a, w) for a, w in zip(op.args, wanted, strict=True)]
-        if op.op == "pow":  # the device function looks at bits, so it needs tensors
-            operands = [
-                o if arg in self.dtypes else f"tl.full((1, 1), {o}, tl.float32)"
-                for o, arg in zip(operands, op.args, strict=True)
-            ]
-        if op.op == "relu" and op.dtype not in _FLOATS:
-            # Beside 0.0 an integer would become a float32, which holds 24 bits of it.
-            return POINTWISE["maximum"].triton.format(*operands, "0")
-        name = BOOLEAN.get(op.op, op.op) if op.dtype == "bool" else op.op
-        return POINTWISE[name].triton.format(*operands)
-
-    def _variance(self, op: PlanOp) -> str:
-        operand = self._operand(op.args[0], op.dtype)
-        mean = f"tl.sum({self._masked(operand, '0.0')}, axis=1)[:, None] / n_columns"
-        squared = self._masked(f"({operand} - ({mean})) * ({operand} - ({mean}))", "0.0")
-        divisor = f"n_columns - {op.correction!r}"
-        if op.correction > 1:  # more than a row may have: never below zero, as in torch.var
-            divisor = f"tl.maximum({divisor}, 0.0)"
-        return f"tl.sum({squared}, axis=1)[:, None] / ({divisor})"
-
-    @staticmethod
-    def _masked(operand: str, identity: str) -> str:
-        return f"tl.where(column_ok, {operand}, {identity})"
-
-    def _operand_dtype(self, op: PlanOp) -> str:
-        """What a pointwise op's operands become: the result's type, or theirs if it is a test."""
-        if op.dtype != "bool":
-            return op.dtype
-        dtypes = [self.dtypes[a] for a in op.args if isinstance(a, str) and a in self.dtypes]
-        floats = [d for d in dtypes if d in _FLOATS]
-        return floats[0] if floats else (dtypes[0] if dtypes else "float32")
-
-    def _operand(self, arg: Arg, wanted: str) -> str:
-        """An argument as an expression in the register type that `wanted` computes in."""
-        if isinstance(arg, str) and arg in self.dtypes:
-            name = self._name(arg)
-            have = self.dtypes[arg]
-            if wanted in _FLOATS and have not in _FLOATS:
-                return f"{name}.to(tl.float32)"
-            if wanted == "bool" and have != "bool":
-                return f"({name} != 0)"
-            return name
-        number = literal_value(arg)
-        if isinstance(number, bool):
-            return str(number) if wanted == "bool" else str(int(number))
-        if not math.isfinite(number):
-            return f'float("{number}")'
-        if wanted in _FLOATS:
-            number = float(number)
-        return f"({number!r})" if number < 0 else repr(number)
-
-    @staticmethod
-    def _name(arg: str) -> str:
-        return f"{arg}_value" if arg.startswith("in") else arg
-
-    def _cast(self, arg: str, dtype: str) -> str:
-        """Round to a narrow float and widen again; integers and booleans change register type."""
-        name, have = self._name(arg), self.dtypes[arg]
-        if dtype in ("float16", "bfloat16"):
-            return f"{name}.to({TRITON_DTYPES[dtype]}).to(tl.float32)"
-        if dtype == "float32":
-            return name if have in _FLOATS else f"{name}.to(tl.float32)"
-        if dtype == "bool":
-            return f"{name} != 0"
-        return f"{name}.to({TRITON_DTYPES[dtype]})"
-
-    def _store(self, position: int) -> list[str]:
-        output = self.plan.outputs[position]
-        pointer = f"out{position}"
-        if output.space == "row":
-            return [f"tl.store({pointer} + rows, {output.value}, mask=row_ok)"]
-        return [
-            f"tl.store({pointer} + row_start + columns, {output.value}, mask=row_ok & column_ok)"
-        ]
-
-
-# --- host code ------------------------------------------------------------------------------------
-
-
-def _launcher(plan: FusionPlan, kernel: str) -> str:
-    inputs = [item.name for item in plan.inputs]
-    axes = ", ".join(_axis_names(plan))
-    shapes = ", ".join(f"{name}.shape" for name in inputs)
-    lines = [
-        "",
-        *statement(f"def fused({', '.join(inputs)}, *, out=None, block_rows=1, num_warps=4):"),
-        *docstring(LAUNCHER_DOC, 1),
-        *statement(f"{axes}, n_columns = torch.broadcast_shapes({shapes})", 1),
-    ]
-    for item in plan.inputs:
-        if item.dense:
-            lines += [
-                f"    if not {item.name}.is_contiguous():",
-                f'        raise ValueError("{item.name} must be contiguous")',
-            ]
-    lines += [*_allocation(plan), *_launch(plan, kernel), "    return out"]
-    return "\n".join(lines) + "\n"
-
-
-def _axis_names(plan: FusionPlan) -> list[str]:
-    return [f"size_{axis}" for axis in range(plan.row_axes)]
-
-
-def _allocation(plan: FusionPlan) -> list[str]:
-    axes, device = ", ".join(_axis_names(plan)), f"{plan.inputs[0].name}.device"
-    lines = ["    if out is None:", "        out = ("]
-    for output in plan.outputs:
-        last = "n_columns" if output.space == "tile" else "1"
-        shape = f"({axes}, {last})"
-        lines += statement(f"torch.empty({shape}, dtype=torch.{output.dtype}, device={device}),", 3)
-    return [*lines, "        )"]
-
-
-def _launch(plan: FusionPlan, kernel: str) -> list[str]:
-    rows = " * ".join(_axis_names(plan))
-    strides = [(item.name, axis) for item in plan.inputs for axis, _ in abi.stride_names(item)]
-    arguments = [
-        *(item.name for item in plan.inputs),
-        *(f"out[{position}]" for position in range(len(plan.outputs))),
-        rows,
-        "n_columns",
-        *(size for _, size in abi.size_names(plan)),
-        *(f"{name}.stride({axis})" for name, axis in strides),
-        "BLOCK_ROWS=block_rows",
-        "BLOCK_COLUMNS=block_columns",
-        f"EVEN_ROWS=({rows}) % block_rows == 0",
-        "EVEN_COLUMNS=n_columns == block_columns",
-        "num_warps=num_warps",
-    ]
-    return [
-        f"    if {rows} and n_columns:",
-        "        block_columns = triton.next_power_of_2(n_columns)",
-        f"        {kernel}[(triton.cdiv({rows}, block_rows),)](",
-        *(f"            {argument}," for argument in arguments),
-        "        )",
-    ]
-
-
-def _reference(plan: FusionPlan) -> str:
-    """The same ops in PyTorch, with eager's own dtypes."""
-    parameters = ", ".join(item.name for item in plan.inputs)
-    lines = ["", *statement(f"def reference({parameters}):")]
-    lines += docstring(REFERENCE_DOC, 1)
-    dtypes = {item.name: item.dtype for item in plan.inputs}
-    for op in plan.ops:
-        lines += statement(f"{op.name} = {_typed(op, dtypes)}", 1)
-        dtypes[op.name] = op.dtype
-    results = ", ".join(output.value for output in plan.outputs)
-    lines.append(f"    return {results}" + ("," if len(plan.outputs) == 1 else ""))
-    return "\n".join(lines) + "\n"
-
-
-def _typed(op: PlanOp, dtypes: dict[str, str]) -> str:
-    """The expression, converted where PyTorch's promotion of tensors gives another dtype."""
-    text = _torch_expression(op)
-    promoted = op.args[1:] if op.op == "where" else op.args
-    operands = {dtypes[str(arg)] for arg in promoted if arg in dtypes}
-    if spec_of(op.op).result != "promote" or operands == {op.dtype}:
-        return text
-    return f"({text}).to(torch.{op.dtype})"
-
-
-def _torch_expression(op: PlanOp) -> str:
-    args = [_torch_argument(arg) for arg in op.args]
-    if op.op == "cast":
-        return f"{args[0]}.to(torch.{op.dtype})"
-    if op.op == "var":
-        return f"{args[0]}.var(-1, correction={op.attributes['correction']}, keepdim=True)"
-    if op.op in ("maximum", "minimum") and any(_is_literal(arg) for arg in op.args):
-        value = next(a for a in args if not _is_literal(a))
-        bound = next(a for a in args if _is_literal(a))
-        return f"torch.clamp({value}, {'min' if op.op == 'maximum' else 'max'}={bound})"
-    if op.op == "fma":  # float64 holds the product of two narrower floats exactly
-        wide = [text if _is_literal(text) else f"{text}.double()" for text in args]
-        return f"({POINTWISE[op.op].torch.format(*wide)}).to(torch.{op.dtype})"
-    table = REDUCTIONS if op.op in REDUCTIONS else POINTWISE
-    text = table[op.op].torch.format(*args)
-    return f"torch.{text}" if text.startswith(("maximum(", "minimum(")) else text
-
-
-def _torch_argument(arg: Arg) -> str:
-    if isinstance(arg, str) and not _is_literal(arg):
-        return arg
-    number = literal_value(arg)
-    if not math.isfinite(number):
-        return f'float("{number}")'
-    return f"({number!r})" if not isinstance(number, bool) and number < 0 else repr(number)
-
-
-def _is_literal(arg: Arg) -> bool:
-    """Whether an argument, or its text in PyTorch, is a number and no value of the program."""
-    return (
-        not isinstance(arg, str)
-        or arg in NON_FINITE
-        or not arg.isidentifier()
-        or keyword.iskeyword(arg)
-    )

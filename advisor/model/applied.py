@@ -7,6 +7,7 @@ from typing import Literal
 from advisor.errors import InvalidRecordError
 from advisor.model.actions import ActionKind
 from advisor.model.base import Range, Record, Warning_
+from advisor.model.launch import LaunchConfig
 from advisor.model.report import Metric
 
 APPLIED_SCHEMA_VERSION = 1
@@ -115,8 +116,8 @@ class PlanVerdict(Record, frozen=True, kw_only=True):
     """The life of one plan in one application.
 
     `measured` is like for like with `predicted_ns`; `region` is the compiled step with the plan
-    against the step without it, which decides. `block_rows` and `num_warps` are how its kernel is
-    launched.
+    against the step without it, which decides. `launch` is how its kernel is launched; records of
+    earlier versions have `block_rows` and `num_warps` in its place.
     """
 
     plan_id: str
@@ -128,11 +129,19 @@ class PlanVerdict(Record, frozen=True, kw_only=True):
     predicted_ns: Range | None = None
     measured: Comparison | None = None
     region: Comparison | None = None
+    launch: LaunchConfig | None = None
     block_rows: int | None = None
     num_warps: int | None = None
     numerics: Numerics | None = None
     resources: tuple[KernelResources, ...] = ()
     timings: tuple[KernelTiming, ...] = ()
+
+    @property
+    def configuration(self) -> LaunchConfig:
+        """How the kernel is launched, whatever version wrote the record."""
+        if self.launch is not None:
+            return self.launch
+        return LaunchConfig(block_rows=self.block_rows or 1, num_warps=self.num_warps or 4)
 
 
 class ActionVerdict(Record, frozen=True, kw_only=True):

@@ -2,59 +2,114 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from typing import Literal
+
+from advisor.errors import InvalidRecordError
+from advisor.model.base import Record
+
+Scheme = Literal["registers", "looped", "online", "split"]
 
 # Elements of one tile that a thread holds; below, latency is exposed, above, registers run out.
 MIN_ELEMENTS_PER_THREAD, MAX_ELEMENTS_PER_THREAD = 4, 64
 MAX_TILE_ELEMENTS = 1 << 16
+MAX_WARPS, MAX_STAGES, MAX_SPLITS = 32, 8, 1024
+# A streamed row that is this much shorter than its block leaves most lanes without work.
+SHORTEST_STREAMED = 4
 
 
-@dataclass(frozen=True)
-class LaunchConfig:
-    """Rows per program and warps per program: what may vary without changing the result."""
+class LaunchConfig(Record, frozen=True, kw_only=True):
+    """How the rows are dealt out: what may vary without changing the result.
+
+    `registers` holds whole rows, the other schemes stream them in blocks of `block_columns`:
+    `looped` with one pass a level of reductions, `online` with the associative forms, `split` with
+    `splits` programs a row whose partial results a second kernel combines.
+    """
 
     block_rows: int = 1
     num_warps: int = 4
     num_stages: int = 1
+    scheme: Scheme = "registers"
+    block_columns: int | None = None
+    splits: int | None = None
+
+    def check(self) -> None:
+        sizes = (self.block_rows, self.num_warps, self.block_columns or 1)
+        if any(not 0 < n <= MAX_TILE_ELEMENTS or n & (n - 1) for n in sizes):
+            raise InvalidRecordError(f"a launch of {sizes} rows, warps, columns: no powers of two")
+        if self.num_warps > MAX_WARPS or not 0 < self.num_stages <= MAX_STAGES:
+            raise InvalidRecordError(f"{self.num_warps} warps or {self.num_stages} stages")
+        if (self.scheme == "registers") != (self.block_columns is None):
+            raise InvalidRecordError("a row is streamed in blocks, or held without")
+        splits = self.splits is not None and 0 < self.splits <= MAX_SPLITS
+        if (self.scheme == "split") != splits:
+            raise InvalidRecordError(f"{self.scheme} over {self.splits} programs a row")
 
     def label(self) -> str:
-        """The configuration as text: `rows=1 warps=4`."""
-        return f"rows={self.block_rows} warps={self.num_warps}"
+        """The configuration as text: `rows=1 warps=4`, `online cols=4096 warps=8 stages=3`."""
+        words: list[str] = [] if self.scheme == "registers" else [self.scheme]
+        if self.splits is not None:
+            words.append(f"over {self.splits}")
+        if self.block_columns is not None:
+            words.append(f"cols={self.block_columns}")
+        if self.block_columns is None or self.block_rows > 1:
+            words.append(f"rows={self.block_rows}")
+        words.append(f"warps={self.num_warps}")
+        if self.num_stages > 1:
+            words.append(f"stages={self.num_stages}")
+        return " ".join(words)
+
+    def options(self) -> dict[str, int]:
+        """The keyword arguments of a generated launcher."""
+        found = {"block_rows": self.block_rows, "num_warps": self.num_warps}
+        if self.block_columns is not None:
+            found |= {"block_columns": self.block_columns, "num_stages": self.num_stages}
+        if self.splits is not None:
+            found["splits"] = self.splits
+        return found
 
 
-def grid_size(config: LaunchConfig, rows: int) -> int:
-    """Programs launched."""
-    return -(-rows // config.block_rows)
+def columns_per_split(config: LaunchConfig, columns: int) -> int:
+    """Columns that one program of a split row reads: whole blocks, the last one may have fewer."""
+    block = config.block_columns or 1
+    share = -(-columns // (config.splits or 1))
+    return max(-(-share // block), 1) * block
 
 
-def candidate_configs(columns: int) -> tuple[LaunchConfig, ...]:
-    """Configurations worth sizing and timing for a row length, the likeliest first."""
-    block = next_power_of_two(columns)
-    found = [
-        LaunchConfig(block_rows=rows, num_warps=warps)
-        for rows in (1, 2, 4, 8, 16)
-        for warps in (1, 2, 4, 8, 16, 32)
-        if rows * block <= MAX_TILE_ELEMENTS
-        and MIN_ELEMENTS_PER_THREAD <= rows * block / (32 * warps) <= MAX_ELEMENTS_PER_THREAD
-    ]
-    if not found:
-        found = [LaunchConfig(block_rows=1, num_warps=1 if block <= 128 else 32)]
-    return tuple(sorted(found, key=lambda c: _distance(c, block)))
+def splits_of(config: LaunchConfig, columns: int) -> int:
+    """Programs that share one row: as many as have a column to read."""
+    if config.splits is None:
+        return 1
+    return -(-columns // columns_per_split(config, columns))
 
 
-def default_config(columns: int) -> LaunchConfig:
-    """What is launched where nothing could be timed."""
-    return candidate_configs(columns)[0]
+def grid_size(config: LaunchConfig, rows: int, columns: int) -> int:
+    """Programs launched (of the larger kernel, where there are two)."""
+    return -(-rows // config.block_rows) * splits_of(config, columns)
 
 
-def _distance(config: LaunchConfig, block: int) -> tuple[float, int]:
-    """Doublings away from 16 elements a thread (two 16-byte loads of bf16), and half those away
-    from tiles of 4 Ki elements; then fewer warps.
+def unsuitable(config: LaunchConfig, columns: int) -> str | None:
+    """Why a configuration, chosen for rows of one length, does not suit another; None if it does.
+
+    A streamed row may have any length that fills its blocks; a held one must fit in registers.
     """
-    tile = config.block_rows * block
-    per_thread = tile / (32 * config.num_warps)
-    return abs(math.log2(per_thread / 16)) + abs(math.log2(tile / 4096)) / 2, config.num_warps
+    if config.block_columns is None:
+        tile = config.block_rows * next_power_of_two(columns)
+        widest = min(MAX_TILE_ELEMENTS, MAX_ELEMENTS_PER_THREAD * 32 * config.num_warps)
+        if tile > widest:
+            return (
+                f"{config.block_rows} rows of {columns:,} columns are too much for one program"
+                f" of {config.num_warps} warps; the kernel was configured for shorter rows"
+            )
+        return None
+    shortest = config.block_columns // SHORTEST_STREAMED
+    if config.splits is not None:
+        shortest = config.block_columns
+    if columns <= shortest:
+        return (
+            f"rows of {columns:,} columns do not fill blocks of {config.block_columns:,}"
+            f" ({config.label()}); the kernel was configured for longer rows"
+        )
+    return None
 
 
 def next_power_of_two(value: int) -> int:

@@ -25,7 +25,6 @@ from advisor.errors import UsageError
 from advisor.folders import cache_folder
 from advisor.model.base import Phase
 from advisor.model.graph import Graph
-from advisor.model.launch import LaunchConfig
 from advisor.store import RunDirectory
 from analyzers.row_plans import Program, canonical_program
 from analyzers.row_programs import find_row_programs
@@ -170,8 +169,7 @@ def kept_kernels(run: RunDirectory) -> list[ReadyKernel]:
     launches = {verdict.plan_id: verdict for verdict in applied.plans}
     found = []
     for plan_id in applied.set.plans:
-        verdict = launches[plan_id]
-        config = LaunchConfig(block_rows=verdict.block_rows or 1, num_warps=verdict.num_warps or 4)
+        config = launches[plan_id].configuration
         found.append(load_kernel(run.plan(plan_id), generated_folder(), config))
     return found
 

@@ -17,9 +17,11 @@ import torch
 from advisor.apply.kernels import ReadyKernel, load_kernel, write_source
 from advisor.codegen import KernelSource, abi
 from advisor.errors import AdvisorError, IllegalFusionError
+from advisor.folders import cache_folder
 from advisor.hardware.gpu import Gpu
 from advisor.model.applied import KernelResources, KernelTiming, Numerics
-from advisor.model.launch import LaunchConfig, candidate_configs, default_config
+from advisor.model.configs import L2_BYTES, candidate_configs, default_config
+from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.plan import FusionPlan
 from advisor.model.run import Emit
 from advisor.report.text import counted
@@ -44,7 +46,8 @@ MOST_WORKERS = 4
 class Candidate:
     """One plan on its way: what is known of it so far, and why it was refused, if it was.
 
-    `verified` is the configuration that `numerics` is about.
+    `source` and `path` are those of `config`; `verified` is the configuration that `numerics` is
+    about.
     """
 
     plan: FusionPlan
@@ -60,9 +63,13 @@ class Candidate:
 
     def ready(self, folder: Path) -> ReadyKernel:
         """The kernel bound to the chosen configuration."""
-        return load_kernel(
-            self.plan, folder, self.config or default_config(self.plan.sites[0].columns)
-        )
+        config = self.config or default_config(self.plan, self.plan.sites[0])
+        return load_kernel(self.plan, folder, config)
+
+    def choose(self, config: LaunchConfig, folder: Path) -> None:
+        """Write the source of a configuration as the plan's kernel."""
+        self.source, self.path = write_source(self.plan, folder, config.scheme)
+        self.config = config
 
 
 class _Generated(NamedTuple):
@@ -87,12 +94,11 @@ def generate(candidates: Mapping[str, Candidate], folder: Path, emit: Emit) -> N
             item.refused = "it has no site"
             continue
         try:
-            item.source, item.path = write_source(plan, folder)
+            item.choose(default_config(plan, plan.sites[0]), folder)
         except IllegalFusionError as error:
             item.refused = f"no kernel can be generated: {error.what}"
             continue
-        item.config = default_config(plan.sites[0].columns)
-        lines = len(item.source.text.splitlines())
+        lines = len(item.source.text.splitlines()) if item.source else 0
         message = f"{plan.title}: {lines} lines of Triton"
         emit("generate", "running", plan=plan.id, value=lines, message=message)
 
@@ -106,8 +112,9 @@ def size(
         item.usable = (made.config,)
         try:
             if here is not None:
-                item.usable = _without_spills(made, here)
-            item.resources = tuple(resources_of([_request(made, made.config)], gpus)[0])
+                item.usable = _without_spills(plan, here)
+                _avoid_spills(item, made.path.parent)
+            item.resources = _resources(item, gpus)
         except AdvisorError as error:
             item.usable = (made.config,)
             emit("resources", "running", plan=plan.id, message=f"not sized: {error.line()}")
@@ -119,36 +126,66 @@ def size(
         emit("resources", "running", plan=plan.id, value=len(item.resources), message=message)
 
 
-def _without_spills(made: _Generated, here: Gpu) -> tuple[LaunchConfig, ...]:
-    configs = candidate_configs(made.item.plan.sites[0].columns)
-    rows = resources_of([_request(made, config) for config in configs], [here])
-    return tuple(c for c, row in zip(configs, rows, strict=True) if not _spills(row[0]))
+def _avoid_spills(item: Candidate, folder: Path) -> None:
+    """Take the likeliest configuration that fits where the first one does not."""
+    if item.usable and item.config not in item.usable:
+        item.choose(item.usable[0], folder)
+
+
+def _resources(item: Candidate, gpus: Sequence[Gpu]) -> tuple[KernelResources, ...]:
+    """A row per GPU for the chosen configuration: of its kernels, the one that needs most."""
+    if item.config is None:
+        return ()
+    rows = resources_of(requests(item.plan, item.config), gpus)
+    return tuple(max(of_gpu, key=_need) for of_gpu in zip(*rows, strict=True))
+
+
+def _need(row: KernelResources) -> tuple[bool, int, int]:
+    return row.error is not None, _spilled(row), row.registers or 0
+
+
+def _without_spills(plan: FusionPlan, here: Gpu) -> tuple[LaunchConfig, ...]:
+    """The configurations none of whose kernels spills, the likeliest first."""
+    configs = candidate_configs(
+        plan, plan.sites[0], sm_count=here.sm_count, l2_bytes=here.l2_bytes or L2_BYTES
+    )
+    wanted = [requests(plan, config) for config in configs]
+    rows = iter(resources_of([one for group in wanted for one in group], [here]))
+    fits = [not any(_spills(next(rows)[0]) for _ in group) for group in wanted]
+    return tuple(config for config, fit in zip(configs, fits, strict=True) if fit)
 
 
 def _spills(row: KernelResources) -> bool:
-    return (
-        row.error is not None
-        or (row.spill_store_bytes or 0) + (row.spill_load_bytes or 0) > TOLERATED_SPILL_BYTES
-    )
+    return row.error is not None or _spilled(row) > TOLERATED_SPILL_BYTES
 
 
-def _request(made: _Generated, config: LaunchConfig) -> ResourceRequest:
-    plan, site = made.item.plan, made.item.plan.sites[0]
-    scalars = abi.scalar_arguments(plan, site.row_sizes, site.columns, site.input_strides)
-    aligned = (
-        *abi.tensor_names(plan),
-        *(name for name, value in scalars.items() if value % 16 == 0),
-    )
-    return ResourceRequest(
-        source=str(made.path),
-        kernel=made.source.kernel,
-        signature={n: t for n, t in abi.triton_signature(plan).items() if t != "constexpr"},
-        constexprs=dict(abi.constexpr_arguments(config, site.rows, site.columns)),
-        aligned=aligned,
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
-        config=config.label(),
-    )
+def _spilled(row: KernelResources) -> int:
+    return (row.spill_store_bytes or 0) + (row.spill_load_bytes or 0)
+
+
+def requests(plan: FusionPlan, config: LaunchConfig) -> list[ResourceRequest]:
+    """The kernels of a configuration, as they are launched at the plan's first site."""
+    site, path = plan.sites[0], scheme_source(plan, config.scheme)
+    calls = abi.launches(plan, config, site.row_sizes, site.columns, site.input_strides)
+    return [
+        ResourceRequest(
+            source=str(path),
+            kernel=launch.kernel.name,
+            signature=launch.types,
+            constexprs=dict(launch.constants),
+            aligned=launch.aligned,
+            num_warps=config.num_warps,
+            num_stages=config.num_stages,
+            config=config.label(),
+        )
+        for launch in calls
+    ]
+
+
+def scheme_source(plan: FusionPlan, scheme: Scheme) -> Path:
+    """The file of one scheme among those that are tried: outside every run."""
+    _, path = write_source(plan, cache_folder() / "kernels", scheme, f"{plan.id}_{scheme}")
+    return path
 
 
 def check_regions(
@@ -209,11 +246,12 @@ def time(
 ) -> None:
     """Choose each kernel's configuration and time it against the same ops run otherwise."""
     for made in _generated(candidates):
-        item, plan, path = made.item, made.item.plan, str(made.path)
-        config = best_config(plan, path, record, device, item.usable)
+        item, plan = made.item, made.item.plan
+        sources = {s: scheme_source(plan, s) for s in {c.scheme for c in item.usable}}
+        config = best_config(plan, sources, record, device, item.usable)
         moved = site_bytes(plan, plan.sites[0])
-        result = time_kernel(plan, path, config, record, device, moved)
-        item.config = config
+        result = time_kernel(plan, sources[config.scheme], config, record, device, moved)
+        item.choose(config, made.path.parent)
         item.timings.append(result)
         taken = result.kernel.median_ns
         message = (

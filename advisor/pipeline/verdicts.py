@@ -29,7 +29,7 @@ def verdict_of(
 
     Some trial has the plan. `mode` is what the workload ran as when its prices were taken.
     """
-    plan, config = item.plan, item.config
+    plan = item.plan
     best = max((t for t in trials if plan.id in t.plan_ids), key=lambda trial: trial.gain_ns)
     verdict, reason = _judged(item, best, result)
     others = len(best.plan_ids) - 1
@@ -43,8 +43,7 @@ def verdict_of(
         predicted_ns=plan.prediction.saving_ns if plan.prediction else None,
         measured=_like_for_like(item, best, mode),
         region=best.comparison,
-        block_rows=config.block_rows if config else None,
-        num_warps=config.num_warps if config else None,
+        launch=item.config,
         numerics=item.numerics,
         resources=item.resources,
         timings=tuple(item.timings),

@@ -1,7 +1,7 @@
 """Child process: run one generated kernel on every case and print the verdicts as JSON.
 
-Arguments: plan file, kernel file, device (`cuda`, or `cpu` with TRITON_INTERPRET=1), rows per
-program, warps. A crash or a hang costs this process only.
+Arguments: plan file, kernel file, device (`cuda`, or `cpu` with TRITON_INTERPRET=1), configuration
+as JSON. A crash or a hang costs this process only.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 
 from advisor.model import base
 from advisor.model.applied import NumericCase, Numerics
+from advisor.model.launch import LaunchConfig
 from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan
 from advisor.verify.cases import Case, cases, make_inputs, poisoned_outputs
@@ -31,6 +32,7 @@ MOST_FLOAT32_ULPS = 64.0
 # How far eager's own error may stretch the allowance where results are rounded to a narrow type.
 MOST_STRETCH = 4.0
 NARROW = ("float16", "bfloat16")
+SMALL_BLOCK = 128
 
 
 def roundings(plan: FusionPlan, value: str) -> tuple[str, ...]:
@@ -90,14 +92,14 @@ def run_case(
     module: ModuleType,
     case: Case,
     device: torch.device,
-    num_warps: int,
+    config: LaunchConfig,
     seed: int,
 ) -> NumericCase:
     """Launch the kernel on a case and compare every output."""
     inputs = make_inputs(plan, case, device, seed)
     before = [tensor.clone() for tensor in inputs]
     out = poisoned_outputs(plan, case, device)
-    module.fused(*inputs, out=out, block_rows=case.block_rows, num_warps=num_warps)
+    module.fused(*inputs, out=out, **config.options() | {"block_rows": case.block_rows})
     if any(not torch.equal(_bits(a), _bits(b)) for a, b in zip(before, inputs, strict=True)):
         return NumericCase(name=case.name, passed=False, detail="an input was overwritten")
     eager = evaluate(plan, inputs, "native")
@@ -148,20 +150,29 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(torch.uint8) if tensor.numel() else tensor
 
 
+def tried(config: LaunchConfig, *, small: bool) -> LaunchConfig:
+    """The configuration with blocks that short rows fill several of, where rows are `small`."""
+    if config.block_columns is None or not small:
+        return config
+    return msgspec.structs.replace(
+        config, block_columns=min(config.block_columns, SMALL_BLOCK), num_stages=1
+    )
+
+
 def main(arguments: list[str]) -> int:
     """Run all cases; exit status 0 even when some fail, since the verdicts are the result."""
-    plan_file, kernel_file, device_name, block_rows, num_warps = arguments
+    plan_file, kernel_file, device_name, configuration = arguments
     plan = base.load(Path(plan_file), FusionPlan)
     device = torch.device(device_name)
+    small = device.type == "cpu"
+    config = tried(base.decode(configuration.encode(), LaunchConfig), small=small)
     module = load_module(Path(kernel_file))
     results = tuple(
-        run_case(plan, module, case, device, int(num_warps), seed)
-        for seed, case in enumerate(
-            cases(plan, small=device.type == "cpu", block_rows=int(block_rows))
-        )
+        run_case(plan, module, case, device, config, seed)
+        for seed, case in enumerate(cases(plan, small=small, block_rows=config.block_rows))
     )
     verdict = Numerics(
-        executed_on="interpreter" if device.type == "cpu" else "gpu",
+        executed_on="interpreter" if small else "gpu",
         passed=all(result.passed for result in results),
         cases=results,
     )

@@ -38,8 +38,7 @@ def verify_numerics(
         str(plan_path),
         str(kernel_path),
         device,
-        str(config.block_rows),
-        str(config.num_warps),
+        base.encode(config).decode(),
     ]
     try:
         done = subprocess.run(

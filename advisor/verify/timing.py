@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 
 from advisor.model.applied import KernelTiming, Timing
-from advisor.model.launch import LaunchConfig
+from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.plan import FusionPlan, Site
 from advisor.verify.interpret import evaluate
 from advisor.verify.kernel_module import load_module
@@ -74,13 +74,16 @@ def site_inputs(plan: FusionPlan, site: Site, device: torch.device) -> list[torc
 
 def best_config(
     plan: FusionPlan,
-    kernel_path: str,
+    sources: Mapping[Scheme, Path],
     record: KernelRecorder,
     device: torch.device,
     usable: Sequence[LaunchConfig],
 ) -> LaunchConfig:
-    """The fastest usable configuration at the plan's first site, inputs cold in cache."""
-    calls = _calls(plan, kernel_path, device, usable)
+    """The fastest usable configuration at the plan's first site, inputs cold in cache.
+
+    `sources` are the plan's kernel files by scheme.
+    """
+    calls = _calls(plan, sources, device, usable)
     if len(calls) == 1:
         return usable[0]
     measured = record(calls, SEARCH_ROUNDS, flusher(device))
@@ -90,7 +93,7 @@ def best_config(
 
 def time_kernel(
     plan: FusionPlan,
-    kernel_path: str,
+    source_path: Path,
     config: LaunchConfig,
     record: KernelRecorder,
     device: torch.device,
@@ -104,7 +107,7 @@ def time_kernel(
     target = torch.empty_like(source)
     large = torch.empty(PEAK_COPY_BYTES // 2, dtype=torch.uint8, device=device).random_()
     large_target = torch.empty_like(large)
-    kernel = _calls(plan, kernel_path, device, (config,), inputs)[config.label()]
+    kernel = _calls(plan, {config.scheme: source_path}, device, (config,), inputs)[config.label()]
     with torch.no_grad():
         variants: dict[str, Callable[[], object]] = {
             "kernel": kernel,
@@ -152,20 +155,19 @@ def _summary(
 
 def _calls(
     plan: FusionPlan,
-    kernel_path: str,
+    sources: Mapping[Scheme, Path],
     device: torch.device,
     configs: Sequence[LaunchConfig],
     inputs: list[torch.Tensor] | None = None,
 ) -> dict[str, Callable[[], object]]:
     """Launches by configuration label, on one set of inputs and outputs."""
-    module = load_module(Path(kernel_path))
+    modules = {scheme: load_module(sources[scheme]) for scheme in {c.scheme for c in configs}}
     given = inputs or site_inputs(plan, plan.sites[0], device)
-    out = module.fused(*given)
+    out = modules[configs[0].scheme].fused(*given, **configs[0].options())
 
     def call(config: LaunchConfig) -> Callable[[], object]:
-        return lambda: module.fused(
-            *given, out=out, block_rows=config.block_rows, num_warps=config.num_warps
-        )
+        fused, options = modules[config.scheme].fused, config.options()
+        return lambda: fused(*given, out=out, **options)
 
     calls = {config.label(): call(config) for config in configs}
     for launch in calls.values():

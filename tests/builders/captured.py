@@ -19,7 +19,8 @@ from torch._higher_order_ops.triton_kernel_wrap import (
 
 from advisor.apply.kernels import ReadyKernel
 from advisor.codegen import abi, render
-from advisor.model.launch import default_config
+from advisor.model.configs import default_config
+from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.verify.interpret import evaluate
 from analyzers.row_plans import canonical_program, cluster, plan_of
@@ -99,10 +100,12 @@ def plans_of(lowered: Lowered) -> list[FusionPlan]:
     return [plan_of(group, phase, "test") for group in cluster((phase, p) for p in programs)]
 
 
-def ready(plan: FusionPlan) -> ReadyKernel:
+def ready(plan: FusionPlan, config: LaunchConfig | None = None) -> ReadyKernel:
     """A plan that can be swapped in and run by `execute`, not launched."""
-    config = default_config(plan.sites[0].columns)
-    return ReadyKernel(plan, render(plan), config, Path("none.py"), _Named(plan.id))
+    config = config or default_config(plan, plan.sites[0])
+    source = render(plan, config.scheme)
+    functions = tuple(_Named(name) for name in source.kernels)
+    return ReadyKernel(plan, source, config, Path("none.py"), functions)
 
 
 class _Named:
@@ -136,26 +139,42 @@ def execute(
     lowered: Lowered, arguments: Sequence[Any], kernels: Sequence[ReadyKernel] = ()
 ) -> list[Any]:
     """The outputs of a graph, rewritten or not."""
-    plans = {id(kernel.function): kernel.plan for kernel in kernels}
+    plans = {
+        id(function): (kernel, place)
+        for kernel in kernels
+        for place, function in enumerate(kernel.functions)
+    }
     root = lowered.fx_graph.owning_module or nn.Module()
     result = _Runner(fx.GraphModule(root, lowered.fx_graph), plans).run(*arguments)
     return list(result)
 
 
 class _Runner(fx.Interpreter):
-    def __init__(self, module: fx.GraphModule, plans: Mapping[int, FusionPlan]) -> None:
+    def __init__(
+        self, module: fx.GraphModule, plans: Mapping[int, tuple[ReadyKernel, int]]
+    ) -> None:
         super().__init__(module)
         self.plans = plans
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target is not triton_kernel_wrapper_functional:
             return super().call_function(target, args, kwargs)
-        plan = self.plans[id(kernel_side_table.get_kernel(kwargs["kernel_idx"]))]
+        kernel, place = self.plans[id(kernel_side_table.get_kernel(kwargs["kernel_idx"]))]
+        plan = kernel.plan
         constants = kernel_side_table.get_constant_args(kwargs["constant_args_idx"])
         tensors = kwargs["kwargs"]
-        assert set(tensors) | set(constants) == set(abi.triton_signature(plan))
+        called = abi.kernels(plan, kernel.config.scheme)[place]
+        assert list(tensors) == list(called.tensors)
+        assert set(constants) == {*called.scalars, *called.constants}
+        assert kwargs["tensors_to_clone"] == list(called.writes)
         grid = kwargs["grid"][0]
         assert grid[0] * constants["BLOCK_ROWS"] >= constants["n_rows"]
+        if place < len(kernel.functions) - 1:  # partial results: marked, and checked when read
+            shape = (constants["n_rows"], constants["n_splits"])
+            assert all(tensors[name].shape == shape for name in called.writes)
+            return {name: tensors[name].fill_(float(place)) for name in called.writes}
+        for name in called.reads[len(plan.inputs) :]:
+            assert bool((tensors[name] == place - 1).all())
         inputs = addressed(plan, tensors, constants)
         results = evaluate(plan, inputs, "native")
         return {

@@ -55,6 +55,7 @@ class Interpreter:
         inputs: Sequence[torch.Tensor],
         shapes: Sequence[tuple[tuple[int, ...], torch.dtype]],
         block_rows: int = 1,
+        **options: int,
     ) -> tuple[torch.Tensor, ...]:
         """What `fused` writes into poisoned tensors of `shapes`; its exception as an assertion."""
         self.count += 1
@@ -62,7 +63,8 @@ class Interpreter:
         kernel = self.folder / f"kernel{self.count}.py"
         kernel.write_text(source)
         out = tuple(torch.full(s, POISON.get(d, 77), dtype=d) for s, d in shapes)
-        torch.save({"kernel": str(kernel), "in": list(inputs), "out": out, "rows": block_rows}, job)
+        options["block_rows"] = block_rows
+        torch.save({"kernel": str(kernel), "in": list(inputs), "out": out, "options": options}, job)
         assert self.child.stdin is not None
         assert self.child.stdout is not None
         self.child.stdin.write(f"{job}\n")
@@ -80,7 +82,7 @@ def _launch(job: dict[str, Any]) -> dict[str, Any]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.fused(*job["in"], out=job["out"], block_rows=job["rows"])
+    module.fused(*job["in"], out=job["out"], **job["options"])
     return {"out": job["out"]}
 
 

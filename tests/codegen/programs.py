@@ -102,7 +102,8 @@ def _step(
 ) -> str:
     first, second = draw(st.sampled_from(values)), draw(st.sampled_from(values))
     kind = draw(st.sampled_from(("unary", "binary", "literal", "gate", "div", "norm", "exp",
-                                 "reduce", "cast", "where", "peak")))  # fmt: skip
+                                 "reduce", "cast", "where", "peak", "softmax",
+                                 "centre")))  # fmt: skip
     if kind == "unary":
         return make.op(draw(st.sampled_from(UNARY)), first)
     if kind == "binary":
@@ -121,6 +122,10 @@ def _step(
         return make.op("exp", make.op("neg", make.op("abs", first)))
     if kind == "reduce" and make.space(first) in ("tile", "column"):
         return _reduce(draw, make, first)
+    if kind == "softmax" and make.space(first) in ("tile", "column"):
+        return _softmax(draw, make, first)
+    if kind == "centre" and make.space(first) in ("tile", "column"):
+        return _centred(draw, make, first)
     if kind == "where":
         # Only inputs are compared: they are the same numbers in every precision.
         test = mask or make.op("lt", draw(st.sampled_from(inputs)), 0.25)
@@ -129,6 +134,27 @@ def _step(
         peak = make.op("eq", inputs[0], make.op("amax", inputs[0]))
         return make.op("where", peak, first, second)
     return make.cast(first, draw(st.sampled_from(FLOATS)))
+
+
+def _softmax(draw: st.DrawFn, make: PlanBuilder, value: str) -> str:
+    """Exponentials relative to the row's maximum over their sum, perhaps scaled, in either base."""
+    wide = make.cast(value, "float32")
+    exponent = make.op("sub", wide, make.op("amax", wide))
+    if draw(st.booleans()):
+        exponent = make.op("mul", exponent, 0.5)
+    power = make.op(draw(st.sampled_from(("exp", "exp2"))), exponent)
+    return make.op("div", power, make.op("sum", power))
+
+
+def _centred(draw: st.DrawFn, make: PlanBuilder, value: str) -> str:
+    """Deviations from the mean over their root mean square, written out or by the table's op."""
+    wide = make.cast(value, "float32")
+    apart = make.op("sub", wide, make.op("mean", wide))
+    if draw(st.booleans()):
+        spread = make.op("mean", make.op("mul", apart, apart))
+    else:
+        spread = make.op("var", wide, correction=0.0)
+    return make.op("mul", apart, make.op("rsqrt", make.op("add", spread, 0.5)))
 
 
 def magnitude(program: Program, inputs: list[torch.Tensor]) -> float:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from advisor.codegen import abi, render
 from advisor.errors import IllegalFusionError, InvalidRecordError
+from advisor.model.launch import LaunchConfig
 from advisor.model.optable import FLOAT_DTYPES, OPS
 from advisor.model.plan import FusionPlan
 from advisor.verify.interpret import evaluate
@@ -181,12 +182,12 @@ def test_the_calling_convention_names_every_parameter_once(program: Program) -> 
         for node in ast.parse(render(plan).text).body
         if isinstance(node, ast.FunctionDef) and node.name.startswith("row_program_")
     )
-    parameters = [argument.arg for argument in kernel.args.args]
-    assert parameters == [*abi.tensor_names(plan), *abi.scalar_names(plan), *abi.CONSTEXPRS]
-    assert set(abi.triton_signature(plan)) == set(parameters)
     strides = [tensor.stride() for tensor in program.inputs()]
-    scalars = abi.scalar_arguments(plan, program.sizes, program.columns, strides)
-    assert set(scalars) == set(abi.scalar_names(plan))
+    config = LaunchConfig(block_rows=2)
+    (call,) = abi.launches(plan, config, program.sizes, program.columns, strides)
+    parameters = [argument.arg for argument in kernel.args.args]
+    assert parameters == [*call.types, *call.constants]
+    assert list(call.types) == [*call.kernel.tensors, *call.scalars]
 
 
 def test_codegen_imports_neither_torch_nor_triton() -> None:

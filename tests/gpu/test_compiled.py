@@ -17,7 +17,8 @@ from advisor.apply.judge import outputs_agree
 from advisor.apply.kernels import ReadyKernel, load_kernel
 from advisor.cli.main import run as command
 from advisor.model.applied import Applied, PlanVerdict, SetVerdict
-from advisor.model.launch import default_config
+from advisor.model.configs import default_config
+from advisor.model.launch import LaunchConfig
 from advisor.pipeline.backend import SwapLog, plan_backend
 from advisor.pipeline.measure import difference
 from advisor.samples import transformer_block
@@ -52,7 +53,7 @@ def kernels_of(found: Capture, folder: Path) -> list[ReadyKernel]:
     """A kernel for every plan of every graph; the longest programs claim their sites first."""
     plans = [plan for item in found.graphs for plan in models.plans_of(item.lowered)]
     plans.sort(key=lambda plan: -len(plan.ops))
-    return [load_kernel(p, folder, default_config(p.sites[0].columns)) for p in plans]
+    return [load_kernel(p, folder, default_config(p, p.sites[0])) for p in plans]
 
 
 def with_plans(
@@ -176,7 +177,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     verdicts = tuple(
         PlanVerdict(
             plan_id=plan.id, title=plan.title, verdict="kept", reason="test",
-            sites_expected=len(plan.sites), block_rows=1, num_warps=8,
+            sites_expected=len(plan.sites), launch=LaunchConfig(num_warps=8),
         )
         for plan in plans
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -13,7 +14,8 @@ from advisor.apply.kernels import write_source
 from advisor.codegen import render
 from advisor.model import base
 from advisor.model.applied import Numerics
-from advisor.model.launch import LaunchConfig, candidate_configs, default_config
+from advisor.model.configs import candidate_configs
+from advisor.model.launch import LaunchConfig
 from advisor.model.optable import OpSpec
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.measure import gpu_recorder
@@ -23,6 +25,8 @@ from advisor.verify.numerics import verify_numerics
 from advisor.verify.timing import best_config, time_kernel
 from analyzers.program_cost import site_bytes
 from tests.builders.plan import PlanBuilder, rms_norm
+from tests.codegen.programs import Program
+from tests.codegen.test_schemes import NAMED
 from tests.verify import test_op_table as table
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -95,7 +99,7 @@ def verdict(plan: FusionPlan, folder: Path, *edits: tuple[str, str]) -> Numerics
     plan_path, kernel_path = folder / "plan.json", folder / f"{plan.id}.py"
     plan_path.write_bytes(base.encode(plan))
     kernel_path.write_text(text)
-    config = default_config(plan.sites[0].columns)
+    config = LaunchConfig(num_warps=8)
     return verify_numerics(plan_path, kernel_path, device="cuda", config=config, timeout_s=120)
 
 
@@ -135,13 +139,13 @@ def test_time_stands_in_proportion_to_a_copy(tmp_path: Path) -> None:
     scale = make.op("rsqrt", make.op("add", make.op("mean", make.op("mul", wide, wide)), 1e-6))
     out = make.op("mul", make.cast(make.op("mul", wide, scale), "bfloat16"), weight)
     plan = make.plan(out, title="norm", sizes=(32768,), columns=2048)
-    _, path = write_source(plan, tmp_path)
-    usable = candidate_configs(2048)[:4]
-    config = best_config(plan, str(path), gpu_recorder, CUDA, usable)
+    usable = candidate_configs(plan, plan.sites[0])[:4]
+    sources = {s: write_source(plan, tmp_path, s, s)[1] for s in {c.scheme for c in usable}}
+    config = best_config(plan, sources, gpu_recorder, CUDA, usable)
     assert config in usable
     moved = site_bytes(plan, plan.sites[0])
     assert moved == pytest.approx(2 * 32768 * 2048 * 2, rel=0.01)
-    found = time_kernel(plan, str(path), config, gpu_recorder, CUDA, moved)
+    found = time_kernel(plan, sources[config.scheme], config, gpu_recorder, CUDA, moved)
     assert found.config == config.label()
     assert found.copy_bandwidth_fraction is not None
     assert found.peak_copy_bandwidth_fraction is not None
@@ -154,15 +158,27 @@ def test_time_stands_in_proportion_to_a_copy(tmp_path: Path) -> None:
     assert found.kernel.samples >= 20
 
 
-def test_every_configuration_gives_the_same_result(tmp_path: Path) -> None:
-    plan = rms_norm(columns=2048)
-    _, path = write_source(plan, tmp_path)
-    module = load_module(path)
-    x = torch.randn(37, 2048, device=CUDA).bfloat16()
-    weight = torch.randn(1, 2048, device=CUDA).bfloat16()
-    results = [
-        module.fused(x, weight, block_rows=c.block_rows, num_warps=c.num_warps)[0]
-        for c in (LaunchConfig(block_rows=1, num_warps=1), *candidate_configs(2048))
-    ]
-    for result in results[1:]:
-        torch.testing.assert_close(result, results[0], rtol=1e-2, atol=1e-2)
+@pytest.mark.parametrize("name", list(NAMED))
+def test_every_configuration_gives_the_same_result(name: str, tmp_path: Path) -> None:
+    """All schemes, blocks, warps and stages that would be tried for few and for many long rows."""
+    make = NAMED[name]
+    for rows in (3, 300):
+        plan = make(columns=20_011)
+        site = msgspec.structs.replace(
+            plan.sites[0], row_sizes=(rows,) + (1,) * (plan.row_axes - 1), columns=20_011
+        )
+        configs = candidate_configs(plan, site)
+        given = [tensor.to(CUDA) for tensor in program_inputs(plan, (rows,), 20_011)]
+        exact = evaluate(plan, given, "exact")
+        for config in configs:
+            _, path = write_source(plan, tmp_path, config.scheme, f"{name}_{config.scheme}")
+            got = load_module(path).fused(*given, **config.options())
+            for mine, truth in zip(got, exact, strict=True):
+                want = truth.to(mine.dtype).expand(mine.shape)
+                torch.testing.assert_close(mine, want, rtol=2e-2, atol=2e-2, msg=config.label())
+
+
+def program_inputs(plan: FusionPlan, sizes: tuple[int, ...], columns: int) -> list[torch.Tensor]:
+    """Random inputs of some sizes; labels and statistics of a loss belong to its logits."""
+    sizes += (1,) * (plan.row_axes - len(sizes))
+    return Program(plan, sizes, columns, 1, seed=1).inputs()

@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="interpreting kernels needs triton")
 from advisor.apply.kernels import write_source
 from advisor.model import base
 from advisor.model.applied import Numerics
-from advisor.model.launch import default_config
+from advisor.model.configs import default_config
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.candidates import Candidate, check_regions
 from advisor.verify.numerics import verify_numerics
@@ -25,8 +25,8 @@ def proved(plan: FusionPlan, folder: Path) -> Numerics:
     """The verdict on the kernel of a plan, as `apply` obtains it."""
     path = folder / f"{plan.id}.json"
     path.write_bytes(base.encode(plan))
-    _, kernel = write_source(plan, folder / "kernels")
-    config = default_config(plan.sites[0].columns)
+    config = default_config(plan, plan.sites[0])
+    _, kernel = write_source(plan, folder / "kernels", config.scheme)
     return verify_numerics(path, kernel, device="cpu", config=config)
 
 

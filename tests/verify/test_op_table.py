@@ -243,14 +243,16 @@ def test_every_op_compiles_for_nvidia_and_amd(tmp_path: Path) -> None:
     for dtype in ("float32", "bfloat16"):
         plan = everything(dtype)
         source, path = render(plan), tmp_path / f"{dtype}.py"
+        strides = plan.sites[0].input_strides
+        (call,) = abi.launches(plan, LaunchConfig(block_rows=2), (64,), 256, strides)
         path.write_text(source.text)
         requests.append(
             ResourceRequest(
                 source=str(path),
-                kernel=source.kernel,
-                signature={n: t for n, t in abi.triton_signature(plan).items() if t != "constexpr"},
-                constexprs=dict(abi.constexpr_arguments(LaunchConfig(block_rows=2), 64, 256)),
-                aligned=(*abi.tensor_names(plan), "n_rows", "n_columns"),
+                kernel=call.kernel.name,
+                signature=call.types,
+                constexprs=dict(call.constants),
+                aligned=call.aligned,
             )
         )
     for rows in resources_of(

@@ -21,7 +21,7 @@ from advisor.errors import UnreadableError, UsageError
 from advisor.hardware.gpus import gpu_by_key
 from advisor.hardware.occupancy import occupancy
 from advisor.model.applied import KernelResources
-from advisor.model.launch import default_config
+from advisor.model.launch import LaunchConfig
 from advisor.verify._compile_process import worker_environment
 from advisor.verify.binaries import read_amdgcn, read_cubin
 from advisor.verify.resources import ResourceRequest, resources_of
@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[2]
 FIVE = tuple(gpu_by_key(key) for key in ("a100", "h200", "b200", "rtx4090", "mi300x"))
 ROW = {"x": "*fp16", "y": "*fp16", "stride": "i32", "N": "i32"}
 ROW_ALIGNED = ("x", "y", "stride", "N")
+CONFIG = LaunchConfig(block_rows=2, num_warps=8)
 OVERFUSED = {"x": "*fp32", "y": "*fp32", "n": "i32"}
 
 
@@ -60,18 +61,17 @@ def request(source: Path, kernel: str = "row", **changes: object) -> ResourceReq
 def generated(path: Path) -> ResourceRequest:
     """The kernel that code generation writes for an RMSNorm, as the pipeline sizes it."""
     plan = builders.plan()
-    written = render(plan)
-    path.write_text(written.text)
-    config = default_config(2048)
+    path.write_text(render(plan).text)
+    (call,) = abi.launches(plan, CONFIG, (4096,), 2048, [(0,) * 2 for _ in plan.inputs])
     return ResourceRequest(
         source=str(path),
-        kernel=written.kernel,
-        signature=abi.triton_signature(plan),
-        constexprs=abi.constexpr_arguments(config, 4096, 2048),
-        aligned=(*abi.tensor_names(plan), "n_rows", "n_columns"),
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
-        config=config.label(),
+        kernel=call.kernel.name,
+        signature=call.types,
+        constexprs=dict(call.constants),
+        aligned=call.aligned,
+        num_warps=CONFIG.num_warps,
+        num_stages=CONFIG.num_stages,
+        config=CONFIG.label(),
     )
 
 
@@ -144,7 +144,7 @@ def test_a_generated_kernel_fits_everywhere(
 ) -> None:
     for row in rows["generated"]:
         assert row.error is None
-        assert row.config == default_config(2048).label()
+        assert row.config == CONFIG.label()
         assert row.spill_store_bytes == 0
         assert (row.occupancy or 0) >= 0.5
 

@@ -1,0 +1,178 @@
+"""The host side of a generated source: the launcher and the reference, as text."""
+
+from __future__ import annotations
+
+import keyword
+import math
+
+from advisor.codegen import abi
+from advisor.codegen.expressions import POINTWISE, REDUCTIONS
+from advisor.codegen.layout import docstring, statement
+from advisor.model.graph import NON_FINITE, Arg, literal_value
+from advisor.model.launch import Scheme
+from advisor.model.optable import spec_of
+from advisor.model.plan import FusionPlan, PlanOp
+
+LAUNCHER_DOC = (
+    "Launch the kernel; every input has one dimension per axis, of size 1 where it is repeated."
+)
+REFERENCE_DOC = "What the kernel replaces, op by op; tensors have one dimension per axis."
+# Options of the launchers with what is sensible without measuring.
+OPTIONS: dict[Scheme, str] = {
+    "registers": "block_rows=1, num_warps=4",
+    "looped": "block_rows=1, block_columns=4096, num_warps=8, num_stages=1",
+    "online": "block_rows=1, block_columns=4096, num_warps=8, num_stages=1",
+    "split": "block_rows=1, block_columns=2048, splits=8, num_warps=8, num_stages=1",
+}
+
+
+def launcher(plan: FusionPlan, scheme: Scheme) -> str:
+    """The function that allocates what is missing and launches the kernels of a scheme."""
+    inputs = [item.name for item in plan.inputs]
+    axes = ", ".join(_axis_names(plan))
+    shapes = ", ".join(f"{name}.shape" for name in inputs)
+    lines = [
+        "",
+        *statement(f"def fused({', '.join(inputs)}, *, out=None, {OPTIONS[scheme]}):"),
+        *docstring(LAUNCHER_DOC, 1),
+        *statement(f"{axes}, n_columns = torch.broadcast_shapes({shapes})", 1),
+    ]
+    for item in plan.inputs:
+        if item.dense:
+            lines += [
+                f"    if not {item.name}.is_contiguous():",
+                f'        raise ValueError("{item.name} must be contiguous")',
+            ]
+    lines += [*_allocation(plan), *_launches(plan, scheme), "    return out"]
+    return "\n".join(lines) + "\n"
+
+
+def _axis_names(plan: FusionPlan) -> list[str]:
+    return [f"size_{axis}" for axis in range(plan.row_axes)]
+
+
+def _allocation(plan: FusionPlan) -> list[str]:
+    axes, device = ", ".join(_axis_names(plan)), _device(plan)
+    lines = ["    if out is None:", "        out = ("]
+    for output in plan.outputs:
+        last = "n_columns" if output.space == "tile" else "1"
+        shape = f"({axes}, {last})"
+        lines += statement(f"torch.empty({shape}, dtype=torch.{output.dtype}, device={device}),", 3)
+    return [*lines, "        )"]
+
+
+def _device(plan: FusionPlan) -> str:
+    return f"{plan.inputs[0].name}.device"
+
+
+def _launches(plan: FusionPlan, scheme: Scheme) -> list[str]:
+    """The grid, what is shared between kernels, and one call each."""
+    rows = " * ".join(_axis_names(plan))
+    lines = [f"n_rows = {rows}"] if plan.row_axes > 1 else []
+    lines = [*lines, "if n_rows:"] if plan.row_axes > 1 else [f"if {rows}:"]
+    rows = "n_rows" if plan.row_axes > 1 else rows
+    body = []
+    if scheme == "registers":
+        body.append("block_columns = triton.next_power_of_2(max(n_columns, 1))")
+    if scheme == "split":
+        share = "triton.cdiv(triton.cdiv(n_columns, splits), block_columns)"
+        body += [
+            f"split_columns = max({share}, 1) * block_columns",
+            "n_splits = max(triton.cdiv(n_columns, split_columns), 1)",
+        ]
+        options = f"dtype=torch.{abi.PARTIAL_DTYPE}, device={_device(plan)}"
+        body += [
+            f"{name} = torch.empty(({rows}, n_splits), {options})"
+            for name in abi.partial_names(plan)
+        ]
+    text = [f"    {line}" for line in lines]
+    text += [line for part in body for line in statement(part, 2)]
+    for kernel in abi.kernels(plan, scheme):
+        columns = ", n_splits" if kernel.split_grid else ","
+        text.append(f"        {kernel.name}[(triton.cdiv({rows}, block_rows){columns})](")
+        text += [f"            {argument}," for argument in _arguments(plan, kernel, rows)]
+        text.append("        )")
+    return text
+
+
+def _arguments(plan: FusionPlan, kernel: abi.KernelAbi, rows: str) -> list[str]:
+    outputs = {name: f"out[{place}]" for place, name in enumerate(abi.output_names(plan))}
+    strides = {
+        name: f"{item.name}.stride({axis})"
+        for item in plan.inputs
+        for axis, name in abi.stride_names(item)
+    }
+    held = "STAGES" not in kernel.constants
+    constants = {
+        "BLOCK_ROWS": "block_rows",
+        "BLOCK_COLUMNS": "block_columns",
+        "EVEN_ROWS": f"{rows} % block_rows == 0",
+        "EVEN_COLUMNS": f"n_columns {'==' if held else '%'} block_columns{'' if held else ' == 0'}",
+        "STAGES": "num_stages",
+        "SPLITS": "triton.next_power_of_2(n_splits)",
+    }
+    known = outputs | strides | {"n_rows": rows}
+    found = [known.get(name, name) for name in (*kernel.tensors, *kernel.scalars)]
+    found += [f"{name}={constants[name]}" for name in kernel.constants]
+    return [*found, "num_warps=num_warps", *([] if held else ["num_stages=num_stages"])]
+
+
+def reference(plan: FusionPlan) -> str:
+    """The same ops in PyTorch, with eager's own dtypes."""
+    parameters = ", ".join(item.name for item in plan.inputs)
+    lines = ["", *statement(f"def reference({parameters}):")]
+    lines += docstring(REFERENCE_DOC, 1)
+    dtypes = {item.name: item.dtype for item in plan.inputs}
+    for op in plan.ops:
+        lines += statement(f"{op.name} = {_typed(op, dtypes)}", 1)
+        dtypes[op.name] = op.dtype
+    results = ", ".join(output.value for output in plan.outputs)
+    lines.append(f"    return {results}" + ("," if len(plan.outputs) == 1 else ""))
+    return "\n".join(lines) + "\n"
+
+
+def _typed(op: PlanOp, dtypes: dict[str, str]) -> str:
+    """The expression, converted where PyTorch's promotion of tensors gives another dtype."""
+    text = _torch_expression(op)
+    promoted = op.args[1:] if op.op == "where" else op.args
+    operands = {dtypes[str(arg)] for arg in promoted if arg in dtypes}
+    if spec_of(op.op).result != "promote" or operands == {op.dtype}:
+        return text
+    return f"({text}).to(torch.{op.dtype})"
+
+
+def _torch_expression(op: PlanOp) -> str:
+    args = [_torch_argument(arg) for arg in op.args]
+    if op.op == "cast":
+        return f"{args[0]}.to(torch.{op.dtype})"
+    if op.op == "var":
+        return f"{args[0]}.var(-1, correction={op.attributes['correction']}, keepdim=True)"
+    if op.op in ("maximum", "minimum") and any(_is_literal(arg) for arg in op.args):
+        value = next(a for a in args if not _is_literal(a))
+        bound = next(a for a in args if _is_literal(a))
+        return f"torch.clamp({value}, {'min' if op.op == 'maximum' else 'max'}={bound})"
+    if op.op == "fma":  # float64 holds the product of two narrower floats exactly
+        wide = [text if _is_literal(text) else f"{text}.double()" for text in args]
+        return f"({POINTWISE[op.op].torch.format(*wide)}).to(torch.{op.dtype})"
+    table = REDUCTIONS if op.op in REDUCTIONS else POINTWISE
+    text = table[op.op].torch.format(*args)
+    return f"torch.{text}" if text.startswith(("maximum(", "minimum(")) else text
+
+
+def _torch_argument(arg: Arg) -> str:
+    if isinstance(arg, str) and not _is_literal(arg):
+        return arg
+    number = literal_value(arg)
+    if not math.isfinite(number):
+        return f'float("{number}")'
+    return f"({number!r})" if not isinstance(number, bool) and number < 0 else repr(number)
+
+
+def _is_literal(arg: Arg) -> bool:
+    """Whether an argument, or its text in PyTorch, is a number and no value of the program."""
+    return (
+        not isinstance(arg, str)
+        or arg in NON_FINITE
+        or not arg.isidentifier()
+        or keyword.iskeyword(arg)
+    )

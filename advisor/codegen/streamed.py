@@ -1,0 +1,187 @@
+"""Kernels that stream rows in blocks of columns: one pass a level of reductions, or split rows."""
+
+from __future__ import annotations
+
+from advisor.codegen import abi, folds
+from advisor.codegen.layout import INDENT, docstring, statement
+from advisor.codegen.values import Values
+from advisor.model.configs import scheme_schedule
+from advisor.model.launch import Scheme
+from advisor.model.passes import Fold, Pass
+from advisor.model.plan import FusionPlan, PlanInput
+
+LOOP = "for start in tl.range({first}, {last}, BLOCK_COLUMNS, num_stages=STAGES):"
+LANE_COUNTS = "(({total}) + BLOCK_COLUMNS - 1 - lanes) // BLOCK_COLUMNS"
+
+
+def streamed_kernels(plan: FusionPlan, scheme: Scheme, title: str) -> list[str]:
+    """The device functions of a streaming scheme, in the order of their launches."""
+    writer = _Writer(plan, scheme)
+    names = abi.kernels(plan, scheme)
+    if scheme != "split":
+        count = len(writer.schedule.passes)
+        passes = "pass" if count == 1 else "passes"
+        does = f"one program reads BLOCK_ROWS rows block by block, in {count} {passes}."
+        return [kernel_text(names[0], f"{title}; {does}", writer.looped())]
+    first = "one program reduces its share of BLOCK_ROWS rows."
+    second = "combines the shares of a row, then writes its own."
+    return [
+        kernel_text(names[0], f"{title}, first part; {first}", writer.partials()),
+        kernel_text(names[1], f"{title}, second part; {second}", writer.finish()),
+    ]
+
+
+def kernel_text(kernel: abi.KernelAbi, doc: str, body: list[str]) -> str:
+    """A jitted function; lines of the body carry their own depth as leading blanks."""
+    constants = (f"{name}: tl.constexpr" for name in kernel.constants)
+    parameters = [*kernel.tensors, *kernel.scalars, *constants]
+    lines = ["", "@triton.jit", f"def {kernel.name}(", *(f"    {p}," for p in parameters), "):"]
+    lines += docstring(doc, 1)
+    for text in body:
+        bare = text.lstrip(" ")
+        lines += statement(bare, 1 + (len(text) - len(bare)) // len(INDENT))
+    return "\n".join(lines) + "\n"
+
+
+def indices(*, columns: bool = True) -> list[str]:
+    """The rows of a program, and the columns if it holds all of them."""
+    lines = ["rows = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]"]
+    if columns:
+        lines.append("columns = tl.arange(0, BLOCK_COLUMNS)[None, :]")
+    lines.append("row_ok = (rows < n_rows) | EVEN_ROWS")
+    if columns:
+        lines.append("column_ok = (columns < n_columns) | EVEN_COLUMNS")
+    return [*lines, "row_start = rows.to(tl.int64) * n_columns"]
+
+
+class _Writer:
+    """The bodies of one plan's streaming kernels."""
+
+    def __init__(self, plan: FusionPlan, scheme: Scheme) -> None:
+        self.plan, self.values = plan, Values(plan)
+        self.schedule = scheme_schedule(plan, scheme)
+
+    # --- whole rows -------------------------------------------------------------------------------
+
+    def looped(self) -> list[str]:
+        """Every pass of a row by one program."""
+        passes = self.schedule.passes
+        lines = [*indices(columns=False), *self.values.axes(), *self._row_inputs()]
+        if any(fold.kind == "moments" for one in passes for fold in one.folds):
+            lines.append("lanes = tl.arange(0, BLOCK_COLUMNS)[None, :]")
+        lines += [self.values.assign(op) for op in self.schedule.before]
+        counts = LANE_COUNTS.format(total="n_columns")
+        for number, one in enumerate(passes):
+            lines.append(f"# Pass {number + 1} of {len(passes)}: {self._purpose(one)}.")
+            lines += self._walk(number, one, "0", "n_columns")
+            lines += self._ends(one, "lanes", counts, "n_columns", whole=True)
+            lines += [self.values.assign(op) for op in one.after]
+        return [*lines, *self._row_outputs("row_ok")]
+
+    # --- split rows -------------------------------------------------------------------------------
+
+    def partials(self) -> list[str]:
+        """The folds of one part of a row, to memory."""
+        one = self.schedule.passes[0]
+        lines = [*indices(columns=False), *self._part(), *self.values.axes(), *self._row_inputs()]
+        if any(fold.kind == "moments" for fold in one.folds):
+            lines.append("lanes = tl.arange(0, BLOCK_COLUMNS)[None, :]")
+        lines += [self.values.assign(op) for op in self.schedule.before]
+        lines += self._walk(0, one, "first", "last")
+        counts = LANE_COUNTS.format(total="last - first")
+        lines += self._ends(one, "lanes", counts, "(last - first)", whole=False)
+        lines.append("part = rows.to(tl.int64) * n_splits + split")
+        return lines + [
+            f"tl.store({name} + part, {state.name}, mask=row_ok)"
+            for name, state in self._states(one)
+        ]
+
+    def finish(self) -> list[str]:
+        """The parts of a row combined, then one part of it written."""
+        first, *rest = self.schedule.passes
+        lines = [*indices(columns=False), *self._part(), *self.values.axes(), *self._row_inputs()]
+        lines += [
+            "splits = tl.arange(0, SPLITS)[None, :]",
+            "split_ok = splits < n_splits",
+            "parts = rows.to(tl.int64) * n_splits + splits",
+        ]
+        for name, state in self._states(first):
+            options = f"mask=row_ok & split_ok, other={state.identity}"
+            lines.append(f"{state.name}_parts = tl.load({name} + parts, {options})")
+        if any(fold.kind == "moments" for fold in first.folds):
+            share = "tl.minimum(split_columns, n_columns - splits * split_columns)"
+            lines.append(f"counts = tl.where(split_ok, {share}, 0)")
+        lines += [self.values.assign(op) for op in self.schedule.before]
+        lines += self._ends(first, "parts", "counts", "n_columns", whole=True)
+        lines += [self.values.assign(op) for op in first.after]
+        for number, one in enumerate(rest, 1):
+            lines += self._walk(number, one, "first", "last")
+        return [*lines, *self._row_outputs("row_ok & (split == 0)")]
+
+    def _part(self) -> list[str]:
+        return [
+            "split = tl.program_id(1)",
+            "first = split * split_columns",
+            "last = tl.minimum(first + split_columns, n_columns)",
+        ]
+
+    def _states(self, one: Pass) -> list[tuple[str, folds.State]]:
+        """The partial tensors with what they hold."""
+        found = [state for fold in one.folds for state in folds.states(fold)]
+        return list(zip(abi.partial_names(self.plan), found, strict=True))
+
+    # --- parts of a kernel ------------------------------------------------------------------------
+
+    def _walk(self, number: int, one: Pass, first: str, last: str) -> list[str]:
+        """The loop of one pass, with what its folds start from."""
+        lines = [line for fold in one.folds for line in folds.starts(fold, self.values)]
+        body = [
+            "columns = start + tl.arange(0, BLOCK_COLUMNS)[None, :]",
+            "column_ok = (columns < n_columns) | EVEN_COLUMNS",
+        ]
+        if any(fold.kind == "moments" for fold in one.folds):
+            done = "start" if first == "0" else f"start - {first}"
+            body.append(f"share = BLOCK_COLUMNS / ({done} + BLOCK_COLUMNS)")
+        for name in one.reads:
+            item = self.values.inputs[name]
+            body.append(self.values.load(item, self._policy(item, number)))
+        body += [self.values.assign(op) for op in one.ops]
+        body += [folds.step(fold, self.values) for fold in one.folds]
+        body += [self.values.store(position) for position in one.writes]
+        lines.append(LOOP.format(first=first, last=last))
+        return lines + [INDENT + line for line in body]
+
+    def _policy(self, item: PlanInput, number: int) -> str:
+        """What is read again should stay in the caches, by this row or by others; the rest not."""
+        own = all(item.spans)
+        return (
+            "evict_first" if own and self.schedule.last_read(item.name) == number else "evict_last"
+        )
+
+    def _ends(self, one: Pass, parts: str, counts: str, total: str, *, whole: bool) -> list[str]:
+        return [
+            line
+            for fold in one.folds
+            for line in folds.ends(fold, parts, counts, total, whole=whole)
+        ]
+
+    def _row_inputs(self) -> list[str]:
+        return [self.values.load(item) for item in self.plan.inputs if not item.spans[-1]]
+
+    def _row_outputs(self, mask: str) -> list[str]:
+        return [
+            self.values.store(position, mask)
+            for position, output in enumerate(self.plan.outputs)
+            if output.space == "row"
+        ]
+
+    def _purpose(self, one: Pass) -> str:
+        """What a pass finds and writes, in words."""
+        results = [name for fold in one.folds for name in _results(fold)]
+        writes = [f"out{position}" for position in one.writes]
+        found = [", ".join(results)] if results else []
+        return " and ".join([*found, *([f"writes {', '.join(writes)}"] if writes else [])])
+
+
+def _results(fold: Fold) -> tuple[str, ...]:
+    return (fold.partner, fold.result) if fold.kind == "exponentials" else (fold.result,)

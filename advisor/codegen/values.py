@@ -1,0 +1,173 @@
+"""Ops and loads as Triton expressions: what a value is called, how it is typed and masked.
+
+Low-precision values are widened on load and rounded only where the program casts or stores.
+"""
+
+from __future__ import annotations
+
+import math
+
+from advisor.codegen import abi
+from advisor.codegen.expressions import BOOLEAN, IDENTITY, POINTWISE, REDUCTIONS, TRITON_DTYPES
+from advisor.model.graph import Arg, literal_value
+from advisor.model.optable import spec_of
+from advisor.model.plan import FusionPlan, PlanInput, PlanOp, space_of
+
+FLOATS = ("float16", "bfloat16", "float32")
+
+
+class Values:
+    """The expressions of one plan; masks are called `row_ok` and `column_ok`."""
+
+    def __init__(self, plan: FusionPlan) -> None:
+        self.plan = plan
+        self.inputs = {item.name: item for item in plan.inputs}
+        self.dtypes = {item.name: item.dtype for item in plan.inputs} | {
+            op.name: op.dtype for op in plan.ops
+        }
+        self.spaces = {item.name: space_of(item.spans) for item in plan.inputs} | {
+            op.name: op.space for op in plan.ops
+        }
+
+    # --- memory -----------------------------------------------------------------------------------
+
+    def axes(self) -> list[str]:
+        """The index along every row axis, innermost first, where some input needs them."""
+        if not abi.needs_axes(self.plan):
+            return []
+        lines, rest = [], "rows"
+        for axis in range(self.plan.row_axes - 1, 0, -1):
+            lines.append(f"axis_{axis} = {rest} % size_{axis}")
+            lines.append(f"above_{axis} = {rest} // size_{axis}")
+            rest = f"above_{axis}"
+        return [*lines, f"axis_0 = {rest}"]
+
+    def load(self, item: PlanInput, policy: str = "") -> str:
+        """An input into registers; `policy` is what the caches should do with it."""
+        rows, column = any(item.spans[:-1]), item.spans[-1]
+        mask = " & ".join(m for m, used in (("row_ok", rows), ("column_ok", column)) if used)
+        options = f", mask={mask}, other=0" if mask else ""
+        if policy:
+            options += f', eviction_policy="{policy}"'
+        loaded = f"tl.load({self._address(item)}{options})"
+        if item.dtype in ("float16", "bfloat16"):
+            loaded += ".to(tl.float32)"
+        elif item.dtype == "bool":
+            loaded = f"{loaded} != 0"
+        return f"{item.name}_value = {loaded}"
+
+    def _address(self, item: PlanInput) -> str:
+        if item.dense:
+            offset = {
+                "tile": " + row_start + columns",
+                "row": " + rows",
+                "column": " + columns",
+                "scalar": "",
+            }[space_of(item.spans)]
+            return item.name + offset
+        terms = [item.name]
+        for axis, name in abi.stride_names(item):
+            row = "rows" if self.plan.row_axes == 1 else f"axis_{axis}"
+            index = "columns" if axis == self.plan.row_axes else row
+            terms.append(f"{index}.to(tl.int64) * {name}")
+        if item.spans[-1] and item.unit_stride:
+            terms.append("columns")
+        return " + ".join(terms)
+
+    def store(self, position: int, row_mask: str = "row_ok") -> str:
+        """An output to memory."""
+        output = self.plan.outputs[position]
+        pointer = f"out{position}"
+        if output.space == "row":
+            return f"tl.store({pointer} + rows, {output.value}, mask={row_mask})"
+        place = f"{pointer} + row_start + columns"
+        return f"tl.store({place}, {output.value}, mask=row_ok & column_ok)"
+
+    # --- ops --------------------------------------------------------------------------------------
+
+    def assign(self, op: PlanOp) -> str:
+        """An op as a statement; reductions run over the columns that are in registers."""
+        return f"{op.name} = {self._expression(op)}"
+
+    def _expression(self, op: PlanOp) -> str:
+        if op.op == "cast":
+            return self._cast(str(op.args[0]), op.dtype)
+        if op.op == "var":
+            return self._variance(op)
+        if spec_of(op.op).kind == "reduction":
+            operand = self.operand(op.args[0], op.dtype)
+            return REDUCTIONS[op.op].triton.format(masked(operand, IDENTITY[op.op]))
+        wide = self._operand_dtype(op)
+        wanted = [wide] * len(op.args)
+        if op.op == "where":
+            wanted[0] = "bool"
+        operands = [self.operand(a, w) for a, w in zip(op.args, wanted, strict=True)]
+        if op.op == "pow":  # the device function looks at bits, so it needs tensors
+            operands = [
+                o if arg in self.dtypes else f"tl.full((1, 1), {o}, tl.float32)"
+                for o, arg in zip(operands, op.args, strict=True)
+            ]
+        if op.op == "relu" and op.dtype not in FLOATS:
+            # Beside 0.0 an integer would become a float32, which holds 24 bits of it.
+            return POINTWISE["maximum"].triton.format(*operands, "0")
+        name = BOOLEAN.get(op.op, op.op) if op.dtype == "bool" else op.op
+        return POINTWISE[name].triton.format(*operands)
+
+    def _variance(self, op: PlanOp) -> str:
+        operand = self.operand(op.args[0], op.dtype)
+        mean = f"tl.sum({masked(operand, '0.0')}, axis=1)[:, None] / n_columns"
+        squared = masked(f"({operand} - ({mean})) * ({operand} - ({mean}))", "0.0")
+        return f"tl.sum({squared}, axis=1)[:, None] / ({divisor(op)})"
+
+    def _operand_dtype(self, op: PlanOp) -> str:
+        """What a pointwise op's operands become: the result's type, or theirs if it is a test."""
+        if op.dtype != "bool":
+            return op.dtype
+        dtypes = [self.dtypes[a] for a in op.args if isinstance(a, str) and a in self.dtypes]
+        floats = [d for d in dtypes if d in FLOATS]
+        return floats[0] if floats else (dtypes[0] if dtypes else "float32")
+
+    def operand(self, arg: Arg, wanted: str) -> str:
+        """An argument as an expression in the register type that `wanted` computes in."""
+        if isinstance(arg, str) and arg in self.dtypes:
+            name = self._name(arg)
+            have = self.dtypes[arg]
+            if wanted in FLOATS and have not in FLOATS:
+                return f"{name}.to(tl.float32)"
+            if wanted == "bool" and have != "bool":
+                return f"({name} != 0)"
+            return name
+        number = literal_value(arg)
+        if isinstance(number, bool):
+            return str(number) if wanted == "bool" else str(int(number))
+        if not math.isfinite(number):
+            return f'float("{number}")'
+        if wanted in FLOATS:
+            number = float(number)
+        return f"({number!r})" if number < 0 else repr(number)
+
+    def _name(self, arg: str) -> str:
+        return f"{arg}_value" if arg in self.inputs else arg
+
+    def _cast(self, arg: str, dtype: str) -> str:
+        """Round to a narrow float and widen again; integers and booleans change register type."""
+        name, have = self._name(arg), self.dtypes[arg]
+        if dtype in ("float16", "bfloat16"):
+            return f"{name}.to({TRITON_DTYPES[dtype]}).to(tl.float32)"
+        if dtype == "float32":
+            return name if have in FLOATS else f"{name}.to(tl.float32)"
+        if dtype == "bool":
+            return f"{name} != 0"
+        return f"{name}.to({TRITON_DTYPES[dtype]})"
+
+
+def masked(operand: str, identity: str) -> str:
+    """The operand where there is a column, else what changes nothing."""
+    return f"tl.where(column_ok, {operand}, {identity})"
+
+
+def divisor(op: PlanOp) -> str:
+    """What the sum of squared deviations of a `var` is divided by."""
+    text = f"n_columns - {op.correction!r}"
+    # More than a row may have: never below zero, as in torch.var.
+    return f"tl.maximum({text}, 0.0)" if op.correction > 1 else text

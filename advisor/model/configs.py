@@ -1,0 +1,241 @@
+"""Which launch configurations of a row program are worth sizing and timing, the likeliest first.
+
+A model ranks them, in doublings of the time that a copy of the same bytes would take. Its terms:
+bytes that passes read again, from L2 if the rows of the programs that run together stay there;
+multiprocessors left idle by too few programs or by the last wave; too little in flight to hide
+latency, or too much for the registers. It only orders and cuts the list: what spills is dropped
+by compiling, the rest is timed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from advisor.model.launch import (
+    MAX_ELEMENTS_PER_THREAD,
+    MAX_TILE_ELEMENTS,
+    MIN_ELEMENTS_PER_THREAD,
+    SHORTEST_STREAMED,
+    LaunchConfig,
+    Scheme,
+    grid_size,
+    next_power_of_two,
+)
+from advisor.model.optable import item_bytes
+from advisor.model.passes import Schedule, can_split, has_online_form, schedule
+from advisor.model.plan import FusionPlan, Site, space_of
+
+# The H200's figures stand in where the GPU is not named: they only order the list.
+SM_COUNT, L2_BYTES = 132, 50 << 20
+WARPS_PER_SM, REGISTERS_PER_SM = 64, 65_536
+# Reading again from L2 costs this share of a read from DRAM (the ratio of their bandwidths).
+L2_SHARE = 0.4
+# Registers of a thread beside those of its tile; tiles alive at a time in a typical program.
+BASE_REGISTERS, LIVE_TILES = 24, 1.5
+KEPT: dict[Scheme, int] = {"registers": 12, "looped": 6, "online": 8, "split": 5}
+WARPS = (1, 2, 4, 8, 16, 32)
+STREAMED_BLOCKS, STREAMED_WARPS, STAGES = (1024, 2048, 4096, 8192, 16384), (4, 8, 16, 32), (1, 3)
+MAX_STREAMED_PER_THREAD = 32
+# Fewer columns than this are not worth a loop; a split row must leave each program as many.
+SHORTEST_LOOP, SHORTEST_SPLIT = 2048, 4096
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A plan at one site, on a GPU.
+
+    Bytes per element: of its tiles, each once; of what each scheme reads `again` in later passes;
+    of values per column, which every block of rows reads from L2, in each pass that needs them.
+    """
+
+    rows: int
+    columns: int
+    tile_bytes: int
+    again: dict[Scheme, int]
+    column_bytes: dict[Scheme, int]
+    sm_count: int
+    l2_bytes: int
+
+
+def candidate_configs(
+    plan: FusionPlan, site: Site, *, sm_count: int = SM_COUNT, l2_bytes: int = L2_BYTES
+) -> tuple[LaunchConfig, ...]:
+    """Configurations of all schemes that suit a site, the likeliest first; at least one."""
+    task = _Task(
+        rows=site.rows,
+        columns=site.columns,
+        tile_bytes=_tile_bytes(plan),
+        again={s: _read_again(plan, s) for s in schemes_of(plan) if s != "registers"},
+        column_bytes={s: _column_bytes(plan, s) for s in schemes_of(plan)},
+        sm_count=sm_count,
+        l2_bytes=l2_bytes,
+    )
+    found: list[tuple[float, int, LaunchConfig]] = []
+    for scheme, configs in _by_scheme(task).items():
+        ranked = sorted((_doublings(task, c), n, c) for n, c in enumerate(configs))
+        found += ranked[: KEPT[scheme]]
+    if not found:
+        lone = 1 if site.columns <= 128 else 32
+        return (LaunchConfig(block_rows=1, num_warps=lone),)
+    return tuple(config for _, _, config in sorted(found, key=lambda item: item[0]))
+
+
+def default_config(plan: FusionPlan, site: Site) -> LaunchConfig:
+    """What is launched where nothing could be timed."""
+    return candidate_configs(plan, site)[0]
+
+
+def schemes_of(plan: FusionPlan) -> tuple[Scheme, ...]:
+    """The schemes that can compute a plan."""
+    found: list[Scheme] = ["registers", "looped"]
+    if has_online_form(plan):
+        found.append("online")
+    if can_split(plan):
+        found.append("split")
+    return tuple(found)
+
+
+def scheme_schedule(plan: FusionPlan, scheme: Scheme) -> Schedule:
+    """The passes of a streaming scheme; a split row is written by its second kernel alone."""
+    online = scheme != "looped"
+    return schedule(plan, online=online, writes_last=scheme == "split")
+
+
+# --- enumeration ----------------------------------------------------------------------------------
+
+
+def _by_scheme(task: _Task) -> dict[Scheme, list[LaunchConfig]]:
+    found: dict[Scheme, list[LaunchConfig]] = {"registers": list(_held(task.columns))}
+    if task.columns >= SHORTEST_LOOP:
+        for scheme in task.again:
+            found[scheme] = list(_split(task) if scheme == "split" else _looped(task, scheme))
+    return found
+
+
+def _held(columns: int) -> Iterator[LaunchConfig]:
+    """Whole rows in registers: one long row, or many short ones a program."""
+    block = next_power_of_two(columns)
+    for power, warps in product(range(12), WARPS):
+        tile = block << power
+        if tile > MAX_TILE_ELEMENTS:
+            continue
+        if MIN_ELEMENTS_PER_THREAD <= tile / (32 * warps) <= MAX_ELEMENTS_PER_THREAD:
+            yield LaunchConfig(block_rows=1 << power, num_warps=warps)
+
+
+def _looped(task: _Task, scheme: Scheme) -> Iterator[LaunchConfig]:
+    together = (1, 2, 4) if task.column_bytes[scheme] else (1,)
+    choices = product(together, STREAMED_BLOCKS, STREAMED_WARPS, STAGES)
+    for rows, block, warps, stages in choices:
+        if _fills(task, block) and _streams_well(rows * block, warps):
+            yield LaunchConfig(
+                scheme=scheme,
+                block_rows=rows,
+                block_columns=block,
+                num_warps=warps,
+                num_stages=stages,
+            )
+
+
+def _split(task: _Task) -> Iterator[LaunchConfig]:
+    """Enough programs for every multiprocessor, where the rows alone are too few."""
+    if task.rows >= 2 * task.sm_count or task.columns < 2 * SHORTEST_SPLIT:
+        return
+    widest = min(task.columns // SHORTEST_SPLIT, 4 * task.sm_count // max(task.rows, 1) + 1)
+    for power, block, warps in product(range(1, 9), STREAMED_BLOCKS[:3], (4, 8)):
+        if 1 << power <= next_power_of_two(widest) and _streams_well(block, warps):
+            yield LaunchConfig(
+                scheme="split", splits=1 << power, block_columns=block, num_warps=warps
+            )
+
+
+def _fills(task: _Task, block: int) -> bool:
+    return task.columns > block or task.columns > MAX_TILE_ELEMENTS // SHORTEST_STREAMED > block
+
+
+def _streams_well(tile: int, warps: int) -> bool:
+    return MIN_ELEMENTS_PER_THREAD <= tile / (32 * warps) <= MAX_STREAMED_PER_THREAD
+
+
+# --- ranking --------------------------------------------------------------------------------------
+
+
+def _doublings(task: _Task, config: LaunchConfig) -> float:
+    """The modelled time over that of a copy, as a logarithm to base 2."""
+    tile = config.block_rows * (config.block_columns or next_power_of_two(task.columns))
+    per_thread = tile / (32 * config.num_warps)
+    resident = _resident(config, per_thread)
+    parallel = _parallel(task, grid_size(config, task.rows, task.columns), resident)
+    return (
+        _traffic(task, config, resident)
+        + parallel
+        + abs(math.log2(per_thread / 16)) / 4
+        + (1.0 if resident < 2 else 0.0)
+        + _latency(task, config, resident, tile)
+    )
+
+
+def _resident(config: LaunchConfig, per_thread: float) -> int:
+    """Programs that one multiprocessor holds, by warps and by registers."""
+    registers = BASE_REGISTERS + LIVE_TILES * per_thread
+    by_registers = REGISTERS_PER_SM / (32 * config.num_warps * min(registers, 255))
+    return max(int(min(WARPS_PER_SM / config.num_warps, by_registers)), 1)
+
+
+def _parallel(task: _Task, programs: int, resident: int) -> float:
+    """Doublings lost to idle multiprocessors: too few programs, or a last wave of few."""
+    if programs < task.sm_count:
+        return math.log2(task.sm_count / max(programs, 1))
+    waves = programs / (task.sm_count * resident)
+    return math.log2(math.ceil(waves) / waves) if 1 < waves < 8 else 0.0
+
+
+def _latency(task: _Task, config: LaunchConfig, resident: int, tile: int) -> float:
+    """Doublings lost where a multiprocessor has less than 32 KiB on its way (Little's law)."""
+    in_flight = resident * tile * max(task.tile_bytes // 2, 1)
+    if config.num_stages > 1:
+        in_flight *= 2
+    return max(math.log2((32 << 10) / max(in_flight, 1)), 0.0)
+
+
+def _traffic(task: _Task, config: LaunchConfig, resident: int) -> float:
+    """Doublings from what is read again, and the second launch of a split row."""
+    again = task.again.get(config.scheme, 0)
+    rows = min(task.rows, resident * task.sm_count * config.block_rows)
+    held = again * rows * task.columns <= task.l2_bytes
+    extra = again * (L2_SHARE if held else 1.0)
+    extra += L2_SHARE * task.column_bytes[config.scheme] / config.block_rows
+    doublings = math.log2(1 + extra / max(task.tile_bytes, 1))
+    if config.scheme == "registers":
+        # Lanes past the last column are loaded as nothing, but take a program's place.
+        doublings += math.log2(next_power_of_two(task.columns) / max(task.columns, 1)) / 4
+    return doublings + (0.5 if config.scheme == "split" else 0.0)
+
+
+def _read_again(plan: FusionPlan, scheme: Scheme) -> int:
+    """Bytes per element that passes after the first to read them read again."""
+    widths = {i.name: item_bytes(i.dtype) for i in plan.inputs if space_of(i.spans) == "tile"}
+    seen: set[str] = set()
+    again = 0
+    for one in scheme_schedule(plan, scheme).passes:
+        again += sum(widths.get(name, 0) for name in one.reads if name in seen)
+        seen.update(one.reads)
+    return again
+
+
+def _column_bytes(plan: FusionPlan, scheme: Scheme) -> int:
+    """Bytes per column that one block of rows reads of values per column, over all passes."""
+    widths = {i.name: item_bytes(i.dtype) for i in plan.inputs if space_of(i.spans) == "column"}
+    if scheme == "registers":
+        return sum(widths.values())
+    passes = scheme_schedule(plan, scheme).passes
+    return sum(widths.get(name, 0) for one in passes for name in one.reads)
+
+
+def _tile_bytes(plan: FusionPlan) -> int:
+    """Bytes per element of the iteration space, each tensor once."""
+    reads = sum(item_bytes(i.dtype) for i in plan.inputs if space_of(i.spans) == "tile")
+    return reads + sum(item_bytes(o.dtype) for o in plan.outputs if o.space == "tile")

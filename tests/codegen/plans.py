@@ -1,0 +1,101 @@
+"""Row programs that every scheme is tried on: one, two and three levels of reductions."""
+
+from __future__ import annotations
+
+from advisor.model.plan import FusionPlan
+from tests.builders.plan import PlanBuilder, rms_norm
+
+
+def log_softmax(dtype: str = "bfloat16", *, sizes: tuple[int, ...] = (4,), columns: int = 64,
+                factor: float = 1.0, power: str = "exp") -> FusionPlan:  # fmt: skip
+    """`c (x - max x) - log Σ exp(c (x - max x))` with the maximum and the logarithm."""
+    make = PlanBuilder()
+    wide = make.cast(make.input(dtype), "float32")
+    peak = make.op("amax", wide)
+    apart = make.op("sub", wide, peak)
+    if factor != 1.0:
+        apart = make.op("mul", factor, apart)
+    total = make.op("log", make.op("sum", make.op(power, apart)))
+    out = make.op("sub", apart, total)
+    return make.plan(out, peak, total, title="log-softmax", sizes=sizes, columns=columns)
+
+
+def layer_norm(dtype: str = "bfloat16", *, written_out: bool = False, columns: int = 64,
+               sizes: tuple[int, ...] = (4,)) -> FusionPlan:  # fmt: skip
+    """`h = x + r; cast((h - mean h) rsqrt(var h + ε)) w + b`, with h and the row's statistics."""
+    make = PlanBuilder()
+    x, r = make.input(dtype), make.input(dtype)
+    w, b = make.input(dtype, (False, True)), make.input(dtype, (False, True))
+    h = make.op("add", x, r)
+    wide = make.cast(h, "float32")
+    mean = make.op("mean", wide)
+    apart = make.op("sub", wide, mean)
+    if written_out:
+        spread = make.op("mean", make.op("mul", apart, apart))
+    else:
+        spread = make.op("var", wide, correction=0.0)
+    scale = make.op("rsqrt", make.op("add", spread, 1e-5))
+    scaled = make.cast(make.op("mul", apart, scale), dtype)
+    out = make.op("add", make.op("mul", scaled, w), b)
+    return make.plan(out, h, mean, scale, title="layer norm", sizes=sizes, columns=columns)
+
+
+def loss_gradient(dtype: str = "bfloat16", *, columns: int = 64,
+                  sizes: tuple[int, ...] = (4,)) -> FusionPlan:  # fmt: skip
+    """The gradient of a cross-entropy over logits, added to another: labels, sums, exponentials."""
+    make = PlanBuilder()
+    other, labels = make.input(dtype), make.input("int64", (True, False))
+    index, scale = make.input("int64", (False, True)), make.input("float32", (False, False))
+    logits = make.input(dtype)
+    peak, total = (make.input("float32", (True, False)) for _ in range(2))
+    valid = make.op("ne", labels, -100)
+    hit = make.op("eq", make.op("where", valid, labels, 0, dtype="int64"), index)
+    weight = make.op("where", valid, scale, 0.0, dtype="float32")
+    pick = make.op("mul", make.op("where", hit, -1.0, 0.0, dtype="float32"), weight)
+    apart = make.op("sub", make.op("sub", make.cast(logits, "float32"), peak), total)
+    part = make.op("mul", make.op("exp", apart), make.op("sum", pick))
+    out = make.op("add", other, make.cast(make.op("sub", pick, part), dtype))
+    return make.plan(out, title="loss gradient", sizes=sizes, columns=columns)
+
+
+def rows_only(dtype: str = "bfloat16", *, columns: int = 64,
+              sizes: tuple[int, ...] = (4,)) -> FusionPlan:  # fmt: skip
+    """`max x + log Σ exp(x - max x)`, the smallest value and the mean: nothing but row values."""
+    make = PlanBuilder()
+    wide = make.cast(make.input(dtype), "float32")
+    peak = make.op("amax", wide)
+    total = make.op("sum", make.op("exp", make.op("sub", wide, peak)))
+    value = make.op("add", peak, make.op("log", total))
+    least, mean = make.op("amin", wide), make.op("mean", wide)
+    return make.plan(value, least, mean, title="rows only", sizes=sizes, columns=columns)
+
+
+def three_levels(dtype: str = "bfloat16", *, columns: int = 64,
+                 sizes: tuple[int, ...] = (4,)) -> FusionPlan:  # fmt: skip
+    """A softmax whose result is scaled by its own root mean square: no form has fewer passes."""
+    make = PlanBuilder()
+    wide = make.cast(make.input(dtype), "float32")
+    power = make.op("exp", make.op("sub", wide, make.op("amax", wide)))
+    share = make.op("div", power, make.op("sum", power))
+    square = make.op("mean", make.op("mul", share, share))
+    out = make.op("mul", share, make.op("rsqrt", make.op("add", square, 1e-4)))
+    return make.plan(make.cast(out, dtype), title="three levels", sizes=sizes, columns=columns)
+
+
+def strided(dtype: str = "bfloat16", *, columns: int = 64,
+            sizes: tuple[int, ...] = (2, 3)) -> FusionPlan:  # fmt: skip
+    """A masked softmax over two row axes: the mask repeats along one, the scores are cut out."""
+    make = PlanBuilder(row_axes=2)
+    scores = make.input(dtype, dense=False)
+    mask = make.input("float32", (True, False, True), dense=False)
+    wide = make.op("add", make.cast(scores, "float32"), mask)
+    power = make.op("exp", make.op("sub", wide, make.op("amax", wide)))
+    out = make.cast(make.op("div", power, make.op("sum", power)), dtype)
+    return make.plan(out, title="strided", sizes=sizes, columns=columns)
+
+
+def norm(dtype: str = "bfloat16", *, columns: int = 64,
+         sizes: tuple[int, ...] = (4,)) -> FusionPlan:  # fmt: skip
+    """An RMS norm: one level."""
+    del sizes
+    return rms_norm(columns=columns, dtype=dtype)

@@ -1,0 +1,368 @@
+"""Every scheme computes what its plan says: random programs, named ones, awkward sizes and values.
+
+`FUSION_ADVISOR_MATRIX=1` runs every program × dtype × size × scheme instead of a selection;
+`FUSION_ADVISOR_EXAMPLES=1000` draws more random programs.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from advisor.codegen import abi, render
+from advisor.errors import IllegalFusionError, InvalidRecordError
+from advisor.model.configs import candidate_configs, scheme_schedule, schemes_of
+from advisor.model.launch import LaunchConfig, Scheme, unsuitable
+from advisor.model.optable import FLOAT_DTYPES
+from advisor.model.passes import can_split, has_online_form, schedule
+from advisor.model.plan import FusionPlan
+from advisor.verify.interpret import evaluate
+from tests.builders.plan import PlanBuilder, rms_norm
+from tests.codegen import plans
+from tests.codegen.interpreter import Interpreter
+from tests.codegen.programs import FLOATS, Program, magnitude, programs
+
+EXAMPLES = int(os.environ.get("FUSION_ADVISOR_EXAMPLES", "20"))
+WHOLE_MATRIX = bool(os.environ.get("FUSION_ADVISOR_MATRIX"))
+SCHEMES: tuple[Scheme, ...] = ("registers", "looped", "online", "split")
+SIZES = (1, 7, 128, 1000, 4097, 32000)
+NAMED: dict[str, Callable[..., FusionPlan]] = {
+    "norm": plans.norm,
+    "log-softmax": plans.log_softmax,
+    "layer norm": plans.layer_norm,
+    "loss gradient": plans.loss_gradient,
+    "rows only": plans.rows_only,
+    "three levels": plans.three_levels,
+    "strided": plans.strided,
+}
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def config_of(scheme: Scheme, block: int, *, rows: int = 1, splits: int = 3) -> LaunchConfig:
+    """A configuration of a scheme, blocks of `block` columns where it streams."""
+    return LaunchConfig(
+        scheme=scheme,
+        block_rows=rows,
+        block_columns=None if scheme == "registers" else block,
+        splits=splits if scheme == "split" else None,
+    )
+
+
+def run(
+    interpreter: Interpreter, plan: FusionPlan, inputs: list[torch.Tensor], config: LaunchConfig
+) -> tuple[torch.Tensor, ...]:
+    """The kernel's outputs in the interpreter."""
+    full = torch.broadcast_shapes(*(tensor.shape for tensor in inputs))
+    shapes = [
+        (full if o.space == "tile" else (*full[:-1], 1), getattr(torch, o.dtype))
+        for o in plan.outputs
+    ]
+    options = config.options()
+    del options["num_warps"]
+    return interpreter.run(render(plan, config.scheme).text, inputs, shapes, **options)
+
+
+def assert_right(
+    plan: FusionPlan, inputs: list[torch.Tensor], got: tuple[torch.Tensor, ...], size: float
+) -> None:
+    """Each output within the roundings of its plan of the exact one, for values up to `size`."""
+    narrow = [op.dtype for op in plan.ops if op.op == "cast" and op.dtype in FLOAT_DTYPES]
+    for output, mine, exact in zip(plan.outputs, got, evaluate(plan, inputs, "exact"), strict=True):
+        coarsest = max(
+            torch.finfo(getattr(torch, d)).eps for d in (*narrow, output.dtype, "float32")
+        )
+        assert mine.dtype == getattr(torch, output.dtype)
+        if mine.numel() == 0:
+            continue
+        error = (mine.double() - exact.double().expand(mine.shape)).abs().max()
+        allowed = coarsest * size * size * (1 + len(plan.ops))
+        assert float(error) <= allowed, f"{output.value}: {float(error):.2e} > {allowed:.2e}"
+
+
+@given(program=programs(), data=st.data())
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=EXAMPLES == 20,
+)
+def test_random_programs_in_every_scheme(
+    program: Program, data: st.DataObject, interpreter: Interpreter
+) -> None:
+    inputs = program.inputs()
+    size = magnitude(program, inputs)
+    assume(size < 1e4)
+    block = data.draw(st.sampled_from((4, 16, 32)))
+    splits = data.draw(st.integers(1, 5))
+    scheme = data.draw(st.sampled_from(schemes_of(program.plan)[1:]))
+    config = config_of(scheme, block, rows=program.block_rows, splits=splits)
+    assert_right(program.plan, inputs, run(interpreter, program.plan, inputs, config), size)
+
+
+def matrix() -> list[tuple[str, str, int, Scheme]]:
+    """All combinations, or a selection in which nearly every pair of factors occurs."""
+    every = [
+        (name, dtype, columns, scheme)
+        for name, make in NAMED.items()
+        for scheme in schemes_of(make())
+        for dtype in FLOATS
+        for columns in SIZES
+    ]
+    if WHOLE_MATRIX:
+        return every
+    found: list[tuple[str, str, int, Scheme]] = []
+    seen: set[tuple[int, object, int, object]] = set()
+    for case in every:
+        pairs = {
+            (i, case[i], j, case[j]) for i in range(len(case)) for j in range(i + 1, len(case))
+        }
+        if len(pairs - seen) >= 3:
+            seen |= pairs
+            found.append(case)
+    return found
+
+
+@pytest.mark.parametrize(("name", "dtype", "columns", "scheme"), matrix())
+def test_named_programs(
+    name: str, dtype: str, columns: int, scheme: Scheme, interpreter: Interpreter
+) -> None:
+    plan = NAMED[name](dtype, columns=columns)
+    program = Program(plan, plan.sites[0].row_sizes, columns, 1, seed=columns)
+    inputs = program.inputs()
+    if name == "loss gradient":
+        inputs = loss_inputs(plan, columns)
+    config = config_of(scheme, 4096 if columns > 1000 else 64, rows=2, splits=4)
+    got = run(interpreter, plan, inputs, config)
+    # Relative exponentials: the largest intermediate value is a sum of `columns` of them.
+    assert_right(plan, inputs, got, 8.0)
+
+
+def loss_inputs(plan: FusionPlan, columns: int) -> list[torch.Tensor]:
+    """Logits with their own statistics, labels of which one is to be ignored."""
+    (rows,) = plan.sites[0].row_sizes
+    generator = torch.Generator().manual_seed(columns)
+    kind = getattr(torch, plan.inputs[0].dtype)
+    other, logits = (torch.randn(rows, columns, generator=generator).to(kind) for _ in range(2))
+    labels = torch.randint(0, columns, (rows, 1), generator=generator)
+    labels[1] = -100
+    peak = logits.float().amax(-1, keepdim=True)
+    total = (logits.float() - peak).exp().sum(-1, keepdim=True).log()
+    index = torch.arange(columns).reshape(1, -1)
+    return [other, labels, index, torch.full((1, 1), 0.25), logits, peak, total]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("rows", [0, 3])
+def test_nothing_to_read(scheme: Scheme, rows: int, interpreter: Interpreter) -> None:
+    """Rows without columns have the sums of nothing, as in PyTorch; no rows have no results."""
+    make = PlanBuilder()
+    x = make.input()
+    plan = make.plan(make.op("sum", x), make.op("mean", x), make.op("exp", x), title="empty")
+    given_ = torch.zeros(rows, 0)
+    got = run(interpreter, plan, [given_], config_of(scheme, 16)) if scheme != "online" else None
+    want = evaluate(plan, [given_], "native")
+    if got is not None:
+        torch.testing.assert_close(got, want, equal_nan=True)
+
+
+SPECIAL = (
+    [0.5, -1.0, float("-inf"), 2.0] * 4,
+    [float("-inf")] * 16,
+    [float("-inf")] * 9 + [1.0] * 7,
+    [1.0] * 3 + [float("inf")] + [0.0] * 12,
+    [float("inf")] * 2 + [float("-inf")] * 14,
+    [0.0] * 15 + [float("nan")],
+    [float("nan")] + [float("inf")] * 15,
+    [1e15, -1e15] * 8,
+)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("name", ["log-softmax", "layer norm", "rows only"])
+def test_values_that_are_no_numbers(name: str, scheme: Scheme, interpreter: Interpreter) -> None:
+    plan = NAMED[name]("float32", columns=16)
+    x = torch.tensor(SPECIAL)
+    others = [torch.zeros(len(SPECIAL) if item.spans[0] else 1, 16) for item in plan.inputs[1:]]
+    got = run(interpreter, plan, [x, *others], config_of(scheme, 4))
+    for mine, want in zip(got, evaluate(plan, [x, *others], "native"), strict=True):
+        torch.testing.assert_close(mine, want.expand(mine.shape), equal_nan=True)
+
+
+# --- structure ------------------------------------------------------------------------------------
+
+
+def passes(plan: FusionPlan, scheme: Scheme) -> int:
+    return len(scheme_schedule(plan, scheme).passes)
+
+
+def test_passes_follow_from_the_dataflow() -> None:
+    assert [passes(plans.log_softmax(), s) for s in ("looped", "online")] == [3, 2]
+    assert [passes(plans.layer_norm(), s) for s in ("looped", "online")] == [3, 2]
+    assert [passes(plans.layer_norm(written_out=True), s) for s in ("looped", "online")] == [3, 2]
+    assert [passes(plans.three_levels(), s) for s in ("looped", "online")] == [4, 3]
+    assert [passes(plans.rows_only(), s) for s in ("looped", "online")] == [2, 1]
+    assert passes(rms_norm(), "looped") == 2
+    assert schemes_of(rms_norm()) == ("registers", "looped", "split")
+    assert not can_split(plans.three_levels())
+
+
+@pytest.mark.parametrize(("factor", "power"), [(0.125, "exp"), (1.0, "exp2"), (2.0, "exp2")])
+def test_scaled_exponentials_and_those_of_base_two_are_online(
+    factor: float, power: str, interpreter: Interpreter
+) -> None:
+    plan = plans.log_softmax("float32", columns=40, factor=factor, power=power)
+    assert has_online_form(plan)
+    inputs = Program(plan, (4,), 40, 1, seed=1).inputs()
+    for scheme in schemes_of(plan)[1:]:
+        assert_right(plan, inputs, run(interpreter, plan, inputs, config_of(scheme, 8)), 8.0)
+
+
+def test_what_only_looks_like_an_online_form_is_none() -> None:
+    """A negative factor, another maximum, a rounding in between, a mean of something else."""
+    for wrong in ("factor", "maximum", "rounded", "mean"):
+        make = PlanBuilder()
+        x, y = make.input("float32"), make.input("float32")
+        if wrong == "mean":
+            apart = make.op("sub", x, make.op("mean", y))
+            total = make.op("sum", make.op("mul", apart, apart))
+        else:
+            peak = make.op("amax", y if wrong == "maximum" else x)
+            apart = make.op("sub", x, peak)
+            if wrong == "factor":
+                apart = make.op("mul", apart, -1.0)
+            power = make.op("exp", apart)
+            power = make.cast(power, "bfloat16") if wrong == "rounded" else power
+            total = make.op("sum", make.cast(power, "float32"))
+        assert not has_online_form(make.plan(total)), wrong
+
+
+def test_an_output_is_written_in_the_first_pass_that_knows_it() -> None:
+    found = schedule(plans.layer_norm(), online=True)
+    assert [one.writes for one in found.passes] == [(1,), (0,)]
+    assert found.last_read("in0") == 1
+
+
+def test_hints_follow_who_reads_again() -> None:
+    text = render(plans.layer_norm(), "online").text
+    loads = [
+        line for line in text.replace("\n            ", " ").splitlines() if "tl.load(" in line
+    ]
+    hints = [
+        ("in0" in load or "in1" in load, "evict_first" in load, "evict_last" in load)
+        for load in loads
+    ]
+    assert (
+        hints == [(True, False, True)] * 2 + [(True, True, False)] * 2 + [(False, False, True)] * 2
+    )
+
+
+def test_a_scheme_that_cannot_compute_a_plan_is_refused() -> None:
+    with pytest.raises(IllegalFusionError, match="no split form"):
+        render(plans.three_levels(), "split")
+    with pytest.raises(IllegalFusionError, match="no online form"):
+        render(rms_norm(), "online")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES[1:])
+def test_the_same_plan_and_scheme_give_the_same_bytes(scheme: Scheme) -> None:
+    plan = plans.log_softmax()
+    again = msgspec.json.decode(msgspec.json.encode(plan), type=FusionPlan)
+    assert render(plan, scheme).text == render(again, scheme).text
+    assert max(map(len, render(plan, scheme).text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("name", ["norm", "log-softmax", "layer norm"])
+def test_golden_sources(name: str) -> None:
+    """What people review: `FUSION_ADVISOR_WRITE_GOLDEN=1` writes the files anew."""
+    plan = NAMED[name]()
+    for scheme in schemes_of(plan):
+        path = GOLDEN / f"{name.replace(' ', '_').replace('-', '_')}_{scheme}.txt"
+        if os.environ.get("FUSION_ADVISOR_WRITE_GOLDEN"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(render(plan, scheme).text)
+        assert path.read_text() == render(plan, scheme).text, path.name
+
+
+@given(program=programs(), data=st.data())
+@settings(max_examples=EXAMPLES, deadline=None)
+def test_launches_name_every_parameter_once(program: Program, data: st.DataObject) -> None:
+    plan = program.plan
+    scheme = data.draw(st.sampled_from(schemes_of(plan)))
+    functions = {
+        node.name: [argument.arg for argument in node.args.args]
+        for node in ast.parse(render(plan, scheme).text).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    strides = [tensor.stride() for tensor in program.inputs()]
+    config = config_of(scheme, 16)
+    calls = abi.launches(plan, config, program.sizes, program.columns, strides)
+    assert tuple(call.kernel.name for call in calls) == render(plan, scheme).kernels
+    known = {item.name for item in plan.inputs}
+    for call in calls:
+        assert functions[call.kernel.name] == [*call.types, *call.constants]
+        assert known >= set(call.kernel.reads)
+        known |= set(call.kernel.writes)
+    assert set(abi.output_names(plan)) <= known
+
+
+# --- configurations -------------------------------------------------------------------------------
+
+
+def test_the_model_orders_the_schemes() -> None:
+    """Long rows are streamed, few long ones split, short ones put together, others held."""
+    cases = {
+        "registers": rms_norm(columns=2048),
+        "online": plans.log_softmax(sizes=(4096,), columns=32000),
+        "split": plans.loss_gradient(sizes=(8,), columns=128_000),
+    }
+    for scheme, plan in cases.items():
+        assert candidate_configs(plan, plan.sites[0])[0].scheme == scheme
+    short = plans.log_softmax(sizes=(1 << 20,), columns=16)
+    assert candidate_configs(short, short.sites[0])[0].block_rows >= 16
+
+
+@given(
+    rows=st.integers(0, 1 << 24), columns=st.integers(0, 1 << 22), name=st.sampled_from(list(NAMED))
+)
+@settings(max_examples=60, deadline=None)
+def test_every_candidate_suits_its_own_rows(rows: int, columns: int, name: str) -> None:
+    plan = NAMED[name]()
+    site = msgspec.structs.replace(
+        plan.sites[0], row_sizes=(rows,) + (1,) * (plan.row_axes - 1), columns=columns
+    )
+    configs = candidate_configs(plan, site)
+    assert configs
+    assert len({config.label() for config in configs}) == len(configs)
+    for config in configs:
+        config.check()
+        assert config.scheme in schemes_of(plan)
+        if len(configs) > 1:
+            assert unsuitable(config, columns) is None, config.label()
+
+
+def test_a_configuration_of_a_stored_record_is_checked() -> None:
+    for wrong in (
+        LaunchConfig(block_rows=3),
+        LaunchConfig(num_warps=64),
+        LaunchConfig(scheme="looped"),
+        LaunchConfig(block_columns=64),
+        LaunchConfig(scheme="split", block_columns=64),
+        LaunchConfig(scheme="split", block_columns=64, splits=10**6),
+        LaunchConfig(scheme="online", block_columns=64, num_stages=99),
+    ):
+        with pytest.raises(InvalidRecordError):
+            wrong.check()
+
+
+def test_labels_tell_configurations_apart() -> None:
+    assert config_of("registers", 1).label() == "rows=1 warps=4"
+    assert config_of("looped", 4096).label() == "looped cols=4096 warps=4"
+    assert config_of("split", 64, rows=2).label() == "split over 3 cols=64 rows=2 warps=4"
