@@ -95,7 +95,8 @@ class Exposure:
     def saved(self, *changes: Change) -> Range:
         """By how much the step gets shorter with all changes at once.
 
-        From a bare trace the range spans every possible speed of the host.
+        From a bare trace the range spans every possible speed of the host, and what kernels save
+        has an upper bound only.
         """
         scale = self.scale
         mid = self._saved(changes, "mid", scale.mid)
@@ -108,6 +109,8 @@ class Exposure:
         if self.clean:
             missed = abs(scale.error or 0.0)
             low, high = low - missed * abs(low), high + missed * abs(high)
+        elif all(change.graph == "none" for change in changes):
+            low = min(low, 0.0)
         if all(change.saved_ns.low >= 0 for change in changes):
             # Of less work the step never gets longer; that it moves within the step is noise.
             low, mid = max(low, 0.0), max(mid, 0.0)

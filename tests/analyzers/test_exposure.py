@@ -81,6 +81,7 @@ def test_a_bare_trace_gives_a_range_over_all_speeds_of_the_host_and_says_so() ->
     assert (BARE.scale.low, BARE.scale.high) == (LEAST_SCALE, MOST_SCALE)
     # A fast host leaves the device as the bottleneck: the kernel goes in full.
     assert saving.high >= 20_000
+    assert saving.low == 0
 
 
 def test_without_a_step_or_with_kernels_missing_nothing_is_judged() -> None:
