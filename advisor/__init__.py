@@ -1,11 +1,12 @@
 """Fusion advisor: which operators to fuse, what each fusion is worth, proved on the workload.
 
-`advisor.step` marks a step of a script, `advisor.load` puts what a run kept into a model. Importing this package is cheap on purpose: nothing here
-imports torch, triton, pandas or dash.
+`advisor.step` marks a step of a script, `advisor.load` puts what a run kept into a model. Importing
+this package is cheap on purpose: nothing here imports torch, triton, pandas or dash.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,14 +16,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
+_HOMES = {"step": "advisor.steps", "load": "advisor.pipeline.api"}
+
+
 def __getattr__(name: str) -> Any:
-    """The names above, each imported when it is first asked for."""
-    if name == "step":
-        from advisor.steps import step
-
-        return step
-    if name == "load":
-        from advisor.pipeline.api import load
-
-        return load
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """`advisor.step` and `advisor.load`, imported when they are first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

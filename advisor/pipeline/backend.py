@@ -19,12 +19,13 @@ from torch._inductor import list_mode_options
 from torch._inductor.compile_fx import compile_fx_inner
 
 from advisor import __version__
-from advisor.apply.kernels import ReadyKernel, load_kernel
+from advisor.apply.kernels import ReadyKernel
 from advisor.apply.rewrite import Outcome, Swap, rewrite
 from advisor.errors import UsageError
-from advisor.folders import cache_folder
+from advisor.model.actions import ActionKind
 from advisor.model.base import Phase
 from advisor.model.graph import Graph
+from advisor.pipeline.kept import kept_recipe
 from advisor.store import RunDirectory
 from analyzers.row_plans import Program, canonical_program
 from analyzers.row_programs import find_row_programs
@@ -43,6 +44,12 @@ class Rewritten(Protocol):
 
 
 GraphRewrite = Callable[[fx.GraphModule], Sequence[Rewritten]]
+GRAPH_REWRITES: dict[ActionKind, GraphRewrite] = {}
+
+
+def rewrites_of(actions: Sequence[ActionKind]) -> list[GraphRewrite]:
+    """What the actions do to Dynamo's graphs."""
+    return [GRAPH_REWRITES[kind] for kind in actions if kind in GRAPH_REWRITES]
 
 
 @dataclass
@@ -141,10 +148,11 @@ def fusion_advisor(
 ) -> Any:
     """`torch.compile(model, backend="fusion_advisor", options={"run": "runs/x"})`.
 
-    Compiles with the plans that `apply` kept in that run; `mode` and all other options are
-    Inductor's. Plans are data: they are checked again and their kernels regenerated; nothing of
-    the run directory is executed. Raises `UsageError` without a run, or if nothing was applied to
-    it.
+    Compiles with the plans that `apply` kept in that run and the actions that are about graphs;
+    what it did to the model or the optimizer needs `advisor.load(RUN).apply(model)`. `mode` and all
+    other options are Inductor's. Plans are data: they are checked again and their kernels
+    regenerated; nothing of the run directory is executed. Raises `UsageError` without a run, or if
+    nothing is kept in it.
     """
     settings = {**(list_mode_options(mode) if mode else {}), **(options or {})}
     where = settings.pop("run", None)
@@ -153,27 +161,9 @@ def fusion_advisor(
             "the fusion_advisor backend needs a run",
             remedy='torch.compile(model, backend="fusion_advisor", options={"run": "runs/x"})',
         )
-    kernels = kept_kernels(RunDirectory.at(Path(where)))
-    return plan_backend(kernels, SwapLog(), **settings)(gm, example_inputs)
-
-
-def kept_kernels(run: RunDirectory) -> list[ReadyKernel]:
-    """The kernels that `apply` kept in a run, in the order in which they claim their sites."""
-    applied = run.applied()
-    if applied is None or applied.set.verdict != "kept":
-        raise UsageError(
-            "no plan is kept in this run",
-            where=str(run.path),
-            remedy="`fusion-advisor apply` it first",
-        )
-    launches = {verdict.plan_id: verdict for verdict in applied.plans}
-    found = []
-    for plan_id in applied.set.plans:
-        config = launches[plan_id].configuration
-        found.append(load_kernel(run.plan(plan_id), generated_folder(), config))
-    return found
-
-
-def generated_folder() -> Path:
-    """Where regenerated kernels are written for this process: outside every run."""
-    return cache_folder() / "kernels"
+    recipe = kept_recipe(RunDirectory.at(Path(where)))
+    rewrites = rewrites_of(recipe.actions)
+    settings = recipe.settings | settings
+    return plan_backend(recipe.kernels, SwapLog(), rewrites=rewrites, **settings)(
+        gm, example_inputs
+    )

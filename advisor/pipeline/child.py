@@ -98,7 +98,7 @@ def _do(job: Job, emit: Emit, abandon: Callable[[WorkloadError], NoReturn]) -> N
     else:
         from advisor.pipeline.apply import apply_run
 
-        apply_run(RunDirectory.at(Path(job.run)), job.only, emit)
+        apply_run(RunDirectory.at(Path(job.run)), job.only, emit, job.budget_s)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

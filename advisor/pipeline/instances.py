@@ -16,15 +16,7 @@ from advisor.apply.model.step_graph import prepare_optimizer
 from advisor.apply.recipe import Recipe
 from advisor.errors import IllegalFusionError
 from advisor.model.actions import ActionKind
-from advisor.pipeline.backend import GraphRewrite
 from collectors.live.workload import RESULTS_SEED, Workload, tensors
-
-GRAPH_REWRITES: dict[ActionKind, GraphRewrite] = {}
-
-
-def rewrites_of(actions: Sequence[ActionKind]) -> list[GraphRewrite]:
-    """What the actions do to Dynamo's graphs."""
-    return [GRAPH_REWRITES[kind] for kind in actions if kind in GRAPH_REWRITES]
 
 
 class Instances:

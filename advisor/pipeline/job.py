@@ -16,10 +16,11 @@ class ProfileJob(Record, frozen=True, kw_only=True, tag="profile"):
 
 
 class ApplyJob(Record, frozen=True, kw_only=True, tag="apply"):
-    """Apply the plans of a run, or `only` these findings or plans."""
+    """Apply what a run calls for, or `only` these findings, plans or actions, within a time."""
 
     run: str
     only: tuple[str, ...] = ()
+    budget_s: float | None = None
 
 
 Job = ProfileJob | ApplyJob

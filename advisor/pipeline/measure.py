@@ -12,14 +12,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from advisor.apply.model.step_graph import StepGraph
+from advisor.apply.model.step_graph import ModuleGraph, StepGraph
 from advisor.apply.recipe import UNCHANGED, Recipe
 from advisor.errors import WorkloadError
 from advisor.model.actions import ActionKind
 from advisor.model.applied import Comparison
 from advisor.model.report import Metric
-from advisor.pipeline.backend import SwapLog, plan_backend
-from advisor.pipeline.instances import Instances, rewrites_of
+from advisor.pipeline.backend import SwapLog, plan_backend, rewrites_of
+from advisor.pipeline.instances import Instances
 from advisor.pipeline.switch import PLAIN, GraphSwitch, Selection
 from advisor.verify.statistics import compare
 from advisor.verify.timing import time_steps
@@ -71,6 +71,7 @@ class Variant:
     name: str
     step: Step
     results: Callable[[], list[torch.Tensor]]
+    part: Callable[..., Any]
     recipe: Recipe = UNCHANGED
     log: SwapLog = field(default_factory=SwapLog)
     compile_ns: int = 0
@@ -89,7 +90,7 @@ class Bench:
         self._switches: dict[tuple[ActionKind, ...], tuple[GraphSwitch, Callable[..., Any]]] = {}
         torch.compiler.reset()
         torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
-        self.eager = Variant("eager", workload.step_of(), workload.results_of)
+        self.eager = Variant("eager", workload.step_of(), workload.results_of, workload.part)
         self.compiled = self._compile(workload, UNCHANGED, "inductor", SwapLog(), "compiled")
 
     def build(self, recipe: Recipe) -> Variant:
@@ -135,7 +136,7 @@ class Bench:
             switch = GraphSwitch(rewrites_of(recipe.actions), **recipe.settings)
             part = torch.compile(instance.part, backend=switch.backend())
             step = instance.step_of(lambda _: part)
-            self._warm(Variant("switched", step, list), time.perf_counter_ns())
+            self._warm(Variant("switched", step, list, part), time.perf_counter_ns())
             self._switches[key] = switch, part
         return self._switches[key]
 
@@ -152,7 +153,7 @@ class Bench:
 
         step = selected(instance.step_of(lambda _: part))
         results = selected(self._instances.results_of(instance, part))
-        return Variant(recipe.name(), step, results, recipe, log)
+        return Variant(recipe.name(), step, results, part, recipe, log)
 
     def _compile(
         self, instance: Workload, recipe: Recipe, backend: Any, log: SwapLog, name: str = ""
@@ -162,6 +163,7 @@ class Bench:
             name or recipe.name(),
             _marked(instance.step_of(lambda _: part)),
             self._instances.results_of(instance, part),
+            part,
             recipe,
             log,
         )
@@ -174,7 +176,12 @@ class Bench:
         return variant
 
     def _graphed(self, instance: Workload, variant: Variant) -> Variant:
-        """The whole step of a variant as one CUDA graph."""
+        """The whole step of a variant as one CUDA graph; of an inference step, its module."""
+        if instance.kind == "inference":
+            graphed = ModuleGraph(variant.part, *instance.arguments())
+            step = instance.step_of(lambda _: graphed)
+            results = self._instances.results_of(instance, graphed)
+            return replace(variant, step=step, results=results, pool_bytes=graphed.pool_bytes)
         graph = StepGraph(variant.step)
         results = self._instances.replayed_results_of(instance, graph)
         return replace(variant, step=graph, results=results, pool_bytes=graph.pool_bytes)

@@ -7,6 +7,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from advisor.model.applied import (
+    ActionVerdict,
     Applied,
     Comparison,
     KernelResources,
@@ -36,6 +37,8 @@ def render_applied(applied: Applied) -> RenderableType:
     """The verdict on the set, what it was measured against, and one section a plan."""
     parts: list[RenderableType] = [_set_line(applied), _set_table(applied), *_set_facts(applied)]
     parts += _set_metrics(applied)
+    for action in applied.actions:
+        parts += [Text(), *_action(action)]
     for plan in applied.plans:
         parts += [Text(), *_plan(plan)]
     if applied.warnings:
@@ -54,8 +57,10 @@ def _verdict(verdict: str) -> Text:
 def _set_line(applied: Applied) -> Text:
     line = Text("The set: ", style="bold")
     line.append_text(_verdict(applied.set.verdict))
-    kept = sum(plan.verdict == "kept" for plan in applied.plans)
-    line.append(f" · {kept} of {counted(len(applied.plans), 'plan')} kept")
+    for noun, verdicts in (("action", applied.actions), ("plan", applied.plans)):
+        if verdicts:
+            kept = sum(item.verdict == "kept" for item in verdicts)
+            line.append(f" · {kept} of {counted(len(verdicts), noun)} kept")
     line.append_text(plain(f" · {applied.device}", "dim")).append("\n")
     line.append_text(plain(applied.set.reason))
     return line
@@ -96,6 +101,7 @@ def _set_facts(applied: Applied) -> list[RenderableType]:
     return [
         Text(f"outputs agree: {agree} (error {error}, without plans {own})"),
         Text(f"peak memory: {memory} · compile time: {compiling}"),
+        Text(f"this application took {format_value(applied.duration_ns, 'ns')}"),
     ]
 
 
@@ -115,6 +121,27 @@ def _pair(before: int | None, after: int | None, unit: str) -> str:
     if before is None and after is None:
         return UNKNOWN
     return f"{format_value(before, unit)} → {format_value(after, unit)}"
+
+
+def _action(action: ActionVerdict) -> list[RenderableType]:
+    """What was done to the step besides kernels, what it gave, and how to do it by hand."""
+    head = _verdict(action.verdict)
+    head.append_text(plain(f"  {action.title}", "bold")).append(f"  {action.kind}", "dim")
+    lines: list[RenderableType] = [plain(action.reason)]
+    if action.sites is not None:
+        lines.append(Text(f"sites replaced: {action.sites}"))
+    if action.step is not None:
+        lines.append(
+            Text(f"step      {gain_text(action.step)}", style=comparison_style(action.step))
+        )
+    if action.gpu_time is not None:
+        text = f"GPU time  {gain_text(action.gpu_time)}"
+        lines.append(Text(text, style=comparison_style(action.gpu_time)))
+    if action.pool_bytes is not None:
+        lines.append(Text(f"memory held by the graph: {format_bytes(action.pool_bytes)}"))
+    if action.verdict == "kept":
+        lines.append(plain(f"by hand: {action.by_hand}", "dim"))
+    return [head, *(Padding(line, INDENT) for line in lines)]
 
 
 def _plan(plan: PlanVerdict) -> list[RenderableType]:

@@ -114,9 +114,16 @@ class Workload:
                 remedy="run it once without the advisor to see the whole traceback",
             ) from error
 
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What an inference step calls its module with: (positional, keyword)."""
+        if isinstance(self.inputs, dict):
+            return (), dict(self.inputs)
+        return tuple(self.inputs), {}
+
     def _infer(self, part: Callable[..., Any]) -> Any:
+        args, kwargs = self.arguments()
         with torch.no_grad():
-            return part(**self.inputs) if isinstance(self.inputs, dict) else part(*self.inputs)
+            return part(*args, **kwargs)
 
     def _train(self, part: Callable[..., Any]) -> Any:
         optimizer, loss = self._backward(part)

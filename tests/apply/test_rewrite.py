@@ -254,32 +254,6 @@ def test_a_site_too_wide_for_the_chosen_configuration_is_refused() -> None:
     assert_same(lowered, copy, kernels, 1e-6)
 
 
-SPLIT = LaunchConfig(scheme="split", block_columns=16, splits=3)
-
-
-def test_a_split_row_is_two_calls_and_the_second_reads_what_the_first_wrote() -> None:
-    def step(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.softmax(x + mask, -1), torch.logsumexp(x * 2, -1)
-
-    lowered = models.captured(step, torch.randn(6, 200), torch.randn(6, 200)).graphs[0].lowered
-    kernels = [models.ready(plan, SPLIT) for plan in models.plans_of(lowered)]
-    copy, outcomes = swapped(lowered, kernels)
-    assert [o.refused for o in outcomes] == [None] * len(outcomes)
-    assert calls(copy.fx_graph) == 2 * len(outcomes)
-    assert_same(lowered, copy, kernels, 1e-6)
-
-
-def test_rows_that_do_not_fill_a_block_are_refused() -> None:
-    def step(x: torch.Tensor) -> torch.Tensor:
-        return torch.softmax(x, -1)
-
-    lowered = models.captured(step, torch.randn(32, 16)).graphs[0].lowered
-    (plan,) = models.plans_of(lowered)
-    for config in (SPLIT, LaunchConfig(scheme="online", block_columns=64)):
-        _, outcomes = swapped(lowered, [models.ready(plan, config)])
-        assert "the kernel was configured for longer rows" in (outcomes[0].refused or "")
-
-
 def test_more_rows_than_a_kernel_can_number_are_refused() -> None:
     lowered = models.captured(models.Chain(), torch.randn(6, 48)).graphs[0].lowered
     kernel = models.ready(models.plans_of(lowered)[0])
@@ -341,7 +315,7 @@ def test_the_cache_key_changes_with_all_that_decides() -> None:
         cache_key([first]),
         cache_key([changed, second]),
         cache_key(
-            [ReadyKernel(first.plan, first.source, faster, first.path, first.functions), second]
+            [ReadyKernel(first.plan, first.source, faster, first.path, first.function), second]
         ),
         cache_key([]),
     ]

@@ -36,15 +36,15 @@ class Scripted:
     built: list[tuple[ActionKind, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.eager = Variant("eager", lambda: None, list)
-        self.compiled = Variant("compiled", lambda: None, list, compile_ns=1)
+        self.eager = Variant("eager", lambda: None, list, len)
+        self.compiled = Variant("compiled", lambda: None, list, len, compile_ns=1)
 
     def build(self, recipe: Recipe) -> Variant:
         for kind in recipe.actions:
             if kind in self.refuses:
                 raise self.refuses[kind]
         self.built.append(recipe.actions)
-        return Variant(recipe.name(), lambda: None, list, recipe, SwapLog(), 1)
+        return Variant(recipe.name(), lambda: None, list, len, recipe, SwapLog(), 1)
 
     def step_time(self, variants: Sequence[Variant]) -> dict[str, list[int]]:
         return {v.name: spread(self.step_ns(v.recipe)) for v in variants}

@@ -19,7 +19,7 @@ def to_channels_last(module: nn.Module, inputs: Any) -> tuple[Any, str | None]:
     weights = [m.weight for m in module.modules() if isinstance(m, CONVOLUTIONS)]
     if not weights:
         return inputs, "the module has no 2-D convolution"
-    converted = pytree.tree_map_only(torch.Tensor, _image, inputs)
+    converted = images_channels_last(inputs)
     open_ = [w for w in weights if _image(w) is not w]
     same = zip(pytree.tree_leaves(inputs), pytree.tree_leaves(converted), strict=True)
     if not open_ and all(old is new for old, new in same):
@@ -30,6 +30,11 @@ def to_channels_last(module: nn.Module, inputs: Any) -> tuple[Any, str | None]:
             if weight.grad is not None:
                 weight.grad = _image(weight.grad)
     return converted, None
+
+
+def images_channels_last(inputs: Any) -> Any:
+    """The structure with its dense 4-D floating-point tensors in channels-last."""
+    return pytree.tree_map_only(torch.Tensor, _image, inputs)
 
 
 def _image(tensor: torch.Tensor) -> torch.Tensor:

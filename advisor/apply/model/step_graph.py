@@ -1,4 +1,4 @@
-"""A whole step as one CUDA graph: captured once, replayed by one launch."""
+"""A step or a module as one CUDA graph: captured once, replayed by one launch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from advisor.errors import WorkloadError
 
@@ -48,6 +49,52 @@ class StepGraph:
     def __call__(self) -> Any:
         self._graph.replay()
         return self._result
+
+
+class ModuleGraph:
+    """A module's forward as one CUDA graph for inputs of the shapes that it was captured with.
+
+    Inputs are copied into tensors of its own; calls with others run `part` itself. Outputs live in
+    memory that the next call writes, as with `torch.compile(mode="reduce-overhead")`.
+    """
+
+    def __init__(
+        self, part: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._part = part
+        self._leaves, self._shape = pytree.tree_flatten((args, kwargs))
+        # Not what repeats in memory: it cannot be written.
+        self._static = [_own(leaf) for leaf in self._leaves]
+        held_args, held_kwargs = pytree.tree_unflatten(self._static, self._shape)
+        self._graph = StepGraph(lambda: part(*held_args, **held_kwargs))
+        self.pool_bytes = self._graph.pool_bytes
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, shape = pytree.tree_flatten((args, kwargs))
+        if shape != self._shape or not all(map(_alike, self._static, leaves)):
+            return self._part(*args, **kwargs)
+        for held, given in zip(self._static, leaves, strict=True):
+            if isinstance(held, torch.Tensor) and held is not given:
+                held.copy_(given)
+        return self._graph()
+
+
+def _own(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    return leaf.detach().clone(memory_format=torch.preserve_format)
+
+
+def _alike(held: Any, given: Any) -> bool:
+    """Whether the graph was captured for such an argument."""
+    if not isinstance(held, torch.Tensor):
+        return type(held) is type(given) and bool(held == given)
+    return (
+        isinstance(given, torch.Tensor)
+        and not given.requires_grad
+        and (held.shape, held.dtype, held.device) == (given.shape, given.dtype, given.device)
+        and held.stride() == given.stride()
+    )
 
 
 def prepare_optimizer(optimizer: torch.optim.Optimizer) -> str | None:

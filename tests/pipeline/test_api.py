@@ -1,0 +1,109 @@
+"""What a run kept, put into a model from Python; on the CPU, with actions that need no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import advisor
+from advisor.errors import IllegalFusionError, UsageError
+from advisor.model.actions import ActionKind, facts_of
+from advisor.model.applied import ActionVerdict, Applied, SetVerdict
+from advisor.store import RunDirectory
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch.compiler.reset()
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Callable[..., Path]:
+    """A run in which some actions were kept."""
+
+    def make(*kinds: ActionKind, verdict: str = "kept") -> Path:
+        actions = tuple(
+            ActionVerdict(kind=k, title=facts_of(k).title, verdict="kept", reason="measured")
+            for k in kinds
+        )
+        result = SetVerdict(
+            verdict="kept" if verdict == "kept" else "reverted",
+            reason="measured",
+            plans=(),
+            actions=kinds,
+        )
+        run = RunDirectory(tmp_path / "run")
+        run.path.mkdir()
+        (run.path / "report.json").write_text("{}")
+        run.write_applied(
+            Applied(
+                created="now", device="a GPU", versions={}, plans=(), actions=actions, set=result
+            )
+        )
+        return run.path
+
+    return make
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1))
+    with torch.no_grad():
+        module(torch.randn(4, 3, 8, 8))
+    return module
+
+
+def test_a_module_runs_after_the_recipe_and_gives_what_it_gave(kept: Callable[..., Path]) -> None:
+    module, x = network().eval(), torch.randn(2, 3, 16, 16)
+    expected = module(x)
+    with torch.no_grad():
+        ours = advisor.load(kept("fold_batch_norm", "channels_last")).apply(module)
+        torch.testing.assert_close(ours(x), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(ours(x), expected, rtol=1e-4, atol=1e-5)
+        assert not any(isinstance(item, nn.BatchNorm2d) for item in module.modules())
+        assert ours.revert() is module
+        torch.testing.assert_close(ours(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_training_step_trains_as_eager_does(kept: Callable[..., Path]) -> None:
+    x = torch.randn(4, 3, 8, 8)
+
+    def loss(part: Callable[..., torch.Tensor]) -> torch.Tensor:
+        return part(x).square().mean()
+
+    ours, theirs = network().train(), network().train()
+    mine = torch.optim.SGD(ours.parameters(), lr=0.01, momentum=0.9)
+    plain = torch.optim.SGD(theirs.parameters(), lr=0.01, momentum=0.9)
+    step = advisor.load(kept("channels_last", "fused_optimizer")).apply(ours, mine, loss)
+    for _ in range(3):
+        got = step()
+        plain.zero_grad()
+        wanted = loss(theirs)
+        wanted.backward()
+        plain.step()
+        torch.testing.assert_close(got, wanted.detach(), rtol=1e-4, atol=1e-5)
+    assert mine.param_groups[0]["fused"]
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_another_model_than_the_runs_is_refused(kept: Callable[..., Path]) -> None:
+    model = advisor.load(kept("fold_batch_norm")).apply(nn.Linear(3, 3).eval())
+    with pytest.raises(IllegalFusionError, match="not the one that the run was made of"):
+        model(torch.randn(2, 3))
+
+
+def test_a_run_that_kept_nothing_has_nothing_to_load(kept: Callable[..., Path]) -> None:
+    with pytest.raises(UsageError, match="nothing is kept in this run"):
+        advisor.load(kept("autotune", verdict="reverted"))
+
+
+def test_half_a_training_step_is_refused(kept: Callable[..., Path]) -> None:
+    run = advisor.load(kept("fused_optimizer"))
+    module = nn.Linear(3, 3)
+    with pytest.raises(UsageError, match="both or neither"):
+        run.apply(module, torch.optim.SGD(module.parameters()))  # type: ignore[call-overload]
