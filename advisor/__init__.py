@@ -6,9 +6,8 @@ this package is cheap on purpose: nothing here imports torch, triton, pandas or 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+# As a name of our own it costs no import; type checkers know it.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from advisor.pipeline.api import load as load
     from advisor.steps import step as step
@@ -19,8 +18,10 @@ __version__ = "0.1.0"
 _HOMES = {"step": "advisor.steps", "load": "advisor.pipeline.api"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """`advisor.step` and `advisor.load`, imported when they are first asked for."""
+    from importlib import import_module
+
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

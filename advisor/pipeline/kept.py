@@ -8,7 +8,6 @@ from advisor.apply.kernels import ReadyKernel, load_kernel
 from advisor.apply.recipe import Recipe
 from advisor.errors import UsageError
 from advisor.folders import cache_folder
-from advisor.model.launch import LaunchConfig
 from advisor.store import RunDirectory
 
 
@@ -27,8 +26,7 @@ def kept_recipe(run: RunDirectory) -> Recipe:
     verdicts = {verdict.plan_id: verdict for verdict in applied.plans}
     kernels: list[ReadyKernel] = []
     for plan_id in applied.set.plans:
-        verdict = verdicts[plan_id]
-        config = LaunchConfig(block_rows=verdict.block_rows or 1, num_warps=verdict.num_warps or 4)
+        config = verdicts[plan_id].configuration
         kernels.append(load_kernel(run.plan(plan_id), generated_folder(), config))
     return Recipe(applied.set.actions, tuple(kernels))
 
