@@ -93,7 +93,8 @@ def advise(graphs: Sequence[PricedGraph], situation: Situation) -> Advice:
     plans = {plan.id: plan for own, _, _ in built for plan in own}
     findings = tuple(finding for _, finding, _ in built)
     changes = {finding.id: change for _, finding, change in built}
-    return Advice(paired(tuple(plans.values())), findings, near_misses, changes)
+    flows = {item.graph.id: item.flow for item in graphs}
+    return Advice(paired(tuple(plans.values()), flows), findings, near_misses, changes)
 
 
 def saved_time(facts: PricedFlow, situation: Situation) -> Worth:
