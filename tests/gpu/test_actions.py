@@ -1,0 +1,156 @@
+"""Actions on the GPU: the same results, measured, and undone by nothing but not doing them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+pytest.importorskip("triton", reason="kernels need triton")
+
+from advisor.apply.judge import outputs_agree
+from advisor.apply.model.step_graph import ModuleGraph, StepGraph
+from advisor.apply.recipe import UNCHANGED, Recipe
+from advisor.errors import IllegalFusionError, WorkloadError
+from advisor.model.actions import ActionKind
+from advisor.pipeline.measure import Bench
+from advisor.pipeline.search import Search
+from advisor.pipeline.trials import KINDS, Trial
+from collectors.live.workload import Workload
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+CUDA = torch.device("cuda")
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch.cuda.synchronize()
+
+
+class Network(nn.Module):
+    """Convolutions in their default layout, with batch norms to fold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(
+                layer
+                for _ in range(4)
+                for layer in (nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU())
+            )
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layers(x).mean((2, 3))
+        return result
+
+
+def inference() -> Workload:
+    torch.manual_seed(0)
+    module = Network().to(CUDA, torch.float16).eval()
+    x = torch.randn(32, 64, 56, 56, device=CUDA, dtype=torch.float16)
+    return Workload("network", "inference", CUDA, module, inputs=(x,))
+
+
+def training() -> Workload:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 10))
+    module.to(CUDA)
+    x = torch.randn(64, 256, device=CUDA)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3, foreach=False)
+    return Workload(
+        "train", "training", CUDA, module, optimizer=optimizer,
+        loss=lambda part: functional.mse_loss(part(x), torch.ones(64, 10, device=CUDA)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["fold_batch_norm", "channels_last", "cuda_graph", "step_graph"])
+def test_an_inference_action_keeps_the_results(kind: ActionKind) -> None:
+    work = inference()
+    bench = Bench(work, inference)
+    variant = bench.build(UNCHANGED.with_action(kind))
+    found = bench.agreement(variant)
+    assert found is not None
+    assert outputs_agree(found.error, found.baseline, found.epsilon)
+    assert (variant.pool_bytes is not None) == (kind == "step_graph")
+
+
+@pytest.mark.parametrize("kinds", [("fused_optimizer",), ("step_graph",), ("cuda_graph",),
+                                   ("fused_optimizer", "step_graph")])  # fmt: skip
+def test_a_training_action_keeps_loss_and_gradients(kinds: tuple[ActionKind, ...]) -> None:
+    bench = Bench(training(), training)
+    variant = bench.build(Recipe(kinds))
+    for _ in range(3):
+        variant.step()
+    found = bench.agreement(variant)
+    assert found is not None
+    assert outputs_agree(found.error, found.baseline, found.epsilon)
+
+
+def test_a_captured_training_step_trains_like_the_step_it_was_captured_from() -> None:
+    def losses(graphed: bool) -> list[float]:
+        module = nn.Linear(8, 1).to(CUDA)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.fill_(0.5)
+        x = torch.ones(4, 8, device=CUDA)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+
+        def step() -> torch.Tensor:
+            optimizer.zero_grad(set_to_none=True)
+            loss = module(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        if not graphed:
+            return [float(step()) for _ in range(12)]
+        # Warm-up steps train too: as many of eager's come before.
+        graph = StepGraph(step)
+        return [float(graph()) for _ in range(5)]
+
+    plain, ours = losses(False), losses(True)
+    start = min(range(len(plain) - 4), key=lambda i: abs(plain[i] - ours[0]))
+    torch.testing.assert_close(torch.tensor(ours), torch.tensor(plain[start : start + 5]))
+
+
+def test_a_step_that_waits_for_the_host_cannot_be_captured() -> None:
+    x = torch.ones(3, device=CUDA)
+    with pytest.raises(WorkloadError, match="cannot be one CUDA graph"):
+        StepGraph(lambda: float(x.sum()) * x)
+    torch.testing.assert_close((x + 1).sum(), torch.tensor(6.0, device=CUDA))
+
+
+def test_a_graphed_module_follows_its_inputs_and_leaves_other_shapes_to_the_module() -> None:
+    module = nn.Linear(16, 16).to(CUDA).eval()
+    with torch.no_grad():
+        graph = ModuleGraph(module, (torch.randn(4, 16, device=CUDA),), {})
+        for rows in (4, 4, 5):
+            x = torch.randn(rows, 16, device=CUDA)
+            torch.testing.assert_close(graph(x).clone(), module(x))
+
+
+def test_what_does_not_apply_is_refused() -> None:
+    bench = Bench(training(), training)
+    with pytest.raises(IllegalFusionError, match="no 2-D convolution"):
+        bench.build(UNCHANGED.with_action("channels_last"))
+
+
+@pytest.mark.parametrize("make", [inference, training])
+def test_a_search_over_all_actions_ends_not_slower_than_the_compiler(
+    make: partial[Workload], tmp_path: Path
+) -> None:
+    trials = [Trial(kind, action=kind) for kind in KINDS if kind != "autotune"]
+    bench = Bench(make(), make)
+    _, result = Search(bench, {}, trials, tmp_path, lambda *_, **__: None).run()
+    assert result.verdict == "kept"
+    assert result.against_compiled is not None
+    assert result.against_compiled.gain_high_ns > 0
+    assert result.outputs_agree
