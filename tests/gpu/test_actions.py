@@ -105,7 +105,7 @@ def test_a_captured_training_step_trains_like_the_step_it_was_captured_from() ->
 
         def step() -> torch.Tensor:
             optimizer.zero_grad(set_to_none=True)
-            loss = module(x).square().mean()
+            loss: torch.Tensor = module(x).square().mean()
             loss.backward()
             optimizer.step()
             return loss.detach()
