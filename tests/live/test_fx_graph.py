@@ -443,3 +443,66 @@ def test_nodes_that_a_pass_made_belong_to_the_op_of_their_consumer() -> None:
     assert [node.op for node in nodes] == ["amax", "sub", "exp", "sum", "div"]
     assert {(node.label, node.origin) for node in nodes} == {("aten._softmax.default", "softmax")}
     assert {node.location.line for node in nodes} == {4}
+
+
+def test_what_orders_streams_and_waits_for_other_gpus_is_a_boundary() -> None:
+    """FX nodes as Dynamo writes them: the stream in `custom`, the op's namespace as its target."""
+    from torch._dynamo.variables import streams  # noqa: F401 (registers the ops)
+
+    graph = fx.Graph()
+    with FakeTensorMode() as mode:
+        x = graph.placeholder("x")
+        x.meta["val"] = mode.from_tensor(torch.randn(4, 6))
+        aside = graph.call_function(aten.exp.default, (x,))
+        aside.meta.update(val=x.meta["val"].exp(), custom={"stream": 2})
+        graph.call_function(torch.ops.streams.wait_event.default, (0, 2))
+        total = graph.call_function(
+            torch.ops._c10d_functional.all_reduce.default, (aside, "sum", "0")
+        )
+        total.meta["val"] = aside.meta["val"].clone()
+        graph.output((total,))
+    made = lower(graph, "streams", "inference").graph
+    made.check()
+    given = [(node.stream, node.boundary) for node in made.nodes]
+    assert given == [(None, None), (2, None), (None, "stream"), (None, "communication")]
+    flow = dataflow(made)
+    wait = made.nodes[2].id
+    assert flow.ancestors[wait] == flow.mask(frozenset(n.id for n in made.nodes[:2]))
+    assert flow.ancestors[made.nodes[3].id] >> flow.index[wait] & 1
+
+
+def test_a_copy_to_another_gpu_is_no_cast() -> None:
+    graph = fx.Graph()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x = graph.placeholder("x")
+        x.meta["val"] = torch.empty(4, 6, device="cuda:0")
+        moved = graph.call_function(
+            aten._to_copy.default, (x,), {"device": torch.device("cuda:1"), "dtype": torch.float16}
+        )
+        moved.meta["val"] = torch.empty(4, 6, device="cuda:1", dtype=torch.float16)
+        graph.output((moved,))
+    made = lower(graph, "moved", "inference").graph
+    assert ops_of(made) == ["opaque"]
+
+
+def test_what_an_op_computes_on_the_way_is_hidden() -> None:
+    graph = traced(lambda x, y: aten.addcmul.default(x, y, x, value=0.5), X, Y).graph
+    assert [(node.op, node.hidden) for node in graph.nodes[2:]] == [("mul", True), ("fma", False)]
+    open_graph = traced(
+        lambda x, y: (aten.addcmul.default(x, y, x, value=0.5), aten.mul.Tensor(y, x)), X, Y
+    ).graph
+    assert not any(node.hidden for node in open_graph.nodes)
+
+
+def test_another_shape_of_a_whole_tensor_is_a_view() -> None:
+    assert ops_of(traced(lambda x: aten.as_strided.default(x, [2, 12], [12, 1]), X).graph) == [
+        "reshape"
+    ]
+    for size, stride, start in (([3, 6], [6, 1], 6), ([6, 4], [1, 6], 0), ([2, 6], [6, 1], 0)):
+        window = traced(partial(_strided, size, stride, start), X).graph
+        assert ops_of(window) == ["opaque"]
+
+
+def _strided(size: list[int], stride: list[int], start: int, x: torch.Tensor) -> torch.Tensor:
+    made: torch.Tensor = aten.as_strided.default(x, size, stride, start)
+    return made

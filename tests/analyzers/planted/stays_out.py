@@ -301,6 +301,60 @@ def unrelated_groups_that_share_a_scalar() -> Planted:
     )
 
 
+def an_op_on_another_stream() -> Planted:
+    s = Sketch()
+    x = s.input(16, 32)
+    row = s.mean(x)
+    kept = s.op("sub", x, row)
+    aside = s.op("mul", kept, 2.0, stream=1)
+    return planted(s.build(aside), (row, kept), **{aside: "on another stream"})
+
+
+def a_group_on_a_stream_of_its_own() -> Planted:
+    s = Sketch()
+    x = s.input(16, 32)
+    row = s.reduce("mean", x, stream=1)
+    kept = s.op("sub", x, row, stream=1)
+    return planted(s.build(kept), (row, kept))
+
+
+def streams_wait_for_each_other_in_between() -> Planted:
+    s = Sketch()
+    x, other = s.input(16, 32), s.input(16, 32)
+    row = s.mean(x)
+    before = s.op("sub", x, row)
+    s.opaque("streams.wait_event.default", outputs=(), boundary="stream")
+    after = s.op("mul", before, other)
+    return planted(
+        s.build(after), (row, before), **{after: "a path through streams.wait_event.default"}
+    )
+
+
+def a_sum_over_ranks_that_a_reduction_need_not_wait_for() -> Planted:
+    s = Sketch()
+    x, y = s.input(16, 32), s.input(16, 32)
+    total = s.opaque("_c10d_functional.all_reduce.default", x, boundary="communication")
+    arrived = s.opaque("_c10d_functional.wait_tensor.default", total, boundary="communication")
+    row = s.mean(y)
+    centred = s.op("sub", y, row)
+    out = s.op("add", centred, arrived)
+    return planted(
+        s.build(out),
+        (row, centred),
+        **{out: "would wait for communication"},
+    )
+
+
+def a_value_inside_an_op() -> Planted:
+    s = Sketch()
+    x = s.input(16, 32)
+    inner = s.op("mul", x, x, hidden=True)
+    down = s.reduce("sum", inner, (0,))
+    row = s.mean(x)
+    out = s.op("sub", x, row)
+    return planted(s.build(down, out), (row, out), **{down: "not over the innermost axes"})
+
+
 STAYS_OUT: tuple[Callable[[], Planted], ...] = (
     a_write_between_two_readers,
     a_write_to_a_view_between_two_readers,
@@ -335,4 +389,9 @@ STAYS_OUT: tuple[Callable[[], Planted], ...] = (
     too_many_tensors,
     too_many_ops,
     unrelated_groups_that_share_a_scalar,
+    an_op_on_another_stream,
+    a_group_on_a_stream_of_its_own,
+    streams_wait_for_each_other_in_between,
+    a_sum_over_ranks_that_a_reduction_need_not_wait_for,
+    a_value_inside_an_op,
 )
