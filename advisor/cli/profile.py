@@ -84,11 +84,13 @@ def profile(
     let it call the step() of torch.profiler.
 
     The workload runs in a process of its own, which prints to stderr. Without a GPU the graphs are
-    captured on the CPU and priced for --gpu; nothing is timed.
+    captured on the CPU and priced for --gpu; nothing is timed. Under torchrun every rank writes a
+    run of its own, RUN_DIR/rankK.
     """
     need_torch("profile")
     from advisor.cli.again import compare_with, options_of
     from advisor.pipeline.options import ProfileOptions
+    from advisor.pipeline.ranks import rank_directory, rank_here, ranks_summary
     from collectors.live.target import parse_target, script_target
 
     directory: Path | None = None
@@ -106,12 +108,20 @@ def profile(
             where=str(out),
             remedy="choose a directory of letters, digits, - and _",
         )
+    rank = rank_here()
+    if rank is not None:
+        out = rank_directory(out, rank)
     beside = RunStore(again.resolve().parent) if again is not None else RunStore(DEFAULT_ROOT)
     run = RunDirectory.create_at(out) if out is not None else beside.create(asked.target)
     with run.lock():
         _record(asked, run, directory)
     report = run.report()
+    if rank is not None and not rank.leads:
+        click.echo(f"rank {rank.rank}: {_shown(run)}")
+        return
     echo(Group(render_report(report), render_next(report, _shown(run), None)))
+    if rank is not None:
+        click.echo(ranks_summary(_shown(run), rank, traced=run.trace_path.is_file()))
     if again is not None:
         compare_with(again, run)
     if open_page:

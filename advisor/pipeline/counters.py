@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from advisor.model.base import Warning_
+from advisor.pipeline.ranks import rank_here
 from advisor.pipeline.recording import Recording
 from advisor.store import RunDirectory
 from analyzers.counters import counter_metrics, join_counters
@@ -19,6 +20,10 @@ def count_kernels(recording: Recording, run: RunDirectory) -> None:
     options, trace = recording.options, recording.trace
     if parse_target(options.target).factory is None:
         note = "no counters of single kernels: a script is not run twice; name a factory"
+        recording.warnings.append(Warning_(code="ncu", message=note))
+        return
+    if rank_here() is not None:
+        note = "no counters of single kernels: one rank alone cannot run a step again"
         recording.warnings.append(Warning_(code="ncu", message=note))
         return
     if trace is None:

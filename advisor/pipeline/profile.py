@@ -18,6 +18,7 @@ from advisor.pipeline.counters import count_kernels
 from advisor.pipeline.options import ProfileOptions
 from advisor.pipeline.profile_report import advise_on, save, save_unfinished
 from advisor.pipeline.profile_script import Abandon, record_script
+from advisor.pipeline.ranks import rank_here
 from advisor.pipeline.recording import MODE_NEEDS_GPU, Announce, Recording, record_workload
 from advisor.store import RunDirectory
 from collectors.live.target import is_script
@@ -66,6 +67,9 @@ def profile(
 
 def _begin(options: ProfileOptions) -> Recording:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    rank = rank_here()
+    if rank is not None and rank.local < torch.cuda.device_count():
+        torch.cuda.set_device(rank.local)
     gpu, warnings = _gpu(options.gpu, device)
     if device.type == "cpu" and options.mode != "eager":
         warnings.append(Warning_(code="mode-needs-gpu", message=MODE_NEEDS_GPU))

@@ -17,6 +17,7 @@ from advisor.model.run import RunInfo
 from advisor.model.trace import Trace
 from advisor.pipeline.compiler_metrics import compiler_metrics
 from advisor.pipeline.facts import TOOL, now, versions
+from advisor.pipeline.ranks import rank_here
 from advisor.pipeline.recording import Recording
 from advisor.pipeline.unfinished import UNFINISHED, incomplete
 from advisor.store import RunDirectory, sign
@@ -149,6 +150,7 @@ def report_of(
 ) -> Report:
     """The report of what is known, with `notes` among its warnings."""
     graphs, trace, hardware = recording.captured.graphs, recording.trace, recording.hardware()
+    rank = rank_here()
     fingerprints = "-".join(item.lowered.graph.fingerprint() for item in graphs)
     report = Report(
         tool=TOOL,
@@ -160,6 +162,8 @@ def report_of(
             graph_hash=fingerprints or None,
             shapes=recording.shapes,
             gpu=hardware.key,
+            world_size=rank.world_size if rank is not None else 1,
+            rank=rank.rank if rank is not None else 0,
             versions=versions(),
         ),
         hardware=hardware,

@@ -17,6 +17,7 @@ from advisor.pipeline.device_state import device_state, throttle_warnings
 from advisor.pipeline.execution import is_worth_observing, observe, rehearse
 from advisor.pipeline.facts import hardware_of
 from advisor.pipeline.options import ProfileOptions
+from advisor.pipeline.ranks import rank_here
 from advisor.store import RunDirectory
 from advisor.verify.statistics import timing
 from advisor.verify.timing import time_steps
@@ -180,7 +181,9 @@ def _count(step: Step, recording: Recording) -> None:
 
 
 def counted_steps(recording: Recording) -> int:
-    """How many clean steps take about two seconds."""
+    """How many clean steps take about two seconds; ranks must all do as many."""
+    if rank_here() is not None:
+        return recording.options.steps
     return max(3, min(2_000, 2_000_000_000 // max(recording.value("step_ns") or 1, 1)))
 
 
