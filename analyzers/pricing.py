@@ -109,9 +109,17 @@ def _computes(flow: Dataflow, name: str) -> bool:
     return node is not None and spec_of(node.op).kind != "view" and bool(node.args)
 
 
-def eager_prices(graph: Graph, trace: Trace) -> PriceList:
-    """Price the source ops of a graph by the same ops in an eager trace."""
+def eager_prices(graphs: Sequence[Graph], trace: Trace) -> list[PriceList]:
+    """Price the source ops of a step's graphs by the same ops in an eager trace.
+
+    The k-th op of one name and inputs is the k-th such op of the last step, whichever of the
+    graphs, given in the order in which they run, it is in.
+    """
     costs = _op_costs(trace)
+    return [_eager(graph, costs) for graph in graphs]
+
+
+def _eager(graph: Graph, costs: Mapping[OpKey, _OpCost]) -> PriceList:
     by_id = graph.by_id()
     units = []
     for nodes in _source_ops(graph):

@@ -126,7 +126,8 @@ def _priced(
     if trace is None:
         return [PricedGraph(graph) for graph in lowered], []
     if eager:
-        return [PricedGraph(graph, eager_prices(graph, trace)) for graph in lowered], []
+        found = eager_prices(lowered, trace)
+        return [PricedGraph(*pair) for pair in zip(lowered, found, strict=True)], []
     prices = compiled_prices([(item.lowered.graph, _kernel_calls(item)) for item in graphs], trace)
     unknown = sum(not item.kernels for item in graphs)
     warnings = []

@@ -72,7 +72,7 @@ def test_an_eager_op_costs_the_kernels_of_the_same_op_on_the_same_shapes() -> No
         eager.op(step, "aten::mul", [[64, 128], [64, 128]], ["float", "float"], 99)
         eager.op(step, "aten::_softmax", [[64, 128], [], []], ["float", "", ""], 7)
     trace = eager.build()
-    prices = eager_prices(graph, trace)
+    (prices,) = eager_prices([graph], trace)
     found = {unit.name: unit for unit in prices.units}
     assert found["aten::copy_"] == Unit("aten::copy_", frozenset({name["wide"]}), 4 * US, 1, (14,))
     assert found["aten::pow"] == Unit("aten::pow", frozenset({name["square"]}), 1 * US, 1, (15,))
@@ -89,7 +89,8 @@ def test_what_a_group_costs_and_which_kernels_also_do_other_work() -> None:
     eager.op(0, "aten::mul", [[64, 128], [64, 1]], ["float", "float"], 4)
     eager.op(0, "aten::_softmax", [[64, 128], [], []], ["float", "", ""], 7)
     flow = dataflow(graph)
-    price = eager_prices(graph, eager.build()).price(flow, [name["row"], name["out"], name["top"]])
+    (prices,) = eager_prices([graph], eager.build())
+    price = prices.price(flow, [name["row"], name["out"], name["top"]])
     assert price.time_ns == 11 * US
     assert [unit.name for unit in price.shared] == ["aten::_softmax"]
     assert price.unpriced == {name["row"]}
@@ -106,8 +107,24 @@ def test_a_tensor_given_twice_counts_twice() -> None:
     eager = Eager(steps=1)
     eager.op(0, "aten::mul", [[8, 4], [8, 4]], ["float", "float"], 3)
     eager.op(0, "aten::mul", [[8, 4], []], ["float", "double"], 5)
-    (unit,) = eager_prices(s.build(y), eager.build()).units
+    (unit,) = eager_prices([s.build(y)], eager.build())[0].units
     assert unit.time_ns == 3 * US
+
+
+def test_equal_ops_of_two_graphs_are_different_kernels_of_the_last_step() -> None:
+    graphs = []
+    for count in (2, 1):
+        s = Sketch()
+        value = s.input(8, 4)
+        for _ in range(count):
+            value = s.op("neg", value, label="aten.neg.default")
+        graphs.append(s.build(value))
+    eager = Eager(steps=2)
+    for step in (0, 1):
+        for _ in range(3):
+            eager.op(step, "aten::neg", [[8, 4]], ["float"], 3)
+    first, second = eager_prices([*graphs], eager.build())
+    assert [unit.kernels for unit in (*first.units, *second.units)] == [(3,), (4,), (5,)]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +142,7 @@ def test_other_shapes_or_dtypes_price_nothing(shapes: object, dtypes: object) ->
     graph = s.build(y)
     eager = Eager(steps=1)
     eager.op(0, "aten::mul", shapes, dtypes, 3)  # type: ignore[arg-type]
-    prices = eager_prices(graph, eager.build())
+    (prices,) = eager_prices([graph], eager.build())
     assert prices.units == ()
     assert prices.price(dataflow(graph), [name_of(y)]).unpriced == {name_of(y)}
 
@@ -137,7 +154,7 @@ def test_views_and_inputs_belong_to_no_op() -> None:
     eager = Eager(steps=1)
     eager.op(0, "aten::neg", [[32]], ["float"], 3)
     eager.op(0, "aten::reshape", [[8, 4]], ["float"], 50)
-    (unit,) = eager_prices(s.build(y), eager.build()).units
+    (unit,) = eager_prices([s.build(y)], eager.build())[0].units
     assert unit.nodes == {name_of(y)}
 
 
@@ -171,6 +188,7 @@ def test_the_kth_call_of_a_kernel_is_its_kth_execution_in_every_step() -> None:
     assert [(u.name, u.nodes, u.time_ns) for u in prices.units] == [
         ("k0", {a}, 2 * US), ("k1", {b}, 5 * US), ("k0", {c}, 11 * US),
     ]  # fmt: skip
+    assert [u.kernels for u in prices.units] == [(6,), (7,), (8,)]
 
 
 def test_where_the_counts_differ_every_call_costs_the_median() -> None:
