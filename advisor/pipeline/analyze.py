@@ -168,8 +168,11 @@ def _name(files: Sequence[Path]) -> str:
 
 def _source(path: Path, kind: str = "kineto trace") -> Source:
     """The file by name, size and, unless it is so large that it would take seconds, content."""
-    size = path.stat().st_size
-    digest = _digest(path) if size <= _HASHED_BYTES else None
+    try:
+        size = path.stat().st_size
+        digest = _digest(path) if size <= _HASHED_BYTES else None
+    except OSError:  # it was read a moment ago and is gone now: what was read stands
+        size = digest = None
     return Source(kind=kind, path=str(path), sha256=digest, size_bytes=size)
 
 
