@@ -172,7 +172,7 @@ def _source(path: Path, kind: str = "kineto trace") -> Source:
         size = path.stat().st_size
         digest = _digest(path) if size <= _HASHED_BYTES else None
     except OSError:  # it was read a moment ago and is gone now: what was read stands
-        size = digest = None
+        return Source(kind=kind, path=str(path))
     return Source(kind=kind, path=str(path), sha256=digest, size_bytes=size)
 
 
