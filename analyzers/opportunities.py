@@ -153,7 +153,8 @@ def _collect_reasons(found: RowPrograms, reasons: dict[tuple[str, str], list[str
     for miss in found.near_misses:
         node = found.flow.nodes[miss.node]
         if node.args and miss.node != miss.seed:
-            text = f"{node.label or node.target}: {miss.reason}"
+            name = node.label or node.target
+            text = miss.reason if miss.reason.startswith(name) else f"{name}: {miss.reason}"
             reasons.setdefault((found.flow.graph.id, miss.seed), []).append(text)
 
 

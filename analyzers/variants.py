@@ -36,7 +36,7 @@ from analyzers.row_plans import Program, cluster, plan_of
 # node names repeat from graph to graph.
 Misses = Mapping[tuple[str, str], Sequence[str]]
 FanOuts = Mapping[tuple[str, str], Sequence[FanOut]]
-MAX_REASONS = 4
+MAX_REASONS = 16
 
 _KERNEL_TIMES = " kernel times"
 # The basis of a price that rests on the workload's own kernels alone.
