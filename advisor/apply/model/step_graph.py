@@ -32,12 +32,16 @@ class StepGraph:
         torch.cuda.synchronize()
         gc.collect()
         before = torch.cuda.memory_reserved()
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        untouched = generator.clone_state()
         self._graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(self._graph):
                 self._result = step()
         except (RuntimeError, WorkloadError) as error:
             torch.cuda.synchronize()
+            # A capture that fails leaves the generator waiting for its end.
+            generator.graphsafe_set_state(untouched)
             cause = error.__cause__ or error
             raise WorkloadError(
                 "the step cannot be one CUDA graph",
