@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 import pytest
 
@@ -30,18 +32,24 @@ def test_a_sample_infers_and_trains(name: str) -> None:
     model, inputs = sample.inference()
     with torch.no_grad():
         output = model(*inputs)
-    assert output.shape == inputs[0].shape
-    assert output.dtype == torch.bfloat16
+    assert output.dtype == inputs[0].dtype
+    assert name == "dlrm" or output.shape == inputs[0].shape
     assert torch.isfinite(output).all()
     assert not model.training
 
     model, optimizer, loss = sample.train()
-    before = loss(model)
+    before = seeded(loss, model)
     before.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     optimizer.step()
     assert model.training
-    assert loss(model) < before
+    assert seeded(loss, model) < before
+
+
+def seeded(loss: Callable[[Any], Any], model: Any) -> Any:
+    """The loss with the same random draws (of dropout) at every call."""
+    torch.manual_seed(0)
+    return loss(model)
 
 
 def test_the_block_attends_to_the_past_only() -> None:

@@ -18,6 +18,31 @@ SAMPLES: tuple[tuple[str, str, str], ...] = (
         "advisor.samples.transformer_block",
         "one decoder block, norm, rotary and attention written out in pieces (bf16)",
     ),
+    (
+        "bert_layer",
+        "advisor.samples.bert_layer",
+        "one encoder layer, attention written out, layer norms, GELU, dropout (bf16)",
+    ),
+    (
+        "resnet_block",
+        "advisor.samples.resnet_block",
+        "one bottleneck block: convolutions, batch norms, ReLU, residual (bf16, channels last)",
+    ),
+    (
+        "unet_block",
+        "advisor.samples.unet_block",
+        "one residual block of a diffusion model: group norms, SiLU, convolutions (bf16)",
+    ),
+    (
+        "mamba_block",
+        "advisor.samples.mamba_block",
+        "one state-space block, its scan a loop over tokens (bf16)",
+    ),
+    (
+        "dlrm",
+        "advisor.samples.dlrm",
+        "a recommendation model: embeddings, pairwise products, small networks (float32)",
+    ),
 )
 
 
