@@ -25,6 +25,8 @@ _RETURN_NS = 50_000
 # Used where a step shows none (H200: 1.0 to 1.7 µs between queued kernels).
 _GAP_NS, _MOST_GAP_NS = 1_200.0, 5_000
 _LATENCY_NS = 4_000.0
+# A step's host is taken to have waited for the device, not worked, if so much more time passed.
+_LONG_WAIT = 10
 # An activity whose call began so long before the stream was free did not wait for the host.
 _QUEUED_NS = 10_000
 
@@ -71,6 +73,19 @@ def host_waits(calls: Calls, stream: Ints) -> Ints:
         if len(before):
             waits[index] = before[np.argmax(calls.ended[before])]
     return waits
+
+
+def waited_at_the_end(calls: Calls) -> int:
+    """The activity with which the step ended, if the host seems to have waited for it; else NONE.
+
+    Its end then comes long after the host's last call, right before the end of the step.
+    """
+    if len(calls.start) < 2:
+        return NONE
+    last = int(np.argmax(calls.ended))
+    since, after = calls.end[-1] - calls.end[:-1].max(), calls.end[-1] - calls.ended[last]
+    waited = since > _LONG_WAIT * after >= 0
+    return last if waited and calls.row[last] != NONE else NONE
 
 
 def device_waits(calls: Calls, stream: Ints, latency_ns: Floats) -> Ints:

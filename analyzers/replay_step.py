@@ -23,7 +23,7 @@ from advisor.model.trace import Trace
 from analyzers.activities import NONE
 from analyzers.replay import Step
 from analyzers.replay_calls import Calls, Window, calls_in, stream_of, within
-from analyzers.replay_device import device_delays, device_waits, host_waits
+from analyzers.replay_device import device_delays, device_waits, host_waits, waited_at_the_end
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,6 +58,9 @@ def recorded_step(
     host = _Host(trace, window, found, overhead)
     outside, before, call, tail = host.times()
     gap, latency = device_delays(found, stream)
+    waits = host_waits(found, stream)
+    if (last := waited_at_the_end(found)) != NONE:
+        waits[-1], outside[-1] = last, found.end[-1] - found.ended[last]
     return Step(
         thread=np.unique(found.thread, return_inverse=True)[1],
         stream=stream,
@@ -69,7 +72,7 @@ def recorded_step(
         gap_ns=gap,
         latency_ns=latency,
         follows=host.follows,
-        waits=host_waits(found, stream),
+        waits=waits,
         after=device_waits(found, stream, latency),
         row=found.row,
         region=host.regions(),

@@ -13,10 +13,11 @@ from advisor.model.base import Location, Range, check_deep
 from advisor.model.findings import Finding
 from advisor.model.graph import Graph
 from advisor.model.report import Recommended
-from analyzers.exposure import Situation
+from analyzers.exposure import Situation, exposure_of
 from analyzers.opportunities import Advice, PricedGraph, advise
-from analyzers.pricing import Unit, price_list
+from analyzers.pricing import Unit, eager_prices, price_list
 from analyzers.recommendation import recommend
+from tests.builders.eager import Eager
 from tests.builders.graph import Sketch, tensor
 from tests.builders.replayed import steady_exposure
 
@@ -239,3 +240,35 @@ def test_kernels_that_the_recorded_step_does_not_hold_are_not_judged() -> None:
     (finding,) = advice_of(graph, situation=ON_GPU, priced=units).findings
     assert finding.exposed_saving_ns is None
     assert "none of its kernels" in evidence(finding, "cannot_judge")[0]
+
+
+def test_a_captured_graph_is_replayed_with_the_kernels_of_its_own_trace() -> None:
+    """From the op of the graph to its kernel in the trace to what the step loses."""
+    s = Sketch()
+    x = s.input(ROWS, COLUMNS)
+    square = s.op("mul", x, x, label="aten.mul.Tensor")
+    mean = s.reduce("mean", square, label="aten.mean.dim")
+    scale = s.op("rsqrt", mean, label="aten.rsqrt.default")
+    graph = s.build(s.op("mul", x, scale, label="aten.mul.Tensor"))
+    eager = Eager()
+    rows = eager.tensor(ROWS, COLUMNS)
+    for _ in range(2):
+        eager.matmul(rows, eager.tensor(COLUMNS, COLUMNS))
+    small = eager.mean(eager.op("aten::mul", rows, rows))
+    eager.op("aten::mul", rows, eager.op("aten::rsqrt", small, us=2))
+    trace = eager.trace()
+    (prices,) = eager_prices([graph], trace)
+    assert [unit.kernels for unit in prices.units] == [(2,), (3,), (4,), (5,)]
+    exposure = exposure_of(trace, trace.steps(), 420_000)
+    assert exposure is not None
+    assert not exposure.doubt
+    situation = Situation(
+        GPU, default_calibration(GPU), True, step_ns=420_000, busy_ns=402_000, exposure=exposure
+    )
+    found = advise([PricedGraph(graph, prices)], situation)
+    (finding,) = found.findings
+    saved, (plan, *_) = finding.exposed_saving_ns, found.plans
+    assert saved is not None
+    assert plan.prediction is not None
+    assert saved.mid == pytest.approx(plan.prediction.saving_ns.mid, rel=0.05)
+    assert found.changes[finding.id].sites == ((2, 3, 4, 5),)

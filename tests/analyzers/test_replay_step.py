@@ -20,8 +20,9 @@ H200 = SHARED / "traces" / "h200"
 AS_RECORDED = Overhead(0, 0, 0)
 
 
-def actions(line: Timeline, start: int = 0, end: int = 1_000) -> Step:
-    return recorded_step(line.build(), Window(start * 1_000, end * 1_000, 0), AS_RECORDED)
+def actions(line: Timeline, start: float = 0, end: float = 1_000) -> Step:
+    window = Window(round(start * 1_000), round(end * 1_000), 0)
+    return recorded_step(line.build(), window, AS_RECORDED)
 
 
 def test_host_time_is_the_operators_or_between_them() -> None:
@@ -61,6 +62,16 @@ def test_a_blocking_call_waits_for_what_ended_in_it() -> None:
     step = actions(line)
     (waiting,) = np.flatnonzero(step.waits != NONE)
     assert step.row[step.waits[waiting]] == 0
+
+
+@pytest.mark.parametrize(("end", "waited"), [(515, True), (1_000, False), (400, False)])
+def test_a_step_that_ends_with_its_device_has_waited_for_it(end: float, waited: bool) -> None:
+    """Without a call on record; otherwise the host had work to do."""
+    line = Timeline()
+    line.kernel(20, 490, correlation=line.launch(10))
+    step = actions(line, end=end)
+    assert (step.waits[-1] == 0) == waited
+    assert step.outside_ns[-1] == (5_000 if waited else end * 1_000 - 11_000)
 
 
 def test_the_backward_thread_begins_where_the_main_thread_stopped_and_hands_back() -> None:
