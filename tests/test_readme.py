@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from advisor.cli.main import run
+from advisor.store import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -31,6 +32,23 @@ def test_every_form_of_a_factory_is_a_workload(factory: str, kind: str, tmp_path
     workload = load_workload(target, torch.device("cpu"), directory=tmp_path)
     assert workload.kind == kind
     assert workload.results_of()
+
+
+def test_the_script_is_profiled_by_the_command_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    script = re.search(r"<!-- script: (\S+) -->\n```python\n(.*?)```", README, re.DOTALL)
+    line = re.search(r"^fusion-advisor (profile train\.py .*?) *#", README, re.MULTILINE)
+    assert script
+    assert line
+    (tmp_path / script[1]).write_text(script[2])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert run(line[1].split()) == 0
+    report = RunDirectory.at(tmp_path / "runs" / "script").report()
+    assert report.workload.shapes == ("float32[32, 128]",)
+    assert {warning.code for warning in report.warnings} >= {"modules-only"}
 
 
 def test_the_trace_commands(
