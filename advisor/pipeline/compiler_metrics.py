@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from advisor.model.compiler import CompilerFacts
-from advisor.model.report import Metric
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from advisor.model.compiler import CompilerFacts, GeneratedKernel
+from advisor.model.report import KernelRow, Metric
 from collectors.live.capture import Capture
 
 _PHASES = {
@@ -47,6 +51,27 @@ def compiler_metrics(captured: Capture, facts: CompilerFacts) -> dict[str, Metri
         if phase in facts.phases_ns:
             metrics[name] = _time(facts.phases_ns[phase], f"compile time {text}{without}")
     return metrics
+
+
+def with_resources(
+    rows: Iterable[KernelRow], kernels: Iterable[GeneratedKernel]
+) -> tuple[KernelRow, ...]:
+    """The rows of generated kernels with what the compiler knows of them and the trace does not."""
+    known = {kernel.name: kernel for kernel in kernels}
+    return tuple(
+        replace(
+            row,
+            registers_per_thread=_first(row.registers_per_thread, found.registers_per_thread),
+            local_bytes_per_thread=_first(row.local_bytes_per_thread, found.local_bytes_per_thread),
+        )
+        if (found := known.get(row.name)) is not None
+        else row
+        for row in rows
+    )
+
+
+def _first(recorded: int | None, told: int | None) -> int | None:
+    return told if recorded is None else recorded
 
 
 def _count(value: int, definition: str) -> Metric:

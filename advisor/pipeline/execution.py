@@ -25,8 +25,13 @@ def is_worth_observing(workload: Workload, captured: Capture) -> bool:
 
 def observe(workload: Workload, compiled: Step | None, captured: Capture, timed: Trace) -> Found:
     """One more step under the execution trace observer, its ops timed by `timed`."""
-    with marked(workload) as eager:
-        found = _recorded(compiled or eager, workload.device.type, timeline=True)
+    device = workload.device.type
+    if compiled is not None:
+        # Compiled regions have ranges of their own; a hook on the module might compile it again.
+        found = _recorded(compiled, device, timeline=True)
+    else:
+        with marked(workload) as step:
+            found = _recorded(step, device, timeline=True)
     parts, warnings = executed_parts(found.trace, found.decomposed, found.timeline, timed)
     seen = _sees(captured)
     kept = tuple(part for part in parts if not (part.part == "optimizer" and seen))

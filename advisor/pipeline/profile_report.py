@@ -15,7 +15,7 @@ from advisor.model.plan import FusionPlan
 from advisor.model.report import Metric, PlanSummary, Recommended, Report, Source, Workload
 from advisor.model.run import RunInfo
 from advisor.model.trace import Trace
-from advisor.pipeline.compiler_metrics import compiler_metrics
+from advisor.pipeline.compiler_metrics import compiler_metrics, with_resources
 from advisor.pipeline.facts import TOOL, now, versions
 from advisor.pipeline.ranks import rank_here
 from advisor.pipeline.recording import Recording
@@ -152,6 +152,7 @@ def report_of(
     """The report of what is known, with `notes` among its warnings."""
     graphs, trace, hardware = recording.captured.graphs, recording.trace, recording.hardware()
     rank = rank_here()
+    compiler = recording.captured.compiler_facts()
     fingerprints = "-".join(item.lowered.graph.fingerprint() for item in graphs)
     report = Report(
         tool=TOOL,
@@ -168,10 +169,10 @@ def report_of(
             versions=versions(),
         ),
         hardware=hardware,
-        metrics=recording.metrics
-        | advice.metrics
-        | compiler_metrics(recording.captured, recording.captured.compiler_facts()),
-        kernels=kernel_rows(trace, trace.steps()) if trace is not None else (),
+        metrics=recording.metrics | advice.metrics | compiler_metrics(recording.captured, compiler),
+        kernels=with_resources(kernel_rows(trace, trace.steps()), compiler.kernels)
+        if trace is not None
+        else (),
         findings=advice.findings,
         recommended=advice.recommended,
         plans=advice.summaries,
