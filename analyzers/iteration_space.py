@@ -22,8 +22,8 @@ from analyzers.strides import BoundInput, is_row_major, mergeable
 
 # float64 runs at 1/2 to 1/64 of the float32 rate and is refused by code generation.
 KERNEL_DTYPES = tuple(name for name in DTYPES if name != "float64")
-# A row must fit in registers: from 32 Ki columns on, compile-only shows spills on every table GPU.
-MAX_REGISTER_COLUMNS = 32_768
+# Column numbers are 32-bit in a kernel, and the last block's may run past the last column.
+MAX_COLUMNS = 2**30
 AxisRun = tuple[int, ...]
 Placement = tuple[AxisRun, ...]
 
@@ -93,8 +93,8 @@ class _Solver:
         self.column_size = product(operand.shape[d] for d in reduced)
         if self.flow.hint(self.total) == 0:
             raise IllegalFusionError("there is nothing to compute: a tensor of the group is empty")
-        if (width := flow.hint(self.column_size)) > MAX_REGISTER_COLUMNS:
-            raise IllegalFusionError(f"a row of {width:,} columns does not fit in registers")
+        if (width := flow.hint(self.column_size)) > MAX_COLUMNS:
+            raise IllegalFusionError(f"{width:,} columns are more than a kernel can number")
         self.device = operand.device
         self.axes = self._refine()
         self.row_axes = self._split_rows()

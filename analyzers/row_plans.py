@@ -25,7 +25,7 @@ from advisor.model.plan import (
 from advisor.model.sizes import ONE, Size
 from analyzers.dataflow import Dataflow
 from analyzers.growth import Group
-from analyzers.iteration_space import MAX_REGISTER_COLUMNS, IterationSpace
+from analyzers.iteration_space import MAX_COLUMNS, IterationSpace
 from analyzers.strides import BoundInput, mergeable
 
 RULE = "row_program"
@@ -92,7 +92,7 @@ def module_pattern(path: str | None) -> str:
 
 
 def _guards(inputs: tuple[PlanInput, ...]) -> tuple[Guard, ...]:
-    guards = [Guard(kind="columns_at_most", subject="columns", value=MAX_REGISTER_COLUMNS)]
+    guards = [Guard(kind="columns_at_most", subject="columns", value=MAX_COLUMNS)]
     for item in inputs:
         guards.append(Guard(kind="dtype", subject=item.name, value=item.dtype))
         layout = (

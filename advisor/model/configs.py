@@ -29,18 +29,20 @@ from advisor.model.passes import Schedule, can_split, has_online_form, schedule
 from advisor.model.plan import FusionPlan, Site, space_of
 
 # The H200's figures stand in where the GPU is not named: they only order the list.
-SM_COUNT, L2_BYTES = 132, 50 << 20
+SM_COUNT, L2_BYTES, L1_BYTES = 132, 50 << 20, 128 << 10
 WARPS_PER_SM, REGISTERS_PER_SM = 64, 65_536
 # Reading again from L2 costs this share of a read from DRAM (the ratio of their bandwidths).
 L2_SHARE = 0.4
 # Registers of a thread beside those of its tile; tiles alive at a time in a typical program.
 BASE_REGISTERS, LIVE_TILES = 24, 1.5
-KEPT: dict[Scheme, int] = {"registers": 12, "looped": 6, "online": 8, "split": 5}
+KEPT: dict[Scheme, int] = {"registers": 12, "looped": 6, "online": 8, "split": 6}
 WARPS = (1, 2, 4, 8, 16, 32)
 STREAMED_BLOCKS, STREAMED_WARPS, STAGES = (1024, 2048, 4096, 8192, 16384), (4, 8, 16, 32), (1, 3)
 MAX_STREAMED_PER_THREAD = 32
 # Fewer columns than this are not worth a loop; a split row must leave each program as many.
 SHORTEST_LOOP, SHORTEST_SPLIT = 2048, 4096
+# Parts of rows for each multiprocessor: beyond, the second kernel combines more than it saves.
+MOST_SPLIT_WAVES = 16
 
 
 @dataclass(frozen=True)
@@ -144,8 +146,10 @@ def _split(task: _Task) -> Iterator[LaunchConfig]:
     """Enough programs for every multiprocessor, where the rows alone are too few."""
     if task.rows >= 2 * task.sm_count or task.columns < 2 * SHORTEST_SPLIT:
         return
-    widest = min(task.columns // SHORTEST_SPLIT, 4 * task.sm_count // max(task.rows, 1) + 1)
-    for power, block, warps in product(range(1, 9), STREAMED_BLOCKS[:3], (4, 8)):
+    widest = min(
+        task.columns // SHORTEST_SPLIT, MOST_SPLIT_WAVES * task.sm_count // max(task.rows, 1) + 1
+    )
+    for power, block, warps in product(range(1, 11), STREAMED_BLOCKS[:3], (4, 8)):
         if 1 << power <= next_power_of_two(widest) and _streams_well(block, warps):
             yield LaunchConfig(
                 scheme="split", splits=1 << power, block_columns=block, num_warps=warps
@@ -167,14 +171,17 @@ def _doublings(task: _Task, config: LaunchConfig) -> float:
     """The modelled time over that of a copy, as a logarithm to base 2."""
     tile = config.block_rows * (config.block_columns or next_power_of_two(task.columns))
     per_thread = tile / (32 * config.num_warps)
+    programs = grid_size(config, task.rows, task.columns)
     resident = _resident(config, per_thread)
-    parallel = _parallel(task, grid_size(config, task.rows, task.columns), resident)
+    running = min(resident, max(programs // task.sm_count, 1))
     return (
-        _traffic(task, config, resident)
-        + parallel
+        _traffic(task, config, running)
+        + _parallel(task, programs, resident)
+        # Two 16-byte loads of bf16 a thread, and tiles of 4 Ki elements.
         + abs(math.log2(per_thread / 16)) / 4
+        + abs(math.log2(tile / 4096)) / 8
         + (1.0 if resident < 2 else 0.0)
-        + _latency(task, config, resident, tile)
+        + _latency(task, config, running, tile)
     )
 
 
@@ -190,24 +197,27 @@ def _parallel(task: _Task, programs: int, resident: int) -> float:
     if programs < task.sm_count:
         return math.log2(task.sm_count / max(programs, 1))
     waves = programs / (task.sm_count * resident)
-    return math.log2(math.ceil(waves) / waves) if 1 < waves < 8 else 0.0
+    # Programs do not end all at once: a last wave costs less than it would as a barrier.
+    return math.log2(math.ceil(waves) / waves) / 4 if 1 < waves < 8 else 0.0
 
 
-def _latency(task: _Task, config: LaunchConfig, resident: int, tile: int) -> float:
+def _latency(task: _Task, config: LaunchConfig, running: int, tile: int) -> float:
     """Doublings lost where a multiprocessor has less than 32 KiB on its way (Little's law)."""
-    in_flight = resident * tile * max(task.tile_bytes // 2, 1)
+    in_flight = running * tile * max(task.tile_bytes // 2, 1)
     if config.num_stages > 1:
         in_flight *= 2
     return max(math.log2((32 << 10) / max(in_flight, 1)), 0.0)
 
 
-def _traffic(task: _Task, config: LaunchConfig, resident: int) -> float:
+def _traffic(task: _Task, config: LaunchConfig, running: int) -> float:
     """Doublings from what is read again, and the second launch of a split row."""
     again = task.again.get(config.scheme, 0)
-    rows = min(task.rows, resident * task.sm_count * config.block_rows)
+    rows = min(task.rows, running * task.sm_count * config.block_rows)
     held = again * rows * task.columns <= task.l2_bytes
     extra = again * (L2_SHARE if held else 1.0)
-    extra += L2_SHARE * task.column_bytes[config.scheme] / config.block_rows
+    vectors = task.column_bytes[config.scheme]
+    if vectors * task.columns > L1_BYTES:
+        extra += L2_SHARE * vectors / config.block_rows
     doublings = math.log2(1 + extra / max(task.tile_bytes, 1))
     if config.scheme == "registers":
         # Lanes past the last column are loaded as nothing, but take a program's place.

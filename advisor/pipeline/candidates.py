@@ -112,7 +112,7 @@ def size(
         item.usable = (made.config,)
         try:
             if here is not None:
-                item.usable = _without_spills(plan, here)
+                item.usable = without_spills(plan, here)
                 _avoid_spills(item, made.path.parent)
             item.resources = _resources(item, gpus)
         except AdvisorError as error:
@@ -144,7 +144,7 @@ def _need(row: KernelResources) -> tuple[bool, int, int]:
     return row.error is not None, _spilled(row), row.registers or 0
 
 
-def _without_spills(plan: FusionPlan, here: Gpu) -> tuple[LaunchConfig, ...]:
+def without_spills(plan: FusionPlan, here: Gpu) -> tuple[LaunchConfig, ...]:
     """The configurations none of whose kernels spills, the likeliest first."""
     configs = candidate_configs(
         plan, plan.sites[0], sm_count=here.sm_count, l2_bytes=here.l2_bytes or L2_BYTES
@@ -156,7 +156,8 @@ def _without_spills(plan: FusionPlan, here: Gpu) -> tuple[LaunchConfig, ...]:
 
 
 def _spills(row: KernelResources) -> bool:
-    return row.error is not None or _spilled(row) > TOLERATED_SPILL_BYTES
+    impossible = row.error is not None or row.occupancy == 0
+    return impossible or _spilled(row) > TOLERATED_SPILL_BYTES
 
 
 def _spilled(row: KernelResources) -> int:

@@ -83,7 +83,7 @@ def best_config(
 
     `sources` are the plan's kernel files by scheme.
     """
-    calls = _calls(plan, sources, device, usable)
+    calls = configured_calls(plan, sources, device, usable)
     if len(calls) == 1:
         return usable[0]
     measured = record(calls, SEARCH_ROUNDS, flusher(device))
@@ -107,7 +107,9 @@ def time_kernel(
     target = torch.empty_like(source)
     large = torch.empty(PEAK_COPY_BYTES // 2, dtype=torch.uint8, device=device).random_()
     large_target = torch.empty_like(large)
-    kernel = _calls(plan, {config.scheme: source_path}, device, (config,), inputs)[config.label()]
+    kernel = configured_calls(plan, {config.scheme: source_path}, device, (config,), inputs)[
+        config.label()
+    ]
     with torch.no_grad():
         variants: dict[str, Callable[[], object]] = {
             "kernel": kernel,
@@ -153,7 +155,7 @@ def _summary(
     )
 
 
-def _calls(
+def configured_calls(
     plan: FusionPlan,
     sources: Mapping[Scheme, Path],
     device: torch.device,
