@@ -27,6 +27,8 @@ _GAP_NS, _MOST_GAP_NS = 1_200.0, 5_000
 _LATENCY_NS = 4_000.0
 # A step's host is taken to have waited for the device, not worked, if so much more time passed.
 _LONG_WAIT = 10
+# So many launches ahead of the device, a slow one is held up by the queue (it holds about 1,000).
+_DEEP_QUEUE = 200
 # An activity whose call began so long before the stream was free did not wait for the host.
 _QUEUED_NS = 10_000
 
@@ -86,6 +88,30 @@ def waited_at_the_end(calls: Calls) -> int:
     since, after = calls.end[-1] - calls.end[:-1].max(), calls.end[-1] - calls.ended[last]
     waited = since > _LONG_WAIT * after >= 0
     return last if waited and calls.row[last] != NONE else NONE
+
+
+def queue_waits(calls: Calls) -> tuple[Ints, Ints]:
+    """(launches that a full queue held up, the activity whose end let each of them go on).
+
+    The driver takes about a thousand launches ahead of the device; then each call lasts until an
+    activity has ended, and that time is the device's, not the host's.
+    """
+    launching = calls.first & np.isin(calls.kind.astype(str), ("kernel", "copy", "set"))
+    length = calls.end - calls.start
+    # Most calls of a long step may be held up: the quick ones are what a call takes by itself.
+    usual = float(np.quantile(length[launching], 0.05)) if launching.any() else 0.0
+    slow = launching & (length > max(_LONG_WAIT * usual, _QUEUED_NS))
+    held, ends = [], []
+    active = np.flatnonzero(calls.row != NONE)
+    for index in np.flatnonzero(slow).tolist():
+        before = active[: np.searchsorted(active, index)]
+        ended = calls.ended[before]
+        inside = (ended >= calls.start[index]) & (ended <= calls.end[index])
+        pending = int((calls.begun[before] > calls.start[index]).sum())
+        if pending >= _DEEP_QUEUE and inside.any():
+            held.append(index)
+            ends.append(int(before[inside][np.argmax(ended[inside])]))
+    return np.array(held, dtype=np.int64), np.array(ends, dtype=np.int64)
 
 
 def device_waits(calls: Calls, stream: Ints, latency_ns: Floats) -> Ints:

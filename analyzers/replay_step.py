@@ -5,6 +5,7 @@ What the trace does not say is inferred where the recorded times allow it, never
 - a thread goes on where another one returned if that happened inside a pause of its own that no
   operator of its own covers (the backward thread, and the main thread after it);
 - a blocking call waits for the last activity that had been launched before and ended within it;
+  so does a launch that a full queue held up;
 - an activity waits for another stream if a stream-wait call lies between the two launches, if both
   belong to one graph launch, or if it began late for no other reason, and the other stream's last
   activity ended before it began.
@@ -23,7 +24,13 @@ from advisor.model.trace import Trace
 from analyzers.activities import NONE
 from analyzers.replay import Step
 from analyzers.replay_calls import Calls, Window, calls_in, stream_of, within
-from analyzers.replay_device import device_delays, device_waits, host_waits, waited_at_the_end
+from analyzers.replay_device import (
+    device_delays,
+    device_waits,
+    host_waits,
+    queue_waits,
+    waited_at_the_end,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,6 +66,9 @@ def recorded_step(
     outside, before, call, tail = host.times()
     gap, latency = device_delays(found, stream)
     waits = host_waits(found, stream)
+    held_up, until = queue_waits(found)
+    if len(held_up):
+        waits[held_up], call[held_up] = until, float(np.quantile(call[found.first], 0.05))
     if (last := waited_at_the_end(found)) != NONE:
         waits[-1], outside[-1] = last, found.end[-1] - found.ended[last]
     return Step(

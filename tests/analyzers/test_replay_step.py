@@ -64,6 +64,23 @@ def test_a_blocking_call_waits_for_what_ended_in_it() -> None:
     assert step.row[step.waits[waiting]] == 0
 
 
+def test_a_launch_that_a_full_queue_held_up_waited_for_the_device() -> None:
+    line = Timeline()
+    count, deep, length = 400, 250, 20
+    for place in range(count):
+        # Once the queue is full, each call lasts until one more kernel has ended.
+        late = place >= deep
+        start = 10 + 2 * deep + length * (place - deep) if late else 10 + 2 * place
+        call = line.launch(start, length=length if late else 1)
+        line.kernel(15 + length * place, length, correlation=call)
+    step = actions(line, end=15 + length * count)
+    assert (step.waits != NONE).sum() > 100
+    # The device is what takes the time: a faster host changes nothing.
+    assert replay(step, 0.5).step_ns == pytest.approx(replay(step).step_ns, rel=0.01)
+    shorter = step.without(np.zeros(len(step), dtype=bool), step.device_ns / 2)
+    assert replay(shorter).step_ns < 0.6 * replay(step).step_ns
+
+
 @pytest.mark.parametrize(("end", "waited"), [(515, True), (1_000, False), (400, False)])
 def test_a_step_that_ends_with_its_device_has_waited_for_it(end: float, waited: bool) -> None:
     """Without a call on record; otherwise the host had work to do."""

@@ -21,16 +21,22 @@ class Timeline:
         self.next_id = 1
 
     def launch(
-        self, at: float, *, thread: int = 1, kind: str = "kernel", name: str = "cudaLaunchKernel"
+        self,
+        at: float,
+        *,
+        thread: int = 1,
+        kind: str = "kernel",
+        name: str = "cudaLaunchKernel",
+        length: float = 1,
     ) -> int:
-        """An API call of 1 µs; returns its correlation id."""
+        """An API call; returns its correlation id."""
         self.next_id += 1
         self.builder.event(
             "launches",
             name=name,
             kind=kind,
             start_ns=round(at * US),
-            duration_ns=US,
+            duration_ns=round(length * US),
             thread=self.builder.thread(1, thread),
             correlation=self.next_id,
         )
