@@ -1,0 +1,1 @@
+"""Rewrites of a Dynamo graph: torch-level functions and methods, the forward pass only."""

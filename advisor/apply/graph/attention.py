@@ -1,0 +1,201 @@
+"""Attention written out in a Dynamo graph becomes one call of fused attention.
+
+`softmax(Q Kᵀ · scale + mask) V` is found from each softmax by dataflow, whatever its spelling, and
+replaced by `scaled_dot_product_attention`, or by FlexAttention where scores are capped. Autograd
+derives the backward pass from the replacement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from torch import fx
+
+from advisor.apply.graph.arguments import Inputs, inputs_of
+from advisor.apply.graph.constants import Constants
+from advisor.apply.graph.emit import Emitter, erase, relax_layout, sized
+from advisor.apply.graph.flexible import BlockCache, check_flex, write_flex_call
+from advisor.apply.graph.flow import Flow
+from advisor.apply.graph.library import backends_of, takes_groups, write_library_call
+from advisor.apply.graph.masks import Mask, mask_of
+from advisor.apply.graph.products import Size
+from advisor.apply.graph.records import Rewritten, Route, SdpaBackend
+from advisor.apply.graph.site import Reader, Site
+from advisor.apply.graph.softmax import Softmax, softmaxes
+from advisor.apply.graph.spelling import spelled
+from advisor.errors import IllegalFusionError
+from collectors.live.fx_builder import location_of
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What a caller wants of routes, and what its sites share."""
+
+    flex_devices: frozenset[str]
+    prefer_flex: bool
+    blocks: BlockCache = field(default_factory=dict)
+
+
+def rewrite_attention(
+    gm: fx.GraphModule,
+    *,
+    prefer_flex: bool = False,
+    flex_devices: Collection[str] = ("cuda",),
+) -> tuple[Rewritten, ...]:
+    """Replace every written-out attention of a Dynamo graph in place, where that is legal.
+
+    FlexAttention takes what `scaled_dot_product_attention` cannot express, on `flex_devices`; with
+    `prefer_flex` also what that one needs a mask tensor for. Gives one record a site, in the order
+    of the graph: replaced, or refused with the reason. A second call finds only what was refused.
+    A softmax that is no attention gives no record.
+    """
+    found = []
+    choice = _Choice(frozenset(flex_devices), prefer_flex)
+    flow = Flow(gm.graph)
+    constants = Constants(flow)
+    for softmax in list(softmaxes(flow, gm.graph)):
+        record = _rewritten(gm, softmax, constants, choice)
+        if record is None:
+            continue
+        found.append(record)
+        if record.refused is None:
+            constants.rebind(Flow(gm.graph))
+    if any(record.refused is None for record in found):
+        gm.graph.lint()
+        gm.recompile()
+    return tuple(found)
+
+
+def _rewritten(
+    gm: fx.GraphModule, softmax: Softmax, constants: Constants, choice: _Choice
+) -> Rewritten | None:
+    flow, location = constants.flow, location_of(softmax.result)
+    what, route = "attention", None
+    try:
+        site = Reader(flow, constants).site(softmax)
+        if site is None:
+            return None
+        _check_private(site, flow)
+        inputs = inputs_of(site, constants)
+        what = _in_words(site, inputs)
+        shapes = inputs.shapes
+        mask = mask_of(inputs.steps, (shapes.queries, shapes.keys), inputs.dtype, constants)
+        what += f", {mask.words}"
+        route = _route(site, inputs, mask, choice)
+        if route == "flex_attention":
+            check_flex(site, inputs, mask, choice.flex_devices)
+        _check_writes(site, inputs, flow)
+        _replace(gm, site, inputs, mask, route, constants, choice.blocks)
+    except IllegalFusionError as error:
+        return Rewritten(what=what, location=location, route=route, refused=error.what)
+    return Rewritten(
+        what=what,
+        location=location,
+        route=route,
+        backends=_backends(inputs, mask, route),
+        changes=_changes(site, mask),
+    )
+
+
+def _route(site: Site, inputs: Inputs, mask: Mask, choice: _Choice) -> Route:
+    """FlexAttention where scores are capped; if preferred, also instead of a mask tensor."""
+    if inputs.caps:
+        return "flex_attention"
+    if choice.prefer_flex and mask.kind not in ("none", "causal"):
+        try:
+            check_flex(site, inputs, mask, choice.flex_devices)
+        except IllegalFusionError:
+            return "scaled_dot_product_attention"
+        return "flex_attention"
+    return "scaled_dot_product_attention"
+
+
+def _backends(inputs: Inputs, mask: Mask, route: Route) -> tuple[SdpaBackend, ...]:
+    if route == "flex_attention":
+        return ()
+    grouped = inputs.grouped is not None and takes_groups(inputs, mask)
+    return backends_of(inputs, mask, grouped=grouped)
+
+
+def _replace(
+    gm: fx.GraphModule,
+    site: Site,
+    inputs: Inputs,
+    mask: Mask,
+    route: Route,
+    constants: Constants,
+    blocks: BlockCache,
+) -> None:
+    emit = Emitter(gm.graph, site.result.node)
+    before = set(gm.graph.nodes)
+    try:
+        if route == "flex_attention":
+            call = write_flex_call(emit, gm, site, inputs, mask, constants, blocks)
+        else:
+            call = write_library_call(emit, site, inputs, mask, constants)
+        result = _as_before(emit, call, site)
+    except IllegalFusionError:
+        for node in reversed([n for n in gm.graph.nodes if n not in before]):
+            gm.graph.erase_node(node)
+        raise
+    position = constants.flow.position
+    site.result.node.replace_all_uses_with(result)
+    erase(gm.graph, site.region, position)
+    relax_layout(emit, result)
+
+
+def _as_before(emit: Emitter, call: fx.Node, site: Site) -> fx.Node:
+    """The result of the call with the axes of the product that it replaces."""
+    product = site.result
+    wanted = sized(product.node)
+    inner: list[Size] = list(wanted)
+    for place, axis in enumerate(product.order):
+        inner[axis] = wanted[place]
+    node = call
+    if len(inner) != 4:
+        node = emit.method("reshape", node, tuple(inner))
+    if product.order != tuple(range(len(wanted))):
+        node = emit.method("permute", node, product.order)
+    return node
+
+
+def _check_private(site: Site, flow: Flow) -> None:
+    """Nothing but the site reads scores or weights."""
+    region = set(site.region)
+    softmax = site.region.index(site.softmax.result)
+    for place, node in enumerate(site.region):
+        for reader in flow.readers(node) if node is not site.result.node else ():
+            if reader not in region:
+                kind = "scores" if place < softmax else "weights"
+                raise IllegalFusionError(f"the attention {kind} are also read by {spelled(reader)}")
+
+
+def _check_writes(site: Site, inputs: Inputs, flow: Flow) -> None:
+    """Everything that the one call reads still holds what the ops read."""
+    place, last = flow.position, flow.position[site.result.node]
+    known = frozenset(site.region)
+    reads = [(node, place[reader]) for node, reader in inputs.reads()]
+    reads += [(node, place[node]) for node in site.region]
+    for node, first in reads:
+        writer = flow.write_to((node,), first, last, known)
+        if writer is not None:
+            raise IllegalFusionError(f"{spelled(writer)} writes in place in the middle of it")
+
+
+def _in_words(site: Site, inputs: Inputs) -> str:
+    shapes = inputs.shapes
+    heads = f"{shapes.lead[1]} heads"
+    if inputs.groups > 1:
+        heads += f", {inputs.groups} to one of keys and values,"
+    capped = ", scores capped by tanh" if inputs.caps else ""
+    dropout = f", dropout {site.dropout:g}" if site.dropout else ""
+    return (
+        f"attention of {heads} of {shapes.dim}, {shapes.queries} queries by {shapes.keys} keys"
+        f"{capped}{dropout}"
+    )
+
+
+def _changes(site: Site, mask: Mask) -> tuple[str, ...]:
+    dropped = "dropout draws other random numbers of the same distribution"
+    return (*mask.changes, dropped) if site.dropout else mask.changes

@@ -1,0 +1,214 @@
+"""Writes the call of FlexAttention for a site: what happens to single scores becomes its program.
+
+A Dynamo graph holds FlexAttention as a higher-order op whose programs are submodules. The op is
+written here as Dynamo writes it, with block masks computed now from masks that are constant.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._dynamo.source import ConstantSource
+from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_op
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.nn.attention.flex_attention import (
+    BlockMask,
+    _apply_kernel_options,
+    _create_empty_block_mask,
+    create_block_mask,
+)
+from torch.utils._python_dispatch import _disable_current_modes
+
+from advisor.apply.graph.arguments import Inputs, Shapes, laid_out
+from advisor.apply.graph.constants import Constants
+from advisor.apply.graph.emit import Emitter
+from advisor.apply.graph.library import lead_of, mask_tensor, times_factors
+from advisor.apply.graph.masks import Mask, window_of
+from advisor.apply.graph.products import tensor
+from advisor.apply.graph.site import Site
+from advisor.apply.graph.spelling import value_of
+from advisor.errors import IllegalFusionError
+
+# (queries, keys, width of the band, device) to the entries of a block mask, buffers by their names.
+BlockCache = dict[tuple[Any, ...], list[Any]]
+_AXES = ("batch", "head", "query_index", "key_index")
+
+
+def write_flex_call(
+    emit: Emitter,
+    gm: fx.GraphModule,
+    site: Site,
+    inputs: Inputs,
+    mask: Mask,
+    constants: Constants,
+    cache: BlockCache,
+) -> fx.Node:
+    """The call, [batch, heads, queries, dim of values]; `check_flex` has passed.
+
+    Sites of the same mask and sizes share the buffers of their blocks through `cache`. Key and value go in with their fewer heads: the kernel reads them once for all queries.
+    """
+    grouped = inputs.grouped is not None
+    key, value = inputs.grouped or (inputs.key, inputs.value)
+    query_node = laid_out(emit, inputs.query, lead_of(site.scores.node), inputs)
+    query_node = times_factors(emit, query_node, inputs)
+    key_node = laid_out(emit, key, lead_of(site.scores.node), inputs, grouped=grouped)
+    value_node = laid_out(emit, value, lead_of(site.result.left.node), inputs, grouped=grouped)
+    pairs = None
+    if _band_of(mask) is None:
+        query_node, pairs = mask_tensor(emit, query_node, inputs, mask, constants)
+    program, buffers = _score_program(emit, inputs, pairs)
+    blocks = _block_mask(emit, gm, inputs, mask, cache)
+    options = _apply_kernel_options(
+        tensor(query_node), tensor(key_node), tensor(value_node), False, None
+    )
+    score_mod = emit.attribute(_added(gm, "fused_attention_scores", program))
+    sizes = (*inputs.shapes.lead, inputs.shapes.queries, inputs.shapes.value_dim)
+    result = emit.empty(sizes, query_node)
+    call = emit.opaque(
+        flex_attention_op,
+        (query_node, key_node, value_node, score_mod, blocks, inputs.scale, dict(options)),
+        {"score_mod_other_buffers": tuple(buffers), "mask_mod_other_buffers": ()},
+        None,
+    )
+    return emit.opaque(operator.getitem, (call, 0), {}, result)
+
+
+def check_flex(site: Site, inputs: Inputs, mask: Mask, devices: Collection[str]) -> None:
+    """Raise `IllegalFusionError` where FlexAttention cannot take the site."""
+    shapes = inputs.shapes
+    device = tensor(inputs.query.node).device.type
+    if device not in devices:
+        raise IllegalFusionError(f"FlexAttention has no kernel for training on {device}")
+    if site.dropout:
+        raise IllegalFusionError("FlexAttention has no dropout")
+    sizes = (*shapes.lead, shapes.queries, shapes.keys, shapes.dim, shapes.value_dim)
+    if not all(isinstance(size, int) for size in sizes):
+        raise IllegalFusionError("its sizes are only known at run time")
+    if min(sizes[4:]) < 16:
+        raise IllegalFusionError("FlexAttention takes heads of at least 16")
+    for step in inputs.steps:
+        value = value_of(step.term)
+        if mask.allowed is None and value is not None and value.requires_grad:
+            raise IllegalFusionError("the gradient of a bias would be added up atomically")
+
+
+def _score_program(
+    emit: Emitter, inputs: Inputs, pairs: fx.Node | None
+) -> tuple[fx.GraphModule, list[fx.Node]]:
+    """What happens to one score at its indices as a graph, and the tensors that it reads."""
+    graph = fx.Graph()
+    score, *indices = [graph.placeholder(name) for name in ("score", *_AXES)]
+    held, axes = (None, []) if pairs is None else _squeezed(emit, pairs)
+    tensors = [] if held is None else [held]
+    places = [graph.placeholder("pairs") for _ in tensors]
+    for step in (*inputs.caps, *inputs.steps):
+        if step.kind == "scale":
+            score = graph.call_function(operator.mul, (score, step.number))
+        elif step.kind == "tanh":
+            score = graph.call_function(torch.tanh, (score,))
+    for node, place in zip(tensors, places, strict=True):
+        term = _read(graph, place, axes, indices)
+        if tensor(node).dtype == torch.bool:
+            score = graph.call_function(torch.where, (term, score, -torch.inf))
+        else:
+            score = graph.call_function(operator.add, (score, term))
+    graph.output(score)
+    return fx.GraphModule(nn.Module(), graph), tensors
+
+
+def _squeezed(emit: Emitter, node: fx.Node) -> tuple[fx.Node, list[int]]:
+    """A tensor of four axes without those of one, and which axes it has."""
+    sizes = (*(1,) * (4 - tensor(node).dim()), *tensor(node).shape)
+    axes = [axis for axis, size in enumerate(sizes) if size != 1]
+    return emit.method("reshape", node, tuple(sizes[axis] for axis in axes)), axes
+
+
+def _read(
+    graph: fx.Graph, buffer: fx.Node, axes: Sequence[int], indices: Sequence[fx.Node]
+) -> fx.Node:
+    if not axes:
+        return buffer
+    return graph.call_function(operator.getitem, (buffer, tuple(indices[axis] for axis in axes)))
+
+
+def _band_of(mask: Mask) -> int | None:
+    """The width of a mask that is a band under the diagonal, which blocks can be skipped by."""
+    if mask.kind == "none":
+        return None
+    if mask.kind == "causal" and mask.allowed is not None:
+        return int(mask.allowed.shape[-2])
+    return None if mask.allowed is None else window_of(mask.allowed)
+
+
+def _block_mask(
+    emit: Emitter, gm: fx.GraphModule, inputs: Inputs, mask: Mask, cache: BlockCache
+) -> tuple[Any, ...]:
+    """The block mask as the op takes it, its tensors as buffers of the module."""
+    device = tensor(inputs.query.node).device
+    graph = fx.Graph()
+    indices = [graph.placeholder(name) for name in _AXES]
+    width = _band_of(mask)
+    if width is None:
+        allowed = graph.call_method("new_ones", (indices[0], ()), {"dtype": torch.bool})
+    else:
+        allowed = _band(graph, indices, width)
+    graph.output(allowed)
+    program = fx.GraphModule(nn.Module(), graph)
+    key = (inputs.shapes.queries, inputs.shapes.keys, width, device)
+    if key not in cache:
+        with _disable_current_modes(), disable_proxy_modes_tracing(), torch.no_grad():
+            blocks = _computed_blocks(inputs.shapes, program if width is not None else None)
+            cache[key] = [
+                _buffer(gm, item.to(device)) if isinstance(item, torch.Tensor) else item
+                for item in blocks.as_tuple()[:-1]
+            ]
+    entries = [emit.attribute(e) if isinstance(e, str) else e for e in cache[key]]
+    return (*entries, emit.attribute(_added(gm, "fused_attention_mask", program)))
+
+
+def _computed_blocks(shapes: Shapes, program: fx.GraphModule | None) -> BlockMask:
+    if program is None:
+        # One block that covers everything, as FlexAttention itself makes it without a mask.
+        plain = torch.empty((1, 1, shapes.queries, 1)), torch.empty((1, 1, shapes.keys, 1))
+        return _create_empty_block_mask(*plain)
+
+    def mask_mod(batch: Any, head: Any, query_index: Any, key_index: Any) -> Any:
+        return program(batch, head, query_index, key_index)
+
+    sizes = int(shapes.queries), int(shapes.keys)
+    return create_block_mask(mask_mod, None, None, *sizes, device="cpu")
+
+
+def _band(graph: fx.Graph, indices: Sequence[fx.Node], width: int) -> fx.Node:
+    """`0 <= query - key < width`."""
+    distance = graph.call_function(operator.sub, (indices[2], indices[3]))
+    seen = graph.call_function(operator.ge, (distance, 0))
+    near = graph.call_function(operator.lt, (distance, width))
+    return graph.call_function(operator.and_, (seen, near))
+
+
+def _added(gm: fx.GraphModule, name: str, program: fx.GraphModule) -> str:
+    name = _free_name(gm, name)
+    gm.add_submodule(name, program)
+    return name
+
+
+def _buffer(gm: fx.GraphModule, value: torch.Tensor) -> str:
+    name = _free_name(gm, "fused_attention_blocks")
+    gm.register_buffer(name, value)
+    sources = getattr(gm, "_param_name_to_source", None)
+    if sources is not None:
+        # A buffer that Dynamo did not find in the user's program; AOTAutograd asks whence it is.
+        sources[name] = ConstantSource(name)
+    return name
+
+
+def _free_name(gm: fx.GraphModule, name: str) -> str:
+    number = 0
+    while hasattr(gm, f"{name}_{number}"):
+        number += 1
+    return f"{name}_{number}"

@@ -1,0 +1,217 @@
+"""Writes the call of `scaled_dot_product_attention` for a site."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import fx
+from torch.nn import functional
+
+from advisor.apply.graph.arguments import Inputs, cast, laid_out
+from advisor.apply.graph.constants import Constants
+from advisor.apply.graph.emit import Emitter, arranged, regrouped
+from advisor.apply.graph.masks import Mask, low_of, made_of_booleans
+from advisor.apply.graph.products import Operand, Size, tensor
+from advisor.apply.graph.records import SdpaBackend
+from advisor.apply.graph.site import Site, Step
+from advisor.errors import IllegalFusionError
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def write_library_call(
+    emit: Emitter, site: Site, inputs: Inputs, mask: Mask, constants: Constants
+) -> fx.Node:
+    """The call, [batch, heads, queries, dim of values].
+
+    Raises `IllegalFusionError` before it writes anything that has an effect.
+    """
+    scale = _scale(inputs)
+    grouped = inputs.grouped is not None and takes_groups(inputs, mask)
+    query = laid_out(emit, inputs.query, lead_of(site.scores.node), inputs)
+    query = times_factors(emit, query, inputs)
+    query, pairs = mask_tensor(emit, query, inputs, mask, constants)
+    key, value = inputs.grouped if grouped and inputs.grouped else (inputs.key, inputs.value)
+    key_node = laid_out(emit, key, lead_of(site.scores.node), inputs, grouped=grouped)
+    value_node = laid_out(emit, value, lead_of(site.result.left.node), inputs, grouped=grouped)
+    arguments = {
+        "attn_mask": pairs,
+        "dropout_p": site.dropout,
+        "is_causal": mask.kind == "causal",
+        "scale": scale,
+        "enable_gqa": grouped,
+    }
+    sizes = (*inputs.shapes.lead, inputs.shapes.queries, inputs.shapes.value_dim)
+    return emit.opaque(
+        functional.scaled_dot_product_attention,
+        (query, key_node, value_node),
+        arguments,
+        emit.empty(sizes, query),
+    )
+
+
+def lead_of(node: fx.Node) -> tuple[Size, ...]:
+    """The sizes in front of the last two."""
+    return tuple(tensor(node).shape[:-2])
+
+
+def _scale(inputs: Inputs) -> float:
+    if inputs.caps:
+        raise IllegalFusionError("scaled_dot_product_attention caps no scores")
+    scale = inputs.scale * math.prod(s.number for s in inputs.steps if s.kind == "scale")
+    if not 0 < scale < math.inf:
+        raise IllegalFusionError(f"the scale {scale:g} is not positive")
+    return scale
+
+
+def on_gpu(inputs: Inputs) -> bool:
+    """Whether the site runs on CUDA (or HIP, which calls itself so)."""
+    return tensor(inputs.query.node).device.type == "cuda"
+
+
+def takes_groups(inputs: Inputs, mask: Mask) -> bool:
+    """Whether fewer heads of keys are better handed over than repeated.
+
+    On CUDA only kernels without a mask take them; else the scores would be written out again.
+    """
+    return not on_gpu(inputs) or "flash" in backends_of(inputs, mask, grouped=True)
+
+
+def backends_of(inputs: Inputs, mask: Mask, *, grouped: bool) -> tuple[SdpaBackend, ...]:
+    """The kernels that PyTorch's checks of sizes, dtypes and masks admit; () off CUDA.
+
+    Source: `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`.
+    """
+    if not on_gpu(inputs):
+        return ()
+    shapes, half = inputs.shapes, inputs.dtype in _HALF
+    no_mask = mask.kind in ("none", "causal")
+    square = mask.kind != "causal" or shapes.queries == shapes.keys
+    dims = (shapes.dim, shapes.value_dim)
+    aligned = all(isinstance(d, int) and d % (8 if half else 4) == 0 for d in dims)
+    found: list[SdpaBackend] = []
+    if half and no_mask and square and shapes.dim == shapes.value_dim and shapes.dim <= 256:
+        found.append("flash")
+    if not grouped and aligned and (half or inputs.dtype == torch.float32):
+        found.append("memory-efficient")
+    if half and aligned and all(d <= 128 for d in dims) and shapes.keys != 1:
+        found.append("cudnn")
+    return (*found, "math")
+
+
+def times_factors(emit: Emitter, query: fx.Node, inputs: Inputs) -> fx.Node:
+    """The query times tensors that multiply all scores of a query alike."""
+    dtype = tensor(query).dtype
+    for step in inputs.steps:
+        if step.kind == "factor":
+            query = emit.call(torch.mul, query, term_of(emit, step, inputs))
+    return cast(emit, query, dtype)
+
+
+def term_of(emit: Emitter, step: Step, inputs: Inputs) -> fx.Node:
+    """The tensor of a step as [batch or 1, heads or 1, queries or 1, keys or 1]."""
+    assert step.term is not None
+    rank = len(step.lead) + 2
+    own = tensor(step.term).dim()
+    if own > rank:
+        raise IllegalFusionError("a tensor of the mask has more axes than the scores")
+    axes = (*(None,) * (rank - own), *range(own))
+    node = arranged(emit, Operand(step.term, axes, step.node))
+    return regrouped(emit, node, step.lead, inputs.shapes.lead)
+
+
+def mask_tensor(
+    emit: Emitter, query: fx.Node, inputs: Inputs, mask: Mask, constants: Constants
+) -> tuple[fx.Node, fx.Node | None]:
+    """The query, and what fused attention takes as its mask: booleans, numbers to add, or None."""
+    if mask.kind in ("none", "causal"):
+        return query, None
+    if mask.kind == "boolean":
+        return query, _allowed_pairs(emit, inputs)
+    total: fx.Node | None = None
+    for step in inputs.steps:
+        total = _repeated(emit, step, total, inputs, constants)
+    assert total is not None
+    return _for_blind_queries(emit, query, total) if mask.may_be_blind else (query, total)
+
+
+def _for_blind_queries(emit: Emitter, query: fx.Node, total: fx.Node) -> tuple[fx.Node, fx.Node]:
+    """Give queries that see no key the mean of the values, as adding a huge number to scores does.
+
+    Fused kernels overflow there, or lose log(keys) beside that number and return gradients that
+    are too large. So such a query becomes zero, and its row of the mask is moved up to zero.
+    """
+    dtype = tensor(query).dtype
+    most = emit.method("amax", emit.method("detach", total), -1, keepdim=True)
+    blind = emit.call(torch.le, most, low_of(dtype))
+    base = emit.method("clamp", most, min=torch.finfo(dtype).min)
+    shift = emit.call(torch.mul, base, blind)
+    total = emit.call(torch.sub, total, shift)
+    return emit.method("masked_fill", query, blind, 0.0), total
+
+
+def _allowed_pairs(emit: Emitter, inputs: Inputs) -> fx.Node:
+    """True where no step masks."""
+    found: fx.Node | None = None
+    for step in inputs.steps:
+        if step.kind != "fill":
+            continue
+        term = term_of(emit, step, inputs)
+        allowed = term if step.inverted else emit.call(torch.logical_not, term)
+        found = allowed if found is None else emit.call(torch.logical_and, found, allowed)
+    assert found is not None
+    return found
+
+
+def _repeated(
+    emit: Emitter, step: Step, total: fx.Node | None, inputs: Inputs, constants: Constants
+) -> fx.Node | None:
+    """What a step makes of scores that were `total`, or 0 if that is None."""
+    if step.kind == "scale":
+        return None if total is None else emit.call(torch.mul, total, step.number)
+    term = term_of(emit, step, inputs)
+    if step.kind == "factor":
+        factor = cast(emit, term, inputs.dtype)
+        return None if total is None else emit.call(torch.mul, total, factor)
+    if step.kind == "fill":
+        low = -torch.inf if step.number == -torch.inf else torch.finfo(inputs.dtype).min
+        return _filled(emit, step, term, low, total, inputs)
+    term = _in_dtype(emit, step, term, inputs.dtype, constants)
+    if step.number != 1:
+        term = emit.call(torch.mul, term, step.number)
+    return term if total is None else emit.call(torch.add, total, term)
+
+
+def _filled(
+    emit: Emitter, step: Step, where: fx.Node, low: float, total: fx.Node | None, inputs: Inputs
+) -> fx.Node:
+    device = tensor(inputs.query.node).device
+    options = {"dtype": inputs.dtype, "device": device}
+    rest = emit.call(torch.full, (), 0.0, **options) if total is None else total
+    lowest = emit.call(torch.full, (), low, **options)
+    sides = (rest, lowest) if step.inverted else (lowest, rest)
+    return emit.call(torch.where, where, *sides)
+
+
+def _in_dtype(
+    emit: Emitter, step: Step, term: fx.Node, dtype: torch.dtype, constants: Constants
+) -> fx.Node:
+    """A term in the dtype of the attention, without loss.
+
+    A narrower dtype loses nothing of a mask; a bias it would round.
+    """
+    own = tensor(term).dtype
+    if own == dtype:
+        return term
+    if not own.is_floating_point:
+        raise IllegalFusionError("what is added to the scores is no floating-point number")
+    if torch.promote_types(own, dtype) == dtype:
+        return cast(emit, term, dtype)
+    assert step.term is not None
+    if not made_of_booleans(step.term, constants):
+        raise IllegalFusionError(
+            f"mixed dtypes: the bias is {str(own)[6:]}, the attention {str(dtype)[6:]}, which"
+            " would round it"
+        )
+    return cast(emit, emit.method("clamp", term, min=torch.finfo(dtype).min), dtype)
