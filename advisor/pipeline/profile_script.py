@@ -27,7 +27,7 @@ from advisor.pipeline.recording import (
 from advisor.report.text import counted
 from advisor.store import RunDirectory
 from collectors.live.conductor import Conductor, Phase, Repeat
-from collectors.live.nvml import GpmSampler, snapshot
+from collectors.live.nvml import GpmSampler, GpuSnapshot, snapshot
 from collectors.live.recorder import TRACED_STEPS, recorded, synchronize
 from collectors.live.script import run_script
 from collectors.live.script_graphs import CaptureModules, Compiles, Watch, compiled_regions
@@ -113,11 +113,12 @@ class _Counted:
     def __init__(self, recording: Recording, announce: Announce) -> None:
         self._recording, self._announce = recording, announce
         self._sampler: GpmSampler | None = None
+        self._state: GpuSnapshot | None = None
 
     def begin(self, undo: ExitStack) -> int:
         self._announce("counters", "sampling the GPU's counters")
         self._sampler = undo.enter_context(GpmSampler(device_here()))
-        undo.callback(synchronize)
+        undo.callback(self._look)
         return counted_steps(self._recording)
 
     def enter(self) -> None:
@@ -127,8 +128,13 @@ class _Counted:
         """Nothing to do."""
 
     def end(self) -> None:
-        if self._sampler is not None:
-            take_counters(self._recording, self._sampler, snapshot(device_here()))
+        if self._sampler is not None and self._state is not None:
+            take_counters(self._recording, self._sampler, self._state)
+
+    def _look(self) -> None:
+        # While the GPU is at work: an idle one is not held back.
+        self._state = snapshot(device_here())
+        synchronize()
 
 
 def record_script(

@@ -31,6 +31,9 @@ _FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+), in ')
 _TORCH = Path(torch.__file__).parent
 # What AOTAutograd writes on nodes that only the backward pass computes.
 _BACKWARD = "is_backward"
+# RMSNorm of the library is one kernel on a GPU, in releases that know its gradient as one op.
+_RMS_NORMS = (torch.nn.RMSNorm, torch.nn.functional.rms_norm, torch.rms_norm)
+_FUSED_RMS_NORM = "aten._fused_rms_norm.default"
 # How far to look for the source op behind nodes that a compiler pass made.
 _MOST_HOPS = 32
 # Namespaces of ops whose effect no tensor carries.
@@ -163,7 +166,7 @@ def graph_node(
         attributes=attributes,
         outputs=outputs,
         target=target,
-        label=str(_named(source).meta.get("original_aten") or target),
+        label=_library_call(source) or str(_named(source).meta.get("original_aten") or target),
         origin=_origin(_named(source)),
         alias_of=alias_of,
         mutates=mutates,
@@ -174,6 +177,14 @@ def graph_node(
         else None,
         location=location_of(source if source.meta.get("stack_trace") else _named(source)),
     )
+
+
+def _library_call(source: fx.Node) -> str | None:
+    """The op that a GPU runs for a library call which falls into pieces on the CPU only."""
+    value, calls = source.meta.get("val"), source.meta.get("source_fn_stack") or [("", None)]
+    on_cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu"
+    fused = hasattr(torch.ops.aten, "_fused_rms_norm_backward")
+    return _FUSED_RMS_NORM if on_cpu and fused and calls[-1][1] in _RMS_NORMS else None
 
 
 def _stream(source: fx.Node) -> int | None:
