@@ -10,6 +10,7 @@ from advisor.codegen import render
 from advisor.errors import WorkloadError
 from advisor.hardware.calibration import load_calibration
 from advisor.model.base import Warning_
+from advisor.model.configs import default_config
 from advisor.model.findings import Finding
 from advisor.model.plan import FusionPlan
 from advisor.model.report import Metric, PlanSummary, Recommended, Report, Source, Workload
@@ -208,7 +209,8 @@ def save(
     """Write plans, kernels, report and `run.json`; a failed run says how it failed."""
     for plan in advice.plans:
         run.write_plan(plan)
-        run.write_kernel(plan.id, render(plan).text)
+        scheme = default_config(plan, plan.sites[0]).scheme
+        run.write_kernel(plan.id, render(plan, scheme).text)
     notes = [] if failed is None else [incomplete(failed.line())]
     report = report_of(recording, advice, notes)
     _write(recording, report, run)

@@ -17,8 +17,9 @@ from advisor.apply.judge import outputs_agree
 from advisor.apply.kernels import ReadyKernel, load_kernel
 from advisor.cli.main import run as command
 from advisor.model.applied import Applied, PlanVerdict, SetVerdict
-from advisor.model.configs import default_config
-from advisor.model.launch import LaunchConfig
+from advisor.model.configs import default_config, schemes_of
+from advisor.model.launch import LaunchConfig, Scheme
+from advisor.model.plan import FusionPlan
 from advisor.pipeline.backend import SwapLog, plan_backend
 from advisor.pipeline.measure import difference
 from advisor.samples import transformer_block
@@ -54,6 +55,34 @@ def kernels_of(found: Capture, folder: Path) -> list[ReadyKernel]:
     plans = [plan for item in found.graphs for plan in models.plans_of(item.lowered)]
     plans.sort(key=lambda plan: -len(plan.ops))
     return [load_kernel(p, folder, default_config(p, p.sites[0])) for p in plans]
+
+
+def streamed(plan: FusionPlan, scheme: Scheme) -> LaunchConfig:
+    """A plan's configuration in one scheme, several blocks a row."""
+    found: Scheme = scheme if scheme in schemes_of(plan) else "looped"
+    splits = 3 if found == "split" else None
+    return LaunchConfig(scheme=found, block_columns=256, splits=splits, num_warps=2)
+
+
+@pytest.mark.parametrize("scheme", ["looped", "online", "split"])
+@pytest.mark.parametrize("settings", [{}, CUDA_GRAPHS], ids=["plain", "cuda graphs"])
+def test_rows_that_are_streamed(scheme: Scheme, settings: dict[str, Any], tmp_path: Path) -> None:
+    """A split row is two kernels that Inductor schedules one after the other."""
+
+    def module(x: torch.Tensor, m: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.softmax(x.float() * 0.5 + m, -1).to(x.dtype), torch.logsumexp(x.float(), -1)
+
+    x, m = torch.randn(96, 5000, device=CUDA).bfloat16(), torch.randn(1, 5000, device=CUDA)
+    work = Workload("streamed", "inference", CUDA, module, inputs=(x, m))
+    graphs = capture(work, generate_code=False)[0].graphs
+    plans = [plan for item in graphs for plan in models.plans_of(item.lowered)]
+    kernels = [load_kernel(plan, tmp_path, streamed(plan, scheme)) for plan in plans]
+    log = SwapLog()
+    part = torch.compile(module, backend=plan_backend(kernels, log, **settings))
+    for _ in range(3):
+        ours = [t.clone() for t in work.results_of(lambda _: part)]
+    assert_all_swapped(log, kernels)
+    torch.testing.assert_close(ours, list(module(x, m)), rtol=1e-2, atol=1e-4)
 
 
 def with_plans(

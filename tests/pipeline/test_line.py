@@ -17,6 +17,7 @@ from advisor.cli.main import run as command
 from advisor.codegen import render
 from advisor.errors import InvalidRecordError, RefusedError, UsageError
 from advisor.model import base
+from advisor.model.configs import default_config
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.apply import apply_run
 from advisor.pipeline.backend import fusion_advisor
@@ -60,7 +61,9 @@ def test_profile_finds_both_programs_and_says_what_it_rests_on(profiled: RunDire
     assert norm.prediction is not None
     assert norm.prediction.saving_ns.mid > 0
     for plan_id in profiled.plan_ids():
-        assert profiled.kernel(plan_id) == render(profiled.plan(plan_id)).text
+        plan = profiled.plan(plan_id)
+        scheme = default_config(plan, plan.sites[0]).scheme
+        assert profiled.kernel(plan_id) == render(plan, scheme).text
     assert leftovers(profiled) == []
 
 
