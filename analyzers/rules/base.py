@@ -77,13 +77,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Cost:
-    """What places cost now and what of it goes: kernel time, traffic, launches, host time."""
+    """What places cost now and what of it goes: kernel time, traffic, host time."""
 
     time_ns: int
     bytes_before: int
     bytes_after: int
     saved_ns: Range
-    launches: int
     host_saved_ns: int
     basis: str
 
@@ -95,7 +94,7 @@ def cost_of(subject: Subject, places: Sequence[Place]) -> Cost:
     the traffic that is left: external inputs once + escaping outputs once. The upper bound takes
     the bandwidth of the device instead, where it is known.
     """
-    time = before = after = launches = host = host_left = 0
+    time = before = after = host = host_left = 0
     bases = set()
     fastest = 0
     for place in places:
@@ -114,7 +113,6 @@ def cost_of(subject: Subject, places: Sequence[Place]) -> Cost:
         left = 0 if place.gone else nodes_bytes(flow, set(place.fused | place.kept))
         left = min(left, moved)
         time, before, after = time + spent, before + moved, after + left
-        launches += sum(unit.launches for unit in price.units) - (not place.gone)
         spans = [facts.host_ns[name] for name in place.fused if name in facts.host_ns]
         host += sum(spans)
         host_left += 0 if place.gone else max(spans, default=0)
@@ -131,7 +129,6 @@ def cost_of(subject: Subject, places: Sequence[Place]) -> Cost:
         bytes_before=before,
         bytes_after=after,
         saved_ns=Range(low=0, mid=gone, high=high),
-        launches=max(launches, 0),
         host_saved_ns=max(host - host_left, 0),
         basis=" and ".join(sorted(bases)) or "unknown",
     )
