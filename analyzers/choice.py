@@ -38,6 +38,14 @@ class Chosen:
     misses: tuple[NearMiss, ...]
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A group grown as if it were alone, and what stays out of it."""
+
+    group: Group
+    misses: tuple[NearMiss, ...]
+
+
 def traffic_saved(flow: Dataflow, groups: Sequence[Group]) -> float:
     """Bytes that need not be moved, launches counted as bytes: every node a kernel of its own.
 
@@ -72,7 +80,7 @@ def choose(flow: Dataflow, worth: Worth) -> Chosen:
     taken: list[Group] = []
     others: list[Group] = []
     for component in _overlapping(candidates):
-        best, rest = _best_set(joint, component, claimed, worth)
+        best, rest = _as_alone(joint, component) or _best_set(joint, component, claimed, worth)
         for group in best.groups:
             joint = joint.contracted(frozenset(group.members))
             claimed.update(dict.fromkeys(group.members, CLAIMED))
@@ -85,9 +93,9 @@ def choose(flow: Dataflow, worth: Worth) -> Chosen:
     return Chosen(tuple(taken), tuple(distinct.values()), tuple(misses))
 
 
-def _candidates(flow: Dataflow) -> tuple[list[Group], list[NearMiss]]:
+def _candidates(flow: Dataflow) -> tuple[list[Candidate], list[NearMiss]]:
     """Every reduction's group as if it were alone, those inside an earlier one left out."""
-    found: list[Group] = []
+    found: list[Candidate] = []
     misses: list[NearMiss] = []
     covered: set[str] = set()
     for name in _reductions(flow, flow.index):
@@ -97,7 +105,7 @@ def _candidates(flow: Dataflow) -> tuple[list[Group], list[NearMiss]]:
         if grown.group is None:
             misses += grown.misses
         else:
-            found.append(grown.group)
+            found.append(Candidate(grown.group, grown.misses))
             covered.update(grown.group.members)
     return found, misses
 
@@ -106,15 +114,15 @@ def _reductions(flow: Dataflow, names: Iterable[str]) -> list[str]:
     return [name for name in names if spec_of(flow.nodes[name].op).kind == "reduction"]
 
 
-def _overlapping(groups: Sequence[Group]) -> list[list[Group]]:
+def _overlapping(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
     """Groups by what they share, directly or through others, in graph order."""
-    components: list[tuple[set[str], list[Group]]] = []
-    for group in groups:
-        members = set(group.members)
+    components: list[tuple[set[str], list[Candidate]]] = []
+    for candidate in candidates:
+        members = set(candidate.group.members)
         touching = [item for item in components if item[0] & members]
         components = [item for item in components if not item[0] & members]
         joined = [other for _, held in touching for other in held]
-        components.append((members.union(*(names for names, _ in touching)), [*joined, group]))
+        components.append((members.union(*(names for names, _ in touching)), [*joined, candidate]))
     return [held for _, held in components]
 
 
@@ -125,16 +133,24 @@ class _Set:
     worth: float
 
 
+def _as_alone(flow: Dataflow, component: Sequence[Candidate]) -> tuple[_Set, list[Group]] | None:
+    """A group that overlaps with no other as it grew; None if it would now wait for itself."""
+    if len(component) > 1 or flow.between(frozenset(component[0].group.members)):
+        return None
+    group, misses = component[0].group, component[0].misses
+    return _Set((group,) if len(group.members) > 1 else (), misses, 0.0), []
+
+
 def _best_set(
-    flow: Dataflow, component: Sequence[Group], claimed: Mapping[str, str], worth: Worth
+    flow: Dataflow, component: Sequence[Candidate], claimed: Mapping[str, str], worth: Worth
 ) -> tuple[_Set, list[Group]]:
-    seeds = [group.seed for group in component]
+    seeds = [candidate.group.seed for candidate in component]
     if len(seeds) <= MAX_ORDERED:
         orders = [list(order) for order in permutations(seeds)]
     else:
-        by_worth = sorted(component, key=lambda group: -worth(flow, (group,)))
-        orders = [seeds, [group.seed for group in by_worth]]
-    every = {name for group in component for name in group.members}
+        by_worth = sorted(component, key=lambda item: -worth(flow, (item.group,)))
+        orders = [seeds, [item.group.seed for item in by_worth]]
+    every = {name for item in component for name in item.group.members}
     rest = sorted(_reductions(flow, every), key=flow.index.__getitem__)
     alone = len(orders) == 1
     sets = [_grown_in(flow, [*order, *rest], claimed, None if alone else worth) for order in orders]

@@ -104,6 +104,8 @@ class Dataflow:
         """Nodes outside `members` on a path between two of them: none if the group is convex."""
         above, below = self._around(members)
         inside = below & above & ~self.mask(members)
+        if not inside:
+            return frozenset()
         return frozenset(name for name, bit in self.index.items() if inside >> bit & 1)
 
     def contracted(self, members: frozenset[str]) -> Dataflow:

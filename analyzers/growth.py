@@ -199,6 +199,8 @@ def _waits_needlessly(flow: Dataflow, members: frozenset[str]) -> bool:
 
     Pointwise ops may wait: they cost less than the round trip that they save.
     """
+    if not flow.communication:
+        return False
     waits = {name: flow.ancestors[name] & flow.communication for name in members}
     everything = 0
     for mask in waits.values():
