@@ -12,13 +12,15 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torch import fx
 from torch._inductor import list_mode_options
 from torch._inductor.compile_fx import compile_fx_inner
 
 from advisor import __version__
+from advisor.apply.graph.attention import rewrite_attention
+from advisor.apply.graph.records import Rewritten
 from advisor.apply.kernels import ReadyKernel
 from advisor.apply.rewrite import Outcome, Swap, rewrite
 from advisor.errors import UsageError
@@ -36,15 +38,8 @@ from collectors.live.fx_graph import lower
 EXACT_LAYOUT = {"comprehensive_padding": False}
 
 
-class Rewritten(Protocol):
-    """What became of one site of a rewrite of Dynamo's graph: None, or why it stayed."""
-
-    @property
-    def refused(self) -> str | None: ...
-
-
 GraphRewrite = Callable[[fx.GraphModule], Sequence[Rewritten]]
-GRAPH_REWRITES: dict[ActionKind, GraphRewrite] = {}
+GRAPH_REWRITES: dict[ActionKind, GraphRewrite] = {"attention": rewrite_attention}
 
 
 def rewrites_of(actions: Sequence[ActionKind]) -> list[GraphRewrite]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from advisor.apply.graph.records import Rewritten
 from advisor.apply.judge import Judgement, judge_action, judge_region, judge_set, outputs_agree
 from advisor.apply.recipe import UNCHANGED, Recipe
 from advisor.errors import AdvisorError, IllegalFusionError, WorkloadError
@@ -85,10 +86,11 @@ class Search:
             trial.judgement = Judgement(False, error.line())
             self.emit("rewrite", "running", plan=kind, message=error.line())
             return
-        trial.details = tuple(item.refused or "replaced" for item in variant.log.rewritten)
-        trial.swapped = {kind: sum(item.refused is None for item in variant.log.rewritten)}
+        if kind in GRAPH_ACTIONS:
+            trial.details = tuple(_became(item) for item in variant.log.rewritten)
+            trial.swapped = {kind: sum(item.refused is None for item in variant.log.rewritten)}
         trial.pool_bytes = variant.pool_bytes
-        if kind in GRAPH_ACTIONS and not trial.swapped[kind]:
+        if trial.swapped and not trial.swapped[kind]:
             trial.judgement = Judgement(False, _nothing_rewritten(trial), applies=False)
             return
         self._compare_action(trial, variant)
@@ -257,6 +259,13 @@ class Search:
 
 
 GRAPH_ACTIONS: tuple[ActionKind, ...] = ("attention",)
+
+
+def _became(item: Rewritten) -> str:
+    """What became of one site, in a line."""
+    if item.refused is not None:
+        return f"{item.what}: stays, {item.refused}"
+    return "; ".join((f"{item.what}: {item.route}", *item.changes))
 
 
 def _nothing_rewritten(trial: Trial) -> str:
