@@ -13,7 +13,16 @@ from torch.nn import functional
 
 from advisor.apply.graph.attention import rewrite_attention
 from advisor.apply.graph.records import Rewritten
-from tests.builders.attention import FUSED, Case
+from tests.builders.attention import (
+    FUSED,
+    GROUPED,
+    QKV,
+    REFUSED,
+    Case,
+    padding,
+    repeat_kv,
+    written_between,
+)
 
 Tensor = torch.Tensor
 
@@ -35,12 +44,12 @@ def dynamo_graph(
 
 
 def rewritten(
-    case: Case, dtype: torch.dtype
+    case: Case, dtype: torch.dtype, **options: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule, list[Any], tuple[Rewritten, ...]]:
     inputs = [x.requires_grad_(x.is_floating_point()) for x in case.inputs(dtype)]
     original, given = dynamo_graph(case.function, inputs)
     changed = copy.deepcopy(original)
-    return original, changed, given, rewrite_attention(changed)
+    return original, changed, given, rewrite_attention(changed, **options)
 
 
 def results(gm: fx.GraphModule, given: Sequence[Any], unused: int = 0) -> list[Tensor]:
@@ -93,3 +102,139 @@ def test_error_is_at_most_twice_that_of_eager(case: Case, dtype: torch.dtype) ->
         own = (one.double() - reference).abs().max()
         ours = (two.double() - reference).abs().max()
         assert ours <= 2 * own + scale * torch.finfo(dtype).eps, (own, ours, scale)
+
+
+@pytest.mark.parametrize(("case", "reason"), REFUSED, ids=lambda x: getattr(x, "name", ""))
+def test_look_alike_is_refused_with_its_reason_and_left_as_it_was(
+    case: Case, reason: str | None
+) -> None:
+    inputs = case.inputs(torch.bfloat16)
+    gm, _ = dynamo_graph(case.function, inputs)
+    before = str(gm.graph)
+    records = rewrite_attention(gm, flex_devices=("cpu",))
+    if reason is None:
+        assert records == ()
+    else:
+        assert len(records) == 1
+        assert records[0].refused is not None
+        assert reason in records[0].refused
+    assert str(gm.graph) == before
+
+
+def test_of_two_sites_the_one_with_a_write_is_refused() -> None:
+    original, changed, given, records = rewritten(Case(written_between, QKV, {}), torch.float64)
+    assert [record.refused is None for record in records] == [True, False]
+    for one, two in zip(results(original, given), results(changed, given), strict=True):
+        torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("case", FUSED[::4], ids=lambda case: case.name)
+def test_names_play_no_part(case: Case) -> None:
+    gm, _ = dynamo_graph(case.function, case.inputs(torch.float32))
+    renamed = copy.deepcopy(gm)
+    for number, node in enumerate(renamed.graph.nodes):
+        if node.op != "placeholder":
+            node._rename(f"softmax_matmul_{number}")
+    plain, other = rewrite_attention(gm), rewrite_attention(renamed)
+    assert plain == other
+    assert [n.target for n in gm.graph.nodes] == [n.target for n in renamed.graph.nodes]
+
+
+def dropout_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    weights = functional.dropout((q @ k.mT * 0.25).softmax(-1), p=0.25, training=True)
+    return weights @ v
+
+
+def test_dropout_is_kept_with_its_probability_and_said_to_draw_other_numbers() -> None:
+    case = Case(dropout_attention, ((2, 4, 64, 16),) * 3, {})
+    _, changed, given, (record,) = rewritten(case, torch.float64)
+    (call,) = fused_calls(changed)
+    assert call.kwargs["dropout_p"] == 0.25
+    assert record.changes == ("dropout draws other random numbers of the same distribution",)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        runs = torch.stack([changed(*given)[0] for _ in range(400)])
+        q, k, v = case.inputs(torch.float64)
+        mean = (q @ k.mT * 0.25).softmax(-1) @ v
+    spread = runs.std(0) / 20
+    assert ((runs.mean(0) - mean).abs() < 6 * spread).all()
+
+
+def test_sizes_known_at_run_time_need_no_recompilation() -> None:
+    def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        scores = (q @ k.transpose(-2, -1) * 0.25).masked_fill(~mask[:, None, None, :], -torch.inf)
+        return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+    records: list[Rewritten] = []
+    graphs = 0
+
+    def backend(gm: fx.GraphModule, given: list[Any]) -> Any:
+        nonlocal graphs
+        graphs += 1
+        records.extend(rewrite_attention(gm))
+        return gm
+
+    torch._dynamo.reset()
+    compiled = torch.compile(attention, backend=backend, fullgraph=True, dynamic=True)
+    for batch, length in ((2, 8), (3, 24), (5, 11)):
+        q, k, v = (torch.randn(batch, 4, length, 16) for _ in range(3))
+        mask = torch.rand(batch, length) < 0.7
+        mask[:, 0] = True
+        torch.testing.assert_close(compiled(q, k, v, mask), attention(q, k, v, mask))
+    assert [record.refused for record in records] == [None]
+    assert graphs == 1
+
+
+def soft_capped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Gemma 2: capped scores, a causal mask, grouped heads."""
+    k, v = repeat_kv(k, 2), repeat_kv(v, 2)
+    scores = torch.tanh(q @ k.mT * 0.25 / 2.0) * 2.0
+    mask = torch.full((12, 12), torch.finfo(q.dtype).min, dtype=q.dtype).triu(1)
+    return (scores + mask).softmax(-1) @ v
+
+
+def soft_capped_and_padded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    scores = torch.tanh(q @ k.mT * 0.25 / 2.0) * 2.0
+    low = torch.finfo(q.dtype).min
+    return scores.masked_fill(~mask[:, None, None, :], low).softmax(-1) @ v
+
+
+CAPPED = (
+    Case(soft_capped, GROUPED, {}),
+    Case(soft_capped_and_padded, QKV, {}, padding),
+)
+
+
+@pytest.mark.parametrize("case", CAPPED, ids=lambda case: case.name)
+def test_capped_scores_become_flex_attention(case: Case) -> None:
+    original, changed, given, (record,) = rewritten(case, torch.float64, flex_devices=("cpu",))
+    assert (record.refused, record.route) == (None, "flex_attention")
+    with torch.no_grad():
+        torch.testing.assert_close(changed(*given), original(*given), rtol=1e-9, atol=1e-10)
+
+
+def test_capped_scores_need_a_device_of_flex_attention() -> None:
+    _, changed, _, (record,) = rewritten(CAPPED[0], torch.float64)
+    assert record.route == "flex_attention"
+    assert record.refused == "FlexAttention has no kernel for training on cpu"
+    assert not fused_calls(changed)
+
+
+@pytest.mark.parametrize("name", ["mistral_window", "t5_relative_bias", "alibi_slopes", "bert"])
+def test_masks_go_to_flex_attention_if_preferred(name: str) -> None:
+    case = next(case for case in FUSED if case.name == name)
+    graph, given = dynamo_graph(case.function, case.inputs(torch.float64))
+    changed = copy.deepcopy(graph)
+    (record,) = rewrite_attention(changed, prefer_flex=True, flex_devices=("cpu",))
+    assert (record.refused, record.route) == (None, "flex_attention")
+    torch.testing.assert_close(changed(*given), graph(*given), rtol=1e-9, atol=1e-10)
+
+
+def test_record_says_what_and_where() -> None:
+    gm, _ = dynamo_graph(FUSED[1].function, FUSED[1].inputs(torch.bfloat16))
+    (record,) = rewrite_attention(gm)
+    assert record.what == (
+        "attention of 4 heads, 2 to one of keys and values, of 16, 12 queries by 12 keys, causal"
+    )
+    assert record.location.file is not None
+    assert record.location.file.endswith("tests/builders/attention.py")

@@ -174,7 +174,7 @@ def _shapes(site: Site, query: Operand, key: Operand, value: Operand) -> Shapes:
     lead = _canonical(site)
     queries, dim = query.shape()[-2:]
     keys, value_dim = value.shape()[-2:]
-    if not same_size(keys, key.shape()[-2]) or not isinstance(dim, int):
+    if not same_size(keys, key.shape()[-2]):
         raise IllegalFusionError("the number of keys is not that of values")
     devices = {tensor(item.node).device for item in (query, key, value)}
     if len(devices) != 1:

@@ -185,15 +185,17 @@ def _check_writes(site: Site, inputs: Inputs, flow: Flow) -> None:
 
 def _in_words(site: Site, inputs: Inputs) -> str:
     shapes = inputs.shapes
-    heads = f"{shapes.lead[1]} heads"
-    if inputs.groups > 1:
-        heads += f", {inputs.groups} to one of keys and values,"
+    grouped = f", {inputs.groups} to one of keys and values," if inputs.groups > 1 else ""
     capped = ", scores capped by tanh" if inputs.caps else ""
     dropout = f", dropout {site.dropout:g}" if site.dropout else ""
     return (
-        f"attention of {heads} of {shapes.dim}, {shapes.queries} queries by {shapes.keys} keys"
-        f"{capped}{dropout}"
+        f"attention of {_count(shapes.lead[1])} heads{grouped} of {_count(shapes.dim)},"
+        f" {_count(shapes.queries)} queries by {_count(shapes.keys)} keys{capped}{dropout}"
     )
+
+
+def _count(size: Size) -> str:
+    return str(size) if isinstance(size, int) else "any number of"
 
 
 def _changes(site: Site, mask: Mask) -> tuple[str, ...]:

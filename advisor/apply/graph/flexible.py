@@ -49,7 +49,8 @@ def write_flex_call(
 ) -> fx.Node:
     """The call, [batch, heads, queries, dim of values]; `check_flex` has passed.
 
-    Sites of the same mask and sizes share the buffers of their blocks through `cache`. Key and value go in with their fewer heads: the kernel reads them once for all queries.
+    Sites of the same mask and sizes share the buffers of their blocks through `cache`. Key and
+    value go in with their fewer heads: the kernel reads them once for all queries.
     """
     grouped = inputs.grouped is not None
     key, value = inputs.grouped or (inputs.key, inputs.value)

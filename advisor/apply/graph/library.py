@@ -15,6 +15,7 @@ from advisor.apply.graph.masks import Mask, low_of, made_of_booleans
 from advisor.apply.graph.products import Operand, Size, tensor
 from advisor.apply.graph.records import SdpaBackend
 from advisor.apply.graph.site import Site, Step
+from advisor.apply.graph.spelling import same_size
 from advisor.errors import IllegalFusionError
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -87,15 +88,15 @@ def backends_of(inputs: Inputs, mask: Mask, *, grouped: bool) -> tuple[SdpaBacke
         return ()
     shapes, half = inputs.shapes, inputs.dtype in _HALF
     no_mask = mask.kind in ("none", "causal")
-    square = mask.kind != "causal" or shapes.queries == shapes.keys
-    dims = (shapes.dim, shapes.value_dim)
-    aligned = all(isinstance(d, int) and d % (8 if half else 4) == 0 for d in dims)
+    square = mask.kind != "causal" or same_size(shapes.queries, shapes.keys)
+    dims = [size for size in (shapes.dim, shapes.value_dim) if isinstance(size, int)]
+    aligned = len(dims) == 2 and all(size % (8 if half else 4) == 0 for size in dims)
     found: list[SdpaBackend] = []
-    if half and no_mask and square and shapes.dim == shapes.value_dim and shapes.dim <= 256:
+    if half and no_mask and square and len(dims) == 2 and dims[0] == dims[1] <= 256:
         found.append("flash")
     if not grouped and aligned and (half or inputs.dtype == torch.float32):
         found.append("memory-efficient")
-    if half and aligned and all(d <= 128 for d in dims) and shapes.keys != 1:
+    if half and aligned and max(dims) <= 128 and not same_size(shapes.keys, 1):
         found.append("cudnn")
     return (*found, "math")
 

@@ -276,7 +276,9 @@ class Reader:
         place = product.node
         if self.flow.now(product.left.node, place) is weights:
             axes = product.left.axes
-            if axes == tuple(range(len(axes))) and product.added is None and product.scale == 1:
+            if axes != tuple(range(len(axes))):
+                raise IllegalFusionError("the attention weights are shared among several values")
+            if product.added is None and product.scale == 1:
                 return product
         elif product.left.node is product.right.node:
             raise IllegalFusionError("the attention weights are multiplied with themselves")

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional
 
 _TWO = ("input", "other")
@@ -278,11 +279,7 @@ def value_of(node: Any) -> torch.Tensor | None:
 
 def same_size(first: Any, second: Any) -> bool:
     """Whether two sizes are equal on all inputs, asked without adding a guard."""
-    if isinstance(first, int) and isinstance(second, int):
-        return first == second
-    if isinstance(first, torch.SymInt) and isinstance(second, torch.SymInt):
-        return bool(first.node.expr == second.node.expr)
-    return False
+    return bool(statically_known_true(first == second))
 
 
 def same_shape(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
