@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 
 from advisor.codegen import abi, render
 from advisor.errors import IllegalFusionError, InvalidRecordError
+from advisor.model.applied import PlanVerdict
+from advisor.model.base import decode, encode
 from advisor.model.configs import candidate_configs, scheme_schedule, schemes_of
 from advisor.model.launch import LaunchConfig, Scheme, unsuitable
 from advisor.model.optable import FLOAT_DTYPES
@@ -366,3 +368,25 @@ def test_labels_tell_configurations_apart() -> None:
     assert config_of("registers", 1).label() == "rows=1 warps=4"
     assert config_of("looped", 4096).label() == "looped cols=4096 warps=4"
     assert config_of("split", 64, rows=2).label() == "split over 3 cols=64 rows=2 warps=4"
+
+
+def test_the_record_of_an_application_keeps_the_scheme_and_reads_earlier_ones() -> None:
+    plain = {
+        "plan_id": "0" * 16,
+        "title": "t",
+        "verdict": "kept",
+        "reason": "",
+        "sites_expected": 1,
+    }
+    config = config_of("split", 2048, splits=8)
+    verdict = msgspec.convert(plain, PlanVerdict)
+    kept = decode(encode(msgspec.structs.replace(verdict, launch=config)), PlanVerdict)
+    assert kept.configuration == config
+    earlier = decode(
+        encode(msgspec.structs.replace(verdict, block_rows=4, num_warps=8)), PlanVerdict
+    )
+    assert earlier.configuration == LaunchConfig(block_rows=4, num_warps=8)
+    with pytest.raises(InvalidRecordError):
+        decode(
+            encode(msgspec.structs.replace(verdict, launch=LaunchConfig(num_warps=3))), PlanVerdict
+        )

@@ -1,0 +1,48 @@
+"""Recorded plans of long rows, compiled for real GPUs without one: some configuration spills
+nothing on each, where whole rows in registers do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="compiling kernels needs triton")
+
+from advisor.hardware.gpus import gpu_by_key
+from advisor.model.base import load
+from advisor.model.configs import candidate_configs
+from advisor.model.plan import FusionPlan
+from advisor.pipeline.candidates import requests, without_spills
+from advisor.verify.resources import resources_of
+
+PLANS = Path(__file__).parents[2] / "sample_traces" / "runs" / "llama_train_compile" / "plans"
+LOSS_GRADIENT, LOG_SOFTMAX = "9828151915a0ecfc", "78bad7e912d428d4"
+GPUS = tuple(gpu_by_key(key) for key in ("a100", "h200", "b200", "rtx4090", "mi300x"))
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", [LOSS_GRADIENT, LOG_SOFTMAX])
+def test_32000_columns_spill_nowhere(name: str) -> None:
+    """The likeliest streaming configuration, on five GPUs."""
+    plan = load(PLANS / f"{name}.json", FusionPlan)
+    config = candidate_configs(plan, plan.sites[0])[0]
+    assert config.scheme in ("looped", "online")
+    for rows in resources_of(requests(plan, config), GPUS):
+        for row in rows:
+            assert row.error is None, row
+            assert (row.spill_store_bytes, row.spill_load_bytes) in ((0, 0), (0, None)), row
+            assert row.occupancy is not None
+            assert row.occupancy >= 0.25, row
+
+
+def test_a_gradient_whose_rows_do_not_fit_in_registers_has_configurations_all_the_same() -> None:
+    plan = load(PLANS / f"{LOSS_GRADIENT}.json", FusionPlan)
+    fits = without_spills(plan, gpu_by_key("h200"))
+    assert {config.scheme for config in fits} == {"looped"}
+    tried = {config.scheme for config in candidate_configs(plan, plan.sites[0])}
+    assert tried == {"looped", "registers"}
