@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 from torch import fx
+from torch._dynamo.backends.debugging import aot_eager
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from advisor.apply.graph.attention import rewrite_attention
 from advisor.apply.graph.records import Rewritten
@@ -238,3 +240,60 @@ def test_record_says_what_and_where() -> None:
     )
     assert record.location.file is not None
     assert record.location.file.endswith("tests/builders/attention.py")
+
+
+def test_weights_without_gradient_are_refused() -> None:
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with torch.no_grad():
+            weights = (q @ k.mT).softmax(-1)
+        return weights @ v
+
+    _, changed, _, (record,) = rewritten(Case(attention, QKV, {}), torch.float32)
+    assert record.refused == "_set_grad_enabled changes the mode in the middle of it"
+    assert not fused_calls(changed)
+
+
+def test_autocast_keeps_its_dtype() -> None:
+    case = next(case for case in FUSED if case.name == "added_padding")
+
+    def attention(*inputs: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return case.function(*inputs)
+
+    inputs = case.inputs(torch.float32)
+    gm, given = dynamo_graph(attention, inputs)
+    changed = copy.deepcopy(gm)
+    (record,) = rewrite_attention(changed)
+    assert record.refused is None
+    (before,), (after,) = gm(*given), changed(*given)
+    assert after.dtype == before.dtype == torch.bfloat16
+    torch.testing.assert_close(after, before, rtol=2e-2, atol=2e-2)
+
+
+def test_checkpointed_attention_is_rewritten_and_its_mask_still_proved() -> None:
+    def layer(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return (q @ k.mT * 0.25 + mask).softmax(-1) @ v
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        mask = torch.full((12, 12), -torch.inf, dtype=q.dtype).triu(1)
+        return checkpoint(layer, q, k, v, mask, use_reentrant=False)
+
+    case = Case(attention, QKV, {})
+    inputs = [x.requires_grad_() for x in case.inputs(torch.float64)]
+    records: list[Rewritten] = []
+    calls: list[fx.Node] = []
+
+    def backend(gm: fx.GraphModule, given: list[Any]) -> Any:
+        records.extend(rewrite_attention(gm))
+        for module in gm.children():
+            calls.extend(fused_calls(module))
+        return aot_eager(gm, given)
+
+    torch._dynamo.reset()
+    out = torch.compile(attention, backend=backend, fullgraph=True)(*inputs)
+    assert [record.refused for record in records] == [None]
+    assert [call.kwargs["is_causal"] for call in calls] == [True]
+    torch.testing.assert_close(out, attention(*inputs), rtol=1e-9, atol=1e-10)
+    gradients = torch.autograd.grad(out.square().sum(), inputs)
+    wanted = torch.autograd.grad(attention(*inputs).square().sum(), inputs)
+    torch.testing.assert_close(gradients, wanted, rtol=1e-9, atol=1e-10)

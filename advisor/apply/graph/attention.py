@@ -7,9 +7,10 @@ derives the backward pass from the replacement.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import fx
 
 from advisor.apply.graph.arguments import Inputs, inputs_of
@@ -27,6 +28,21 @@ from advisor.apply.graph.spelling import spelled
 from advisor.errors import IllegalFusionError
 from collectors.live.fx_builder import location_of
 
+# Ops that run a graph given as their first argument on the others.
+_WRAPPERS = frozenset(("tag_activation_checkpoint", "wrap_activation_checkpoint", "wrap"))
+# What changes how the ops after it are computed or differentiated.
+_MODES = frozenset(
+    (
+        "_set_grad_enabled",
+        "_enter_autocast",
+        "_exit_autocast",
+        "_enter_inference_mode",
+        "_exit_inference_mode",
+        "_vmap_increment_nesting",
+        "_vmap_decrement_nesting",
+    )
+)
+
 
 @dataclass(frozen=True)
 class _Choice:
@@ -34,6 +50,7 @@ class _Choice:
 
     flex_devices: frozenset[str]
     prefer_flex: bool
+    nested: bool = False
     blocks: BlockCache = field(default_factory=dict)
 
 
@@ -45,26 +62,63 @@ def rewrite_attention(
 ) -> tuple[Rewritten, ...]:
     """Replace every written-out attention of a Dynamo graph in place, where that is legal.
 
-    FlexAttention takes what `scaled_dot_product_attention` cannot express, on `flex_devices`; with
-    `prefer_flex` also what that one needs a mask tensor for. Gives one record a site, in the order
-    of the graph: replaced, or refused with the reason. A second call finds only what was refused.
-    A softmax that is no attention gives no record.
+    FlexAttention takes what `scaled_dot_product_attention` cannot express, on `flex_devices`;
+    with `prefer_flex` also what that one needs a mask tensor for. Checkpointed parts are
+    rewritten too. Gives one record a site: replaced, or refused with the reason. A second call
+    finds only what was refused. A softmax that is no attention gives no record.
     """
-    found = []
-    choice = _Choice(frozenset(flex_devices), prefer_flex)
+    return _rewrite_graph(gm, _Choice(frozenset(flex_devices), prefer_flex), {})
+
+
+def _rewrite_graph(
+    gm: fx.GraphModule, choice: _Choice, given: Mapping[fx.Node, torch.Tensor]
+) -> tuple[Rewritten, ...]:
     flow = Flow(gm.graph)
-    constants = Constants(flow)
+    constants = Constants(flow, given)
+    found: list[Rewritten] = []
+    for call, body in _bodies(gm):
+        known = _known_arguments(call, body, constants)
+        found += _rewrite_graph(body, replace(choice, nested=True), known)
+    mine = 0
     for softmax in list(softmaxes(flow, gm.graph)):
         record = _rewritten(gm, softmax, constants, choice)
         if record is None:
             continue
         found.append(record)
         if record.refused is None:
+            mine += 1
             constants.rebind(Flow(gm.graph))
-    if any(record.refused is None for record in found):
+    if mine:
         gm.graph.lint()
         gm.recompile()
     return tuple(found)
+
+
+def _bodies(gm: fx.GraphModule) -> list[tuple[fx.Node, fx.GraphModule]]:
+    """Graphs of checkpointed and wrapped parts, with the only call of each."""
+    found = []
+    for node in gm.graph.find_nodes(op="get_attr"):
+        body = getattr(gm, str(node.target), None)
+        calls = list(node.users)
+        if not isinstance(body, fx.GraphModule) or len(calls) != 1:
+            continue
+        call = calls[0]
+        if getattr(call.target, "__name__", "") in _WRAPPERS and call.args[0] is node:
+            found.append((call, body))
+    return found
+
+
+def _known_arguments(
+    call: fx.Node, body: fx.GraphModule, constants: Constants
+) -> dict[fx.Node, torch.Tensor]:
+    """The arguments of a body that are constants where it is called."""
+    places = body.graph.find_nodes(op="placeholder")
+    found = {}
+    for place, argument in zip(places, call.args[1:], strict=False):
+        value = constants.value(argument, call) if isinstance(argument, fx.Node) else None
+        if value is not None and len(places) == len(call.args) - 1:
+            found[place] = value
+    return found
 
 
 def _rewritten(
@@ -84,7 +138,7 @@ def _rewritten(
         what += f", {mask.words}"
         route = _route(site, inputs, mask, choice)
         if route == "flex_attention":
-            check_flex(site, inputs, mask, choice.flex_devices)
+            check_flex(site, inputs, mask, choice.flex_devices, nested=choice.nested)
         _check_writes(site, inputs, flow)
         _replace(gm, site, inputs, mask, route, constants, choice.blocks)
     except IllegalFusionError as error:
@@ -104,7 +158,7 @@ def _route(site: Site, inputs: Inputs, mask: Mask, choice: _Choice) -> Route:
         return "flex_attention"
     if choice.prefer_flex and mask.kind not in ("none", "causal"):
         try:
-            check_flex(site, inputs, mask, choice.flex_devices)
+            check_flex(site, inputs, mask, choice.flex_devices, nested=choice.nested)
         except IllegalFusionError:
             return "scaled_dot_product_attention"
         return "flex_attention"
@@ -175,6 +229,10 @@ def _check_writes(site: Site, inputs: Inputs, flow: Flow) -> None:
     """Everything that the one call reads still holds what the ops read."""
     place, last = flow.position, flow.position[site.result.node]
     known = frozenset(site.region)
+    first = min(place[node] for node in site.region)
+    for node, number in place.items():
+        if first < number < last and spelled(node) in _MODES:
+            raise IllegalFusionError(f"{spelled(node)} changes the mode in the middle of it")
     reads = [(node, place[reader]) for node, reader in inputs.reads()]
     reads += [(node, place[node]) for node in site.region]
     for node, first in reads:

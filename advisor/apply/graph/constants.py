@@ -7,6 +7,7 @@ the proof that it is causal, whatever way it is spelled. Dynamo guards the sizes
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -39,10 +40,13 @@ _PURE = frozenset(_PURE_NAMES.split())
 
 
 class Constants:
-    """Computes values of one graph on the CPU, each once; `flow` is how the graph reads now."""
+    """Computes values of one graph on the CPU, each once; `flow` is how the graph reads now.
 
-    def __init__(self, flow: Flow) -> None:
-        self.flow = flow
+    `given` are arguments of the graph whose values are known where it is called.
+    """
+
+    def __init__(self, flow: Flow, given: Mapping[fx.Node, torch.Tensor] | None = None) -> None:
+        self.flow, self._given = flow, given or {}
         self._known: dict[tuple[fx.Node, fx.Node | None], torch.Tensor | None] = {}
 
     def rebind(self, flow: Flow) -> None:
@@ -77,7 +81,9 @@ class Constants:
         results: dict[fx.Node, Any] = {}
         with _disable_current_modes(), disable_proxy_modes_tracing(), torch.no_grad():
             for step in needed:
-                results[step] = _run(step, results)
+                known = self._given.get(step)
+                # A copy: the graph may write to it.
+                results[step] = _run(step, results) if known is None else known.clone()
         value = results[node]
         return value if isinstance(value, torch.Tensor) else None
 
@@ -89,7 +95,7 @@ class Constants:
             step = pending.pop()
             if step in found:
                 continue
-            if len(found) >= _MOST_NODES or not _may_run(step):
+            if len(found) >= _MOST_NODES or not (step in self._given or _may_run(step)):
                 return None
             found.add(step)
             pending += step.all_input_nodes

@@ -78,10 +78,17 @@ def write_flex_call(
     return emit.opaque(operator.getitem, (call, 0), {}, result)
 
 
-def check_flex(site: Site, inputs: Inputs, mask: Mask, devices: Collection[str]) -> None:
-    """Raise `IllegalFusionError` where FlexAttention cannot take the site."""
+def check_flex(
+    site: Site, inputs: Inputs, mask: Mask, devices: Collection[str], *, nested: bool
+) -> None:
+    """Raise `IllegalFusionError` where FlexAttention cannot take the site.
+
+    `nested`: the graph is the body of another graph's op, which holds no buffers.
+    """
     shapes = inputs.shapes
     device = tensor(inputs.query.node).device.type
+    if nested:
+        raise IllegalFusionError("FlexAttention's block masks find no place in a checkpointed part")
     if device not in devices:
         raise IllegalFusionError(f"FlexAttention has no kernel for training on {device}")
     if site.dropout:

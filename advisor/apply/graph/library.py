@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import fx
@@ -106,8 +108,13 @@ def times_factors(emit: Emitter, query: fx.Node, inputs: Inputs) -> fx.Node:
     dtype = tensor(query).dtype
     for step in inputs.steps:
         if step.kind == "factor":
-            query = emit.call(torch.mul, query, term_of(emit, step, inputs))
+            query = emit.call(_by(step), query, term_of(emit, step, inputs))
     return cast(emit, query, dtype)
+
+
+def _by(step: Step) -> Callable[..., Any]:
+    """How the tensor of a step acts on scores."""
+    return torch.div if step.inverted else torch.mul
 
 
 def term_of(emit: Emitter, step: Step, inputs: Inputs) -> fx.Node:
@@ -174,7 +181,7 @@ def _repeated(
     term = term_of(emit, step, inputs)
     if step.kind == "factor":
         factor = cast(emit, term, inputs.dtype)
-        return None if total is None else emit.call(torch.mul, total, factor)
+        return None if total is None else emit.call(_by(step), total, factor)
     if step.kind == "fill":
         low = -torch.inf if step.number == -torch.inf else torch.finfo(inputs.dtype).min
         return _filled(emit, step, term, low, total, inputs)

@@ -165,9 +165,18 @@ def made_of_booleans(node: fx.Node, constants: Constants) -> bool:
     if call.name == "where":
         return all(_masks(constants, call[side], node) for side in ("input", "other"))
     if call.name == "masked_fill":
-        base = constants.value(call["input"], node) if value_of(call["input"]) is not None else None
-        return _masks(constants, call["value"], node) and base is not None and not base.any()
+        return _masks(constants, call["value"], node) and _is_base(call["input"], node, constants)
     return call.name == "mul" and _masks(constants, call["other"], node) and _counted(call["input"])
+
+
+def _is_base(value: object, reader: fx.Node, constants: Constants) -> bool:
+    """Whether a tensor that is masked holds zeros, or is a mask itself."""
+    if not isinstance(value, fx.Node):
+        return False
+    if getattr(value.target, "__name__", value.target) in ("zeros", "zeros_like", "new_zeros"):
+        return True
+    known = constants.value(value, reader)
+    return made_of_booleans(value, constants) if known is None else not bool(known.any())
 
 
 def _of(value: object, constants: Constants) -> bool:

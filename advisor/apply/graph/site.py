@@ -28,9 +28,9 @@ class Step:
     """One thing done to the scores.
 
     `scale` multiplies with the number `number`; `factor` with `term`, which is the same for all
-    keys; `add` adds `number * term`; `fill` puts `number` where `term` is true (`inverted`: where
-    it is false); `tanh` is the hyperbolic tangent. `lead` are the leading sizes of the scores
-    there, which `term` broadcasts to together with [M, N].
+    keys (`inverted`: divides by it); `add` adds `number * term`; `fill` puts `number` where
+    `term` is true (`inverted`: where it is false); `tanh` is the hyperbolic tangent. `lead` are
+    the leading sizes of the scores there, which `term` broadcasts to together with [M, N].
     """
 
     kind: StepKind
@@ -173,11 +173,12 @@ class Reader:
             factor = number if call.name == "mul" else 1.0 / number
             return left, Step("scale", node, lead, number=factor)
         value = value_of(right)
-        if call.name == "div" or value is None or not self._is_scores(left, node):
+        if value is None or not self._is_scores(left, node):
             return None
         if not value.is_floating_point() or (value.dim() > 0 and not same_size(value.shape[-1], 1)):
             return None
-        return left, Step("factor", node, lead, term=right)
+        term = self.flow.now(right, node)
+        return left, Step("factor", node, lead, term=term, inverted=call.name == "div")
 
     def _added(
         self, node: fx.Node, call: Call, lead: tuple[Size, ...]
