@@ -191,6 +191,7 @@ def captured(
 
 def measured(bare: Row, make: Callable[[], Task]) -> Row:
     """One row; what cannot be done is said in it."""
+    torch._dynamo.reset()  # one function is compiled for many shapes
     try:
         function, inputs, plan, covers = make()
     except AdvisorError as error:

@@ -160,18 +160,20 @@ def test_time_stands_in_proportion_to_a_copy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", list(NAMED))
 def test_every_configuration_gives_the_same_result(name: str, tmp_path: Path) -> None:
-    """All schemes, blocks, warps and stages that would be tried for few and for many long rows."""
+    """The likeliest configurations of every scheme for few and for many long rows."""
     make = NAMED[name]
     for rows in (3, 300):
         plan = make(columns=20_011)
         site = msgspec.structs.replace(
             plan.sites[0], row_sizes=(rows,) + (1,) * (plan.row_axes - 1), columns=20_011
         )
-        configs = candidate_configs(plan, site)
+        every = candidate_configs(plan, site)
+        found = {c.scheme: [d for d in every if d.scheme == c.scheme][:3] for c in every}
+        configs = [config for of_scheme in found.values() for config in of_scheme]
         given = [tensor.to(CUDA) for tensor in program_inputs(plan, (rows,), 20_011)]
         exact = evaluate(plan, given, "exact")
         for config in configs:
-            _, path = write_source(plan, tmp_path, config.scheme, f"{name}_{config.scheme}")
+            _, path = write_source(plan, tmp_path, config.scheme, f"{plan.id}_{config.scheme}")
             got = load_module(path).fused(*given, **config.options())
             for mine, truth in zip(got, exact, strict=True):
                 want = truth.to(mine.dtype).expand(mine.shape)
@@ -179,6 +181,6 @@ def test_every_configuration_gives_the_same_result(name: str, tmp_path: Path) ->
 
 
 def program_inputs(plan: FusionPlan, sizes: tuple[int, ...], columns: int) -> list[torch.Tensor]:
-    """Random inputs of some sizes; labels and statistics of a loss belong to its logits."""
+    """Random inputs of some sizes, further row axes of size 1."""
     sizes += (1,) * (plan.row_axes - len(sizes))
     return Program(plan, sizes, columns, 1, seed=1).inputs()
