@@ -22,6 +22,7 @@ from advisor.model.comparison import Comparability
 from advisor.model.findings import Alternative, Evidence, Finding
 from advisor.model.gate import ComparisonLimit, FindingLimit, GateConfig, MetricLimit
 from advisor.model.graph import Graph, Node, TensorMeta
+from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.optable import DTYPES, FLOAT_DTYPES, ITEM_BYTES, OPS
 from advisor.model.plan import (
     FusionPlan,
@@ -106,6 +107,24 @@ def comparisons() -> st.SearchStrategy[Comparison]:
         timings(),
         ordered(3, -(2**62)),
     )
+
+
+def launches() -> st.SearchStrategy[LaunchConfig]:
+    """A launch of any scheme."""
+    powers = st.integers(0, 5).map(lambda n: 1 << n)
+
+    def of_scheme(scheme: Scheme) -> st.SearchStrategy[LaunchConfig]:
+        return st.builds(
+            LaunchConfig,
+            block_rows=powers,
+            num_warps=powers,
+            num_stages=st.integers(1, 3),
+            scheme=st.just(scheme),
+            block_columns=st.none() if scheme == "registers" else powers,
+            splits=st.integers(1, 8) if scheme == "split" else st.none(),
+        )
+
+    return st.sampled_from(get_args(Scheme)).flatmap(of_scheme)
 
 
 def applications() -> st.SearchStrategy[Applied]:
@@ -335,6 +354,7 @@ SPECIAL: dict[Any, Any] = {
     Range: ranges,
     Timing: timings,
     Comparison: comparisons,
+    LaunchConfig: launches,
     Prediction: lambda: records(
         Prediction, bytes_before=st.integers(0, 2**62), bytes_after=st.integers(0, 2**62)
     ),
