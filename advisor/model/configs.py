@@ -18,7 +18,6 @@ from advisor.model.launch import (
     MAX_ELEMENTS_PER_THREAD,
     MAX_TILE_ELEMENTS,
     MIN_ELEMENTS_PER_THREAD,
-    SHORTEST_STREAMED,
     LaunchConfig,
     Scheme,
     grid_size,
@@ -132,7 +131,7 @@ def _looped(task: _Task, scheme: Scheme) -> Iterator[LaunchConfig]:
     together = (1, 2, 4) if task.column_bytes[scheme] else (1,)
     choices = product(together, STREAMED_BLOCKS, STREAMED_WARPS, STAGES)
     for rows, block, warps, stages in choices:
-        if _fills(task, block) and _streams_well(rows * block, warps):
+        if task.columns > block and _streams_well(rows * block, warps):
             yield LaunchConfig(
                 scheme=scheme,
                 block_rows=rows,
@@ -154,10 +153,6 @@ def _split(task: _Task) -> Iterator[LaunchConfig]:
             yield LaunchConfig(
                 scheme="split", splits=1 << power, block_columns=block, num_warps=warps
             )
-
-
-def _fills(task: _Task, block: int) -> bool:
-    return task.columns > block or task.columns > MAX_TILE_ELEMENTS // SHORTEST_STREAMED > block
 
 
 def _streams_well(tile: int, warps: int) -> bool:

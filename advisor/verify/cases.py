@@ -12,6 +12,8 @@ from advisor.model.plan import FusionPlan, PlanInput
 
 Values = Literal["normal", "small", "large", "zeros", "special"]
 POISON_FLOAT, POISON_INT = 6.3e4, 77
+# Of a case on a GPU: its float64 reference and its random numbers take seconds, not minutes.
+MOST_ELEMENTS = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ def cases(plan: FusionPlan, *, small: bool, block_rows: int) -> Iterator[Case]:
     """
     columns = plan.sites[0].columns if plan.sites else 1024
     near = min(columns, 1024) if small else columns
-    rows = _row_sizes(plan, 2 if small else 64)
+    many = max(min(64, MOST_ELEMENTS // (3 * max(near, 1))), 2)
+    rows = _row_sizes(plan, 2 if small else many)
     for width in dict.fromkeys((near, max(near - 1, 1), near // 2 + 1, min(near, 5))):
         yield Case(f"columns {width}", rows, width, "normal", block_rows)
     yield Case("one row", _row_sizes(plan, 1, first=1), near, "normal", 1)

@@ -36,6 +36,11 @@ def test_an_interpreter_gets_small_shapes_and_a_gpu_the_real_ones() -> None:
     assert max(c.columns for c in cases(plan, small=False, block_rows=1)) == 8192
 
 
+def test_very_long_rows_are_few() -> None:
+    for case in cases(rms_norm(columns=1 << 22), small=False, block_rows=1):
+        assert math.prod(case.row_sizes) * case.columns <= 6 << 22
+
+
 def test_sizes_of_neighbouring_axes_differ() -> None:
     make = PlanBuilder(row_axes=3)
     plan = make.plan(make.op("exp", make.input()))
