@@ -19,6 +19,7 @@ from advisor.codegen import KernelSource, abi
 from advisor.errors import AdvisorError, IllegalFusionError
 from advisor.folders import cache_folder
 from advisor.hardware.gpu import Gpu
+from advisor.hardware.gpus import gpu_by_key
 from advisor.model.applied import KernelResources, KernelTiming, Numerics
 from advisor.model.configs import L2_BYTES, candidate_configs, default_config
 from advisor.model.launch import LaunchConfig, Scheme
@@ -252,7 +253,9 @@ def time(
         config = best_config(plan, sources, record, device, item.usable)
         moved = site_bytes(plan, plan.sites[0])
         result = time_kernel(plan, sources[config.scheme], config, record, device, moved)
-        item.choose(config, made.path.parent)
+        if config != made.config:
+            item.choose(config, made.path.parent)
+            _size_again(item, emit)
         item.timings.append(result)
         taken = result.kernel.median_ns
         message = (
@@ -260,6 +263,16 @@ def time(
             f" of a copy of the same bytes ({config.label()})"
         )
         emit("time", "running", plan=plan.id, value=taken, message=message)
+
+
+def _size_again(item: Candidate, emit: Emit) -> None:
+    """The resources of the configuration that won, on the GPUs of the one that was sized first."""
+    gpus = [gpu_by_key(row.gpu) for row in item.resources]
+    try:
+        item.resources = _resources(item, gpus)
+    except AdvisorError as error:
+        item.resources = ()
+        emit("resources", "running", plan=item.plan.id, message=f"not sized: {error.line()}")
 
 
 def _alive(candidates: Mapping[str, Candidate]) -> list[Candidate]:

@@ -9,11 +9,13 @@ import pytest
 
 pytest.importorskip("triton", reason="compiling kernels needs triton")
 
+from advisor.codegen import render
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.base import load
 from advisor.model.configs import candidate_configs
+from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
-from advisor.pipeline.candidates import requests, without_spills
+from advisor.pipeline.candidates import Candidate, requests, size, without_spills
 from advisor.verify.resources import resources_of
 
 PLANS = Path(__file__).parents[2] / "sample_traces" / "runs" / "llama_train_compile" / "plans"
@@ -46,3 +48,17 @@ def test_a_gradient_whose_rows_do_not_fit_in_registers_has_configurations_all_th
     assert {config.scheme for config in fits} == {"looped"}
     tried = {config.scheme for config in candidate_configs(plan, plan.sites[0])}
     assert tried == {"looped", "registers"}
+
+
+def test_the_pipeline_sizes_what_it_will_launch(tmp_path: Path) -> None:
+    """A first choice that spills gives way; the file and the rows are those of the second."""
+    plan = load(PLANS / f"{LOSS_GRADIENT}.json", FusionPlan)
+    item = Candidate(plan)
+    item.choose(LaunchConfig(num_warps=32), tmp_path)
+    size({plan.id: item}, GPUS[:2], GPUS[1], lambda *_, **__: None)
+    assert item.refused is None
+    assert item.config is not None
+    assert item.config in item.usable
+    assert item.config.scheme == "looped"
+    assert [row.config for row in item.resources] == [item.config.label()] * 2
+    assert (tmp_path / f"{plan.id}.py").read_text() == render(plan, "looped").text
