@@ -54,7 +54,7 @@ def rewritten(
     return original, changed, given, rewrite_attention(changed, **options)
 
 
-def results(gm: fx.GraphModule, given: Sequence[Any], unused: int = 0) -> list[Tensor]:
+def results(gm: Callable[..., Any], given: Sequence[Any], unused: int = 0) -> list[Tensor]:
     """Output and gradients of every input that takes one."""
     leaves = [
         x.detach().clone().requires_grad_(x.is_floating_point()) if isinstance(x, Tensor) else x
@@ -185,6 +185,18 @@ def test_sizes_known_at_run_time_need_no_recompilation() -> None:
         torch.testing.assert_close(compiled(q, k, v, mask), attention(q, k, v, mask))
     assert [record.refused for record in records] == [None]
     assert graphs == 1
+
+
+def test_a_size_known_at_run_time_is_no_argument() -> None:
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.mT).softmax(-1) @ v
+
+    inputs = torch.randn(1, 4, 5, 16), torch.randn(3, 4, 9, 16), torch.randn(3, 4, 9, 16)
+    gm, _ = dynamo_graph(attention, inputs, dynamic=True)
+    before = str(gm.graph)
+    (record,) = rewrite_attention(gm)
+    assert record.refused == "its sizes are only known at run time"
+    assert str(gm.graph) == before
 
 
 def soft_capped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

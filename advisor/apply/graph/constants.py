@@ -47,6 +47,8 @@ class Constants:
 
     def __init__(self, flow: Flow, given: Mapping[fx.Node, torch.Tensor] | None = None) -> None:
         self.flow, self._given = flow, given or {}
+        # What callers computed from values, by keys of their own.
+        self.shared: dict[tuple[object, ...], object] = {}
         self._known: dict[tuple[fx.Node, fx.Node | None], torch.Tensor | None] = {}
 
     def rebind(self, flow: Flow) -> None:

@@ -27,7 +27,11 @@ _FOLLOWED = frozenset(_FOLLOWED_NAMES.split())
 
 
 class Emitter:
-    """Adds nodes in front of one node, with their fake values."""
+    """Adds nodes in front of one node, with their fake values.
+
+    Raises `IllegalFusionError` for an argument that is a size only known at run time: a graph holds
+    such sizes as nodes, not as numbers.
+    """
 
     def __init__(self, graph: fx.Graph, before: fx.Node) -> None:
         self.graph, self._before = graph, before
@@ -35,6 +39,7 @@ class Emitter:
 
     def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
         """A call of a function of torch."""
+        _check_known((args, kwargs))
         with self.graph.inserting_before(self._before):
             node = self.graph.call_function(target, args, kwargs)
         value = self._on_fakes(lambda a, k: target(*a, **k), args, kwargs)
@@ -42,6 +47,7 @@ class Emitter:
 
     def method(self, name: str, source: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
         """A call of a method of a tensor."""
+        _check_known((args, kwargs))
         with self.graph.inserting_before(self._before):
             node = self.graph.call_method(name, (source, *args), kwargs)
         value = self._on_fakes(
@@ -85,6 +91,15 @@ class Emitter:
         if value is not None:
             node.meta["example_value"] = value
         return node
+
+
+def _check_known(arguments: Any) -> None:
+    def check(item: Any) -> Any:
+        if isinstance(item, torch.SymInt):
+            raise IllegalFusionError("its sizes are only known at run time")
+        return item
+
+    map_aggregate(arguments, check)
 
 
 def arranged(emit: Emitter, operand: Operand) -> fx.Node:

@@ -27,7 +27,7 @@ from advisor.apply.graph.arguments import Inputs, Shapes, laid_out
 from advisor.apply.graph.constants import Constants
 from advisor.apply.graph.emit import Emitter
 from advisor.apply.graph.library import lead_of, mask_tensor, times_factors
-from advisor.apply.graph.masks import Mask, window_of
+from advisor.apply.graph.masks import Mask
 from advisor.apply.graph.products import tensor
 from advisor.apply.graph.site import Site
 from advisor.apply.graph.spelling import value_of
@@ -59,7 +59,7 @@ def write_flex_call(
     key_node = laid_out(emit, key, lead_of(site.scores.node), inputs, grouped=grouped)
     value_node = laid_out(emit, value, lead_of(site.result.left.node), inputs, grouped=grouped)
     pairs = None
-    if _band_of(mask) is None:
+    if mask.window is None:
         query_node, pairs = mask_tensor(emit, query_node, inputs, mask, constants)
     program, buffers = _score_program(emit, inputs, pairs)
     blocks = _block_mask(emit, gm, inputs, mask, cache)
@@ -100,7 +100,7 @@ def check_flex(
         raise IllegalFusionError("FlexAttention takes heads of at least 16")
     for step in inputs.steps:
         value = value_of(step.term)
-        if mask.allowed is None and value is not None and value.requires_grad:
+        if mask.window is None and value is not None and value.requires_grad:
             raise IllegalFusionError("the gradient of a bias would be added up atomically")
 
 
@@ -143,15 +143,6 @@ def _read(
     return graph.call_function(operator.getitem, (buffer, tuple(indices[axis] for axis in axes)))
 
 
-def _band_of(mask: Mask) -> int | None:
-    """The width of a mask that is a band under the diagonal, which blocks can be skipped by."""
-    if mask.kind == "none":
-        return None
-    if mask.kind == "causal" and mask.allowed is not None:
-        return int(mask.allowed.shape[-2])
-    return None if mask.allowed is None else window_of(mask.allowed)
-
-
 def _block_mask(
     emit: Emitter, gm: fx.GraphModule, inputs: Inputs, mask: Mask, cache: BlockCache
 ) -> tuple[Any, ...]:
@@ -159,7 +150,7 @@ def _block_mask(
     device = tensor(inputs.query.node).device
     graph = fx.Graph()
     indices = [graph.placeholder(name) for name in _AXES]
-    width = _band_of(mask)
+    width = mask.window
     if width is None:
         allowed = graph.call_method("new_ones", (indices[0], ()), {"dtype": torch.bool})
     else:

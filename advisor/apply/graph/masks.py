@@ -35,14 +35,16 @@ def low_of(dtype: torch.dtype) -> float:
 
 @dataclass(frozen=True)
 class Mask:
-    """How to tell fused attention which pairs count; `words` say it, `allowed` if it is known.
+    """How to tell fused attention which pairs count; `words` say it.
 
-    `may_be_blind`: some query may see no key, which only the values at run time tell.
+    `window` is the number of keys that each query sees, itself and those before it, if the mask
+    is known to be that. `may_be_blind`: some query may see no key, which only the values at run
+    time tell.
     """
 
     kind: MaskKind
     words: str
-    allowed: torch.Tensor | None = None
+    window: int | None = None
     may_be_blind: bool = False
     changes: tuple[str, ...] = ()
 
@@ -60,9 +62,9 @@ def mask_of(
             raise IllegalFusionError("masked scores are put so high that they keep weight")
     if not masking:
         return Mask("none", "no mask")
-    allowed = _allowed(steps, sizes, dtype, constants)
-    if allowed is not None:
-        return _known(allowed, steps)
+    known = _computed(steps, sizes, dtype, constants)
+    if known is not None:
+        return known
     fills = [step for step in masking if step.kind == "fill"]
     if len(fills) == len(masking) and all(step.number == -torch.inf for step in fills):
         change = "a query that may see no key gives 0 where softmax gives NaN"
@@ -77,82 +79,89 @@ def mask_of(
     )
 
 
-def _known(allowed: torch.Tensor, steps: Sequence[Step]) -> Mask:
-    """A mask that was computed: every query sees a key."""
-    if bool(allowed.all()):
-        return Mask("none", "a mask that allows everything", allowed)
-    if torch.equal(allowed, torch.ones_like(allowed).tril()):
-        return Mask("causal", "causal", allowed)
-    only_fills = all(step.kind != "add" for step in steps)
-    kind: MaskKind = "boolean" if only_fills else "additive"
-    window = window_of(allowed)
-    words = "a fixed mask" if window is None else f"a causal window of {window} keys"
-    return Mask(kind, words, allowed)
-
-
-def window_of(allowed: torch.Tensor) -> int | None:
-    """W if query i sees exactly the keys i - W < j <= i; None for other masks."""
-    rows, columns = allowed.shape[-2:]
-    distance = torch.arange(rows)[:, None] - torch.arange(columns)[None, :]
-    seen = distance[allowed.reshape(-1, rows, columns).any(0)]
-    if not seen.numel() or int(seen.min()) < 0:
-        return None
-    width = int(seen.max()) + 1
-    band = (distance >= 0) & (distance < width)
-    return width if torch.equal(allowed, band.expand_as(allowed)) else None
-
-
-def _allowed(
+def _computed(
     steps: Sequence[Step], sizes: tuple[Size, Size], dtype: torch.dtype, constants: Constants
-) -> torch.Tensor | None:
-    """Which pairs count, [batch or 1, heads or 1, M, N], if that is constant and all there is.
-
-    None also if some query sees no key: then the numbers added matter.
-    """
+) -> Mask | None:
+    """The mask, if it is constant and every query sees a key; else the numbers added matter."""
     if not all(isinstance(size, int) for size in sizes):
         return None
-    total = torch.zeros((1, 1, 1, 1), dtype=torch.float64)
-    for step in steps:
-        if step.kind in ("add", "fill"):
-            term = _constant_term(step, constants)
-            if term is None:
-                return None
-            total = _after(step, total, term)
+    rows, columns = (int(size) for size in sizes)
+    values = [_constant(step, constants) for step in steps]
+    key: list[object] = [rows, columns, dtype]
+    for step, value in zip(steps, values, strict=True):
+        if value is None and step.kind in ("add", "fill"):
+            return None
+        key += [step.kind, step.number, step.inverted, id(value)]
+    masks = constants.shared
+    if tuple(key) not in masks:
+        masks[tuple(key)] = _compared(steps, values, (rows, columns), low_of(dtype))
+    found = masks[tuple(key)]
+    assert found is None or isinstance(found, Mask)
+    return found
+
+
+def _constant(step: Step, constants: Constants) -> torch.Tensor | None:
+    """The value of a step's tensor if its leading axes are those of batch and heads, or of one."""
+    if step.term is None or step.kind not in ("add", "fill"):
+        return None
+    fake = tensor(step.term)
+    leading = tuple(fake.shape[:-2])
+    if len(step.lead) != 2 and not all(isinstance(size, int) and size == 1 for size in leading):
+        return None
+    return constants.value(step.term, step.node)
+
+
+def _compared(
+    steps: Sequence[Step],
+    values: Sequence[torch.Tensor | None],
+    sizes: tuple[int, int],
+    low: float,
+) -> Mask | None:
+    total = torch.zeros(1, 1)
+    for step, value in zip(steps, values, strict=True):
+        if value is not None:
+            total = _after(step, total, _one_for_all(value))
         elif bool(total.any()) and not (step.kind == "scale" and step.number > 0):
             return None  # What was masked need not be masked after it.
-    return _where_zero(total, sizes, low_of(dtype))
-
-
-def _where_zero(total: torch.Tensor, sizes: tuple[Size, Size], low: float) -> torch.Tensor | None:
     masked = total <= low
     if not bool((masked | (total == 0)).all()):
         return None
-    lead = total.shape[:-2]
-    if lead.numel() * int(sizes[0]) * int(sizes[1]) > MOST_ELEMENTS:
+    if masked.shape[:-2].numel() * sizes[0] * sizes[1] > MOST_ELEMENTS:
         return None
-    allowed = (~masked).expand(*lead, *sizes)
-    return allowed if bool(allowed.any(-1).all()) else None
+    allowed = (~masked).expand(*masked.shape[:-2], *sizes)
+    only_fills = all(step.kind != "add" for step in steps)
+    return _named(allowed, "boolean" if only_fills else "additive")
 
 
-def _constant_term(step: Step, constants: Constants) -> torch.Tensor | None:
-    assert step.term is not None
-    fake = tensor(step.term)
-    leading = fake.shape[:-2] if fake.dim() > 2 else torch.Size()
-    fits = len(step.lead) == 2 or all(isinstance(n, int) and n == 1 for n in leading)
-    if not fits or (fake.dim() > 4 and leading[:-2].numel() != 1):
-        return None
-    value = constants.value(step.term, step.node)
-    if value is None:
-        return None
-    shape = (1,) * (4 - value.dim()) + tuple(value.shape) if value.dim() < 4 else value.shape[-4:]
-    return value.reshape(shape)
+def _one_for_all(value: torch.Tensor) -> torch.Tensor:
+    """The mask without leading axes along which it is the same."""
+    for axis in range(value.dim() - 2):
+        first = value.narrow(axis, 0, 1)
+        if bool((value == first).all()):
+            value = first
+    return value
 
 
 def _after(step: Step, total: torch.Tensor, term: torch.Tensor) -> torch.Tensor:
     if step.kind == "add":
-        return total + step.number * term.to(torch.float64)
-    where = ~term if step.inverted else term
-    return torch.where(where, torch.tensor(-torch.inf, dtype=torch.float64), total)
+        return total + step.number * term.float()
+    return torch.where(~term if step.inverted else term, torch.tensor(-torch.inf), total)
+
+
+def _named(allowed: torch.Tensor, kind: MaskKind) -> Mask | None:
+    """The mask of [..., queries, keys]; None if some query sees no key."""
+    rows, columns = allowed.shape[-2:]
+    if bool(allowed.all()):
+        return Mask("none", "a mask that allows everything")
+    if not bool(allowed.any(-1).all()):
+        return None
+    distance = torch.arange(rows)[:, None] - torch.arange(columns)[None, :]
+    if torch.equal(allowed, (distance >= 0).expand_as(allowed)):
+        return Mask("causal", "causal", window=rows)
+    width = int(distance.masked_fill(~allowed, -1).max()) + 1
+    if torch.equal(allowed, ((distance >= 0) & (distance < width)).expand_as(allowed)):
+        return Mask(kind, f"a causal window of {width} keys", window=width)
+    return Mask(kind, "a fixed mask")
 
 
 def made_of_booleans(node: fx.Node, constants: Constants) -> bool:
