@@ -1,0 +1,276 @@
+"""Fifteen models: eager, `torch.compile` in its modes, tuned by hand, and what `apply` keeps.
+
+    python benchmarks/zoo.py --out FOLDER [MODEL ...]   one process a model; those done are left out
+    python benchmarks/zoo.py --out FOLDER --table       FOLDER/*.json as zoo.md and zoo.json
+
+In a process: `profile` and `apply` (with a time budget), then every column is compiled and all are
+timed in turn, so that each figure is of one process on one machine. A column is a way to run the
+step:
+
+* `eager`; `default`, `reduce-overhead`, `max-autotune`: `torch.compile` with this mode;
+* `tuned`: the fastest mode of the model as `zoo_tuned.py` sets it up by hand;
+* `ours`: what `apply` kept of that run, compiled anew.
+
+Needs a CUDA GPU, transformers, timm and torchvision.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+MODES = ("default", "reduce-overhead", "max-autotune")
+OTHERS = ("eager", *MODES, "tuned")
+ROUNDS, TUNING_ROUNDS, WARMUP = 60, 20, 5
+BUDGET_S = 120.0
+Step = Callable[[], Any]
+
+
+def main() -> None:
+    """Measure what is asked for and not there yet, or write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("models", nargs="*", help="names in zoo_models.py  [default: all]")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--table", action="store_true", help="write zoo.md and zoo.json")
+    parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds for apply")
+    parser.add_argument("--in-process", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.table:
+        _write_table(options.out)
+    elif options.in_process:
+        result = _measure(options.models[0], options.budget)
+        (options.out / f"{options.models[0]}.json").write_text(json.dumps(result, indent=1) + "\n")
+    else:
+        _shards(options)
+
+
+def _shards(options: argparse.Namespace) -> None:
+    from zoo_models import ZOO
+
+    for name in options.models or [factory.__name__ for factory in ZOO]:
+        if (options.out / f"{name}.json").exists():
+            continue
+        command = [sys.executable, __file__, name, "--out", str(options.out), "--in-process"]
+        done = subprocess.run([*command, f"--budget={options.budget}"], check=False)
+        sys.stderr.write(f"{name}: {'done' if not done.returncode else 'FAILED'}\n")
+
+
+# --- one model ------------------------------------------------------------------------------------
+
+
+def _measure(name: str, budget_s: float) -> dict[str, Any]:
+    import msgspec
+    import torch
+
+    from advisor.pipeline.apply import apply_run
+    from advisor.pipeline.facts import versions
+    from advisor.pipeline.measure import Bench
+    from advisor.pipeline.options import ProfileOptions
+    from advisor.pipeline.profile import profile
+    from advisor.store import RunDirectory
+    from advisor.verify.statistics import compare
+    from advisor.verify.timing import time_steps
+    from collectors.live.workload import load_workload
+
+    device = torch.device("cuda")
+    target = f"{HERE / 'zoo_models.py'}:{name}"
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunDirectory.create_at(Path(folder) / "run")
+        started = time.perf_counter()
+        profile(ProfileOptions(target=target), run, lambda *_: None)
+        profiled = time.perf_counter() - started
+        applied = apply_run(run, (), lambda *_, **__: None, budget_s)
+        load = partial(load_workload, target, device)
+        recipe = _kept(run, applied.set.verdict)
+        bench = Bench(load(), load)
+        ours = bench.build(recipe)
+        steps: dict[str, Step] = {"eager": bench.eager.step, "ours": ours.step}
+        for mode in MODES:
+            steps[mode] = _compiled(load(), mode)
+        steps["tuned"], tuned_mode = _tuned(name, device, steps)
+        samples = time_steps(steps, ROUNDS, WARMUP)
+        agreement = bench.agreement(ours)
+        best = min(OTHERS, key=lambda column: _median(samples[column]))
+        against = {
+            column: _ratio(compare(samples[column], samples["ours"], "step")) for column in OTHERS
+        }
+        return {
+            "model": name,
+            "device": torch.cuda.get_device_name(),
+            "versions": versions(),
+            "step_ns": {column: _summary(values) for column, values in samples.items()},
+            "speed_up": against,
+            "best_other": best,
+            "tuned_mode": tuned_mode,
+            "kept": {"actions": recipe.actions, "plans": len(recipe.kernels)},
+            "gains": _gains(applied),
+            "agreement": None if agreement is None else agreement._asdict(),
+            "peak_memory_bytes": [
+                applied.set.peak_memory_before_bytes, applied.set.peak_memory_after_bytes,
+            ],
+            "compile_ns": [applied.set.compile_before_ns, applied.set.compile_after_ns],
+            "profile_s": round(profiled, 1),
+            "apply_s": round((applied.duration_ns or 0) / 1e9, 1),
+            "applied": json.loads(msgspec.json.encode(applied)),
+        }  # fmt: skip
+
+
+def _kept(run: Any, verdict: str) -> Any:
+    from advisor.apply.recipe import UNCHANGED
+    from advisor.pipeline.kept import kept_recipe
+
+    return kept_recipe(run) if verdict == "kept" else UNCHANGED
+
+
+def _compiled(work: Any, mode: str) -> Step:
+    """The step of a workload compiled in one of PyTorch's modes, warm."""
+    import torch
+
+    part = torch.compile(work.part, mode=None if mode == "default" else mode)
+    step = work.step_of(lambda _: part)
+
+    def marked() -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        return step()
+
+    for _ in range(WARMUP):
+        marked()
+    return marked
+
+
+def _tuned(name: str, device: Any, steps: Mapping[str, Step]) -> tuple[Step, str]:
+    """The model set up by hand in its fastest mode; of one that leaves nothing to set, the same."""
+    from zoo_tuned import TUNED
+
+    from advisor.verify.timing import time_steps
+    from collectors.live.workload import load_workload
+
+    if name in {factory.__name__ for factory in TUNED}:
+        target = f"{HERE / 'zoo_tuned.py'}:{name}"
+        candidates = {mode: _compiled(load_workload(target, device), mode) for mode in MODES}
+    else:
+        candidates = {mode: steps[mode] for mode in MODES}
+    times = time_steps(candidates, TUNING_ROUNDS, WARMUP)
+    mode = min(MODES, key=lambda column: _median(times[column]))
+    return candidates[mode], mode
+
+
+def _median(values: Sequence[int]) -> int:
+    return sorted(values)[len(values) // 2]
+
+
+def _summary(values: Sequence[int]) -> dict[str, int]:
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return {
+        "median": _median(values),
+        "p10": ordered[round(0.1 * last)],
+        "p90": ordered[round(0.9 * last)],
+    }
+
+
+def _ratio(comparison: Any) -> dict[str, float]:
+    """Time of another column over ours, with the interval of the paired difference."""
+    before = comparison.before.median_ns
+    gains = {
+        "low": comparison.gain_low_ns, "mid": comparison.gain_mid_ns,
+        "high": comparison.gain_high_ns,
+    }  # fmt: skip
+    return {name: before / max(before - gain, 1) for name, gain in gains.items()}
+
+
+def _gains(applied: Any) -> dict[str, int]:
+    """What each kind of change gave when it was added, ns a step (kernels: of GPU time)."""
+    found = {"flags and graphs": 0, "library": 0, "generated kernels": 0}
+    for action in applied.actions:
+        if action.verdict == "kept" and action.step is not None:
+            kind = "library" if action.kind == "attention" else "flags and graphs"
+            found[kind] += action.step.gain_mid_ns
+    regions = {
+        id(plan.region): plan.region.gain_mid_ns
+        for plan in applied.plans
+        if plan.verdict == "kept" and plan.region is not None
+    }
+    found["generated kernels"] = sum(regions.values())
+    return found
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def _write_table(folder: Path) -> None:
+    rows = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    (HERE / "zoo.json").write_text(json.dumps(rows, indent=1) + "\n")
+    (HERE / "zoo.md").write_text(_markdown(rows))
+
+
+def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    columns = (*OTHERS, "ours")
+    head = ("model", *columns, "against the best other", "kept", "apply")
+    lines = [
+        "# The zoo",
+        "",
+        "Made by `python benchmarks/zoo.py --out FOLDER --table`; the method is described there.",
+        f"{rows[0]['device']}, torch {rows[0]['versions'].get('torch')}. Median step in ms; all",
+        "columns of a row are of one process, timed in turn. Raw results: `zoo.json`.",
+        "",
+        f"| {' | '.join(head)} |",
+        "|---" * len(head) + "|",
+    ]
+    lines += [_row(row, columns) for row in rows]
+    lines += ["", *_means(rows), "", *_split(rows)]
+    return "\n".join([*lines, ""])
+
+
+def _row(row: Mapping[str, Any], columns: Sequence[str]) -> str:
+    times = [f"{row['step_ns'][column]['median'] / 1e6:.3f}" for column in columns]
+    best = row["speed_up"][row["best_other"]]
+    versus = f"{best['mid']:.3f}× ({best['low']:.3f} … {best['high']:.3f}) {row['best_other']}"
+    kept = ", ".join([*row["kept"]["actions"], f"{row['kept']['plans']} kernels"])
+    return f"| {' | '.join([row['model'], *times, versus, kept, str(row['apply_s']) + ' s'])} |"
+
+
+def _means(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Geometric means of the speed-up over each column, and over the best torch mode."""
+    lines = [f"Geometric means over {len(rows)} models:", ""]
+    for column in OTHERS:
+        lines.append(
+            f"- over {column}: {_mean(row['speed_up'][column]['mid'] for row in rows):.3f}×"
+        )
+    best = [min(row["speed_up"][mode]["mid"] for mode in MODES) for row in rows]
+    lines.append(f"- over the best mode of torch.compile: {_mean(best):.3f}×")
+    return lines
+
+
+def _mean(values: Any) -> float:
+    found = list(values)
+    return math.exp(sum(math.log(value) for value in found) / len(found))
+
+
+def _split(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = [
+        "What each kind of change gave when it was added, µs a step (kernels: GPU time):",
+        "",
+        "| model | flags and graphs | library | generated kernels |",
+        "|---|---|---|---|",
+    ]
+    for row in rows:
+        cells = [f"{row['gains'][kind] / 1e3:.0f}" for kind in row["gains"]]
+        lines.append(f"| {row['model']} | {' | '.join(cells)} |")
+    return lines
+
+
+if __name__ == "__main__":
+    main()
