@@ -112,10 +112,15 @@ def ends(fold: Fold, parts: str, counts: str, total: str, *, whole: bool) -> lis
         weight = f"{power}({exponent})"
         if not whole:  # a part may be -inf throughout, and the row not
             weight = f"tl.where({fold.result}_peak_{parts} == {peak}, 1.0, {weight})"
-        return [
+        lines = [
             f"{peak} = tl.reduce({fold.result}_peak_{parts}, 1, max_nan)[:, None]",
             f"{fold.result} = {_sum(f'{own} * {weight}')}{scale}",
         ]
+        if whole and fold.guarded:  # relative to 0, the sum is that of e^-inf or holds e^inf
+            infinite = f'tl.where({peak} > 0, float("inf"), 0.0)'
+            test = f'tl.abs({peak}) == float("inf")'
+            lines.append(f"{fold.result} = tl.where({test}, {infinite}, {fold.result})")
+        return lines
     if fold.kind == "moments":
         mean, apart = f"{fold.result}_mean", f"{fold.result}_apart"
         return [

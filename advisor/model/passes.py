@@ -29,7 +29,7 @@ class Fold:
     `op` is the reduction of the plan that it serves; `result` the value it gives, which for the
     first half of a variance is no value of the plan but its mean. `partner` is the mean whose
     deviations are summed, or the maximum that exponentials are relative to; their exponent is
-    `factor` (operand - maximum), in base 2 if `binary`.
+    `factor` (operand - maximum), in base 2 if `binary`; `guarded` takes 0 for an infinite maximum.
     """
 
     kind: FoldKind
@@ -39,6 +39,7 @@ class Fold:
     partner: str = ""
     factor: float = 1.0
     binary: bool = False
+    guarded: bool = False
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -148,7 +149,7 @@ class _Scheduler:
         return self._exponentials(op) or self._squared_deviations(op)
 
     def _exponentials(self, op: PlanOp) -> Fold | None:
-        """Σ exp(c (t - max t)), c > 0."""
+        """Σ exp(c (t - max t)), c > 0; also with 0 in place of an infinite maximum."""
         power = self._producer(op.args[0])
         if power is None or power.op not in ("exp", "exp2"):
             return None
@@ -161,11 +162,31 @@ class _Scheduler:
             exponent, factor = self._producer(values[0]), numbers[0]
         if exponent is None or exponent.op != "sub" or not math.isfinite(factor):
             return None
-        peak = self._producer(self._widened(exponent.args[1]))
+        origin = self._widened(exponent.args[1])
+        guarded = self._where_finite(origin)
+        peak = self._producer(origin if guarded is None else guarded)
         if peak is None or peak.op != "amax" or not self._same(exponent.args[0], peak.args[0]):
             return None
-        binary = power.op == "exp2"
-        return Fold("exponentials", str(peak.args[0]), op.name, op, peak.name, factor, binary)
+        binary, operand = power.op == "exp2", str(peak.args[0])
+        return Fold(
+            "exponentials", operand, op.name, op, peak.name, factor, binary, guarded is not None
+        )
+
+    def _where_finite(self, arg: Arg) -> Arg:
+        """The m of `0 if m is infinite else m`, None for anything else."""
+        choice = self._producer(arg)
+        if choice is None or choice.op != "where" or not _is_number(choice.args[1]):
+            return None
+        test, zero, value = choice.args
+        asked = self._producer(test)
+        if asked is None or zero != 0:
+            return None
+        if asked.op == "eq" and asked.args[1] == "inf":
+            asked = self._producer(asked.args[0])
+            infinite = asked is not None and asked.op == "abs"
+        else:
+            infinite = asked.op == "isinf"
+        return value if infinite and asked is not None and asked.args[0] == value else None
 
     def _squared_deviations(self, op: PlanOp) -> Fold | None:
         """Σ (x - mean x)², as a product or as a power."""

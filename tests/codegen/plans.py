@@ -70,6 +70,19 @@ def rows_only(dtype: str = "bfloat16", *, columns: int = 64,
     return make.plan(value, least, mean, title="rows only", sizes=sizes, columns=columns)
 
 
+def log_sum_exp(dtype: str = "bfloat16", *, columns: int = 64,
+                sizes: tuple[int, ...] = (4,)) -> FusionPlan:  # fmt: skip
+    """`m + log Σ exp(x - m)` as PyTorch writes it: m is 0 where the maximum is infinite."""
+    make = PlanBuilder()
+    wide = make.cast(make.input(dtype), "float32")
+    peak = make.op("amax", wide)
+    infinite = make.op("eq", make.op("abs", peak), "inf")
+    shift = make.op("where", infinite, 0.0, peak, dtype="float32")
+    total = make.op("sum", make.op("exp", make.op("sub", wide, shift)))
+    value = make.op("add", make.op("log", total), shift)
+    return make.plan(value, title="log-sum-exp", sizes=sizes, columns=columns)
+
+
 def three_levels(dtype: str = "bfloat16", *, columns: int = 64,
                  sizes: tuple[int, ...] = (4,)) -> FusionPlan:  # fmt: skip
     """A softmax whose result is scaled by its own root mean square: no form has fewer passes."""

@@ -42,6 +42,7 @@ NAMED: dict[str, Callable[..., FusionPlan]] = {
     "layer norm": plans.layer_norm,
     "loss gradient": plans.loss_gradient,
     "rows only": plans.rows_only,
+    "log-sum-exp": plans.log_sum_exp,
     "three levels": plans.three_levels,
     "strided": plans.strided,
 }
@@ -188,7 +189,7 @@ SPECIAL = (
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("name", ["log-softmax", "layer norm", "rows only"])
+@pytest.mark.parametrize("name", ["log-softmax", "log-sum-exp", "layer norm", "rows only"])
 def test_values_that_are_no_numbers(name: str, scheme: Scheme, interpreter: Interpreter) -> None:
     plan = NAMED[name]("float32", columns=16)
     x = torch.tensor(SPECIAL)
@@ -211,6 +212,7 @@ def test_passes_follow_from_the_dataflow() -> None:
     assert [passes(plans.layer_norm(written_out=True), s) for s in ("looped", "online")] == [3, 2]
     assert [passes(plans.three_levels(), s) for s in ("looped", "online")] == [4, 3]
     assert [passes(plans.rows_only(), s) for s in ("looped", "online")] == [2, 1]
+    assert [passes(plans.log_sum_exp(), s) for s in ("looped", "online")] == [2, 1]
     assert passes(rms_norm(), "looped") == 2
     assert schemes_of(rms_norm()) == ("registers", "looped", "split")
     assert not can_split(plans.three_levels())
