@@ -21,6 +21,7 @@ from tests.builders.attention import (
     QKV,
     REFUSED,
     Case,
+    mask_overwritten,
     padding,
     repeat_kv,
     written_between,
@@ -126,6 +127,13 @@ def test_look_alike_is_refused_with_its_reason_and_left_as_it_was(
 def test_of_two_sites_the_one_with_a_write_is_refused() -> None:
     original, changed, given, records = rewritten(Case(written_between, QKV, {}), torch.float64)
     assert [record.refused is None for record in records] == [True, False]
+    for one, two in zip(results(original, given), results(changed, given), strict=True):
+        torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-10)
+
+
+def test_a_mask_written_to_later_was_zero_when_it_was_read() -> None:
+    original, changed, given, (record,) = rewritten(Case(mask_overwritten, QKV, {}), torch.float64)
+    assert record.what.endswith("a mask that allows everything")
     for one, two in zip(results(original, given), results(changed, given), strict=True):
         torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-10)
 

@@ -345,6 +345,15 @@ def clamped_below(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     return scores.softmax(-1) @ v
 
 
+def of_itself(x: Tensor) -> Tensor:
+    weights = torch.einsum("bhid,bhjd->bhij", x, x).mul(0.25).softmax(-1)
+    return torch.einsum("bhij,bhjd->bhid", weights, x)
+
+
+def divided_by_temperature(q: Tensor, k: Tensor, v: Tensor, scale: Tensor) -> Tensor:
+    return (torch.matmul(q, k.transpose(-2, -1)) / scale.exp()).softmax(-1) @ v
+
+
 def view_of_result(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q.matmul(k.mT).softmax(-1) @ v).view(BATCH * HEADS, QUERIES * DIM)
 
@@ -393,6 +402,8 @@ FUSED = (
     Case(decode_one_query, (head_shape(length=1), head_shape(), head_shape()), PLAIN),
     Case(learned_queries, ((1, HEADS, 5, DIM), head_shape(), head_shape()), PLAIN),
     Case(clamped_below, QKV, MASKED, padding_numbers),
+    Case(of_itself, QKV[:1], {**PLAIN, "scale": 0.25}),
+    Case(divided_by_temperature, (*QKV, (1,)), {**PLAIN, "scale": 1.0}),
     Case(view_of_result, QKV, {**PLAIN, "scale": 1.0}),
 )
 
@@ -442,6 +453,25 @@ def query_overwritten(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     scores = q @ k.mT
     q.zero_()
     return scores.softmax(-1) @ v + q
+
+
+def scaled_then_written(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q = q * 0.25
+    q.add_(1.0)
+    return (q @ k.mT).softmax(-1) @ v
+
+
+def copied_then_written(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    k = k.contiguous().transpose(-2, -1)
+    k.mul_(2.0)
+    return (q @ k).softmax(-1) @ v
+
+
+def mask_overwritten(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    mask = torch.zeros(QUERIES, QUERIES, dtype=q.dtype)
+    scores = q @ k.mT + mask
+    mask[:, 0] = 1.0
+    return scores.softmax(-1) @ v + mask.sum()
 
 
 def masked_softly(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
@@ -523,6 +553,8 @@ REFUSED: tuple[tuple[Case, str | None], ...] = (
     (Case(weights_changed_after, QKV, {}, padding), "masked_fill changes the attention weights"),
     (Case(head_mask, (*QKV, (HEADS, 1, 1)), {}), "mul changes the attention weights"),
     (Case(query_overwritten, QKV, {}), "Tensor.zero_ writes in place"),
+    (Case(scaled_then_written, QKV, {}), "Tensor.add_ writes in place"),
+    (Case(copied_then_written, QKV, {}), "Tensor.mul_ writes in place"),
     (Case(masked_softly, QKV, {}, padding), "keep weight"),
     (Case(scores_multiplied, QKV, {}, padding), "mul between the product and the softmax"),
     (Case(rectified, QKV, {}), "relu between the product and the softmax"),

@@ -48,11 +48,37 @@ class Inputs:
     grouped: tuple[Operand, Operand] | None
     groups: int
 
-    def reads(self) -> list[tuple[fx.Node, fx.Node]]:
-        """Every tensor read, and the node that reads it today."""
-        operands = (self.query, self.key, self.value, *(self.grouped or ()))
-        terms = [(step.term, step.node) for step in self.steps if step.term is not None]
-        return [(item.node, item.reader) for item in operands] + terms
+    def reads(self, site: Site) -> list[tuple[fx.Node, fx.Node]]:
+        """Every tensor that is read, and the node since which nothing may be written to it.
+
+        That is who reads it today; or, where an operand is read before what is done to it, itself.
+        """
+        found = [(step.term, step.node) for step in self.steps if step.term is not None]
+        operands = [
+            (site.scores.left.node, self.query),
+            (site.scores.right.node, self.key),
+            (site.result.right.node, self.value),
+        ]
+        if self.grouped is not None:
+            operands.append((site.scores.right.node, self.grouped[0]))
+            operands.append((site.result.right.node, self.grouped[1]))
+        for start, operand in operands:
+            found.append((operand.node, operand.reader))
+            found += [(node, node) for node in _between(start, operand.node)]
+        return found
+
+
+def _between(start: fx.Node, source: fx.Node) -> set[fx.Node]:
+    """The nodes that make an operand from its source, without the source."""
+    found: set[fx.Node] = set()
+    pending = [start] if start is not source else []
+    while pending:
+        node = pending.pop()
+        if node in found or node is source or read(node) is None:
+            continue
+        found.add(node)
+        pending += node.all_input_nodes
+    return found
 
 
 def inputs_of(site: Site, constants: Constants) -> Inputs:

@@ -233,7 +233,7 @@ def _check_writes(site: Site, inputs: Inputs, flow: Flow) -> None:
     for node, number in place.items():
         if first < number < last and spelled(node) in _MODES:
             raise IllegalFusionError(f"{spelled(node)} changes the mode in the middle of it")
-    reads = [(node, place[reader]) for node, reader in inputs.reads()]
+    reads = [(node, place[reader]) for node, reader in inputs.reads(site)]
     reads += [(node, place[node]) for node in site.region]
     for node, first in reads:
         writer = flow.write_to((node,), first, last, known)

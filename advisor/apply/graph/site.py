@@ -173,6 +173,8 @@ class Reader:
             factor = number if call.name == "mul" else 1.0 / number
             return left, Step("scale", node, lead, number=factor)
         value = value_of(right)
+        if value is None and isinstance(right, fx.Node):
+            raise IllegalFusionError("the scale is only known at run time")
         if value is None or not self._is_scores(left, node):
             return None
         if not value.is_floating_point() or (value.dim() > 0 and not same_size(value.shape[-1], 1)):
