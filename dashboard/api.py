@@ -13,6 +13,7 @@ from advisor.errors import AdvisorError, RefusedError, UnreadableError, UsageErr
 from advisor.model.base import Record
 from advisor.store.jobrecord import JobKind
 from dashboard.access import Access, cookie_value, same
+from dashboard.applicable import applicable
 from dashboard.jobs import JobRunner
 from dashboard.security import (
     APPLY_COOKIE,
@@ -113,7 +114,7 @@ def _start(
     runner: JobRunner, run_id: str, kind: JobKind, only: tuple[str, ...] = ()
 ) -> tuple[Response, int]:
     run = runner.store.open(run_id)
-    if only and not set(only) <= {f.id for f in run.report().findings if f.plan_id}:
+    if only and not set(only) <= {name for name, _ in applicable(run.report())}:
         raise UsageError("the run has no such finding to apply", where=run_id)
     record = runner.submit(run, kind, only)
     return jsonify(run=run_id, job=record.id), 202

@@ -12,7 +12,7 @@ from flask import Flask, Response, request
 
 from advisor.errors import AdvisorError, UnreadableError
 from advisor.store.store import RunStore
-from dashboard import api, jobpanel, proof, security
+from dashboard import api, jobpanel, proof, security, timeline_panel, trends
 from dashboard.access import Access, check_access
 from dashboard.context import Context
 from dashboard.jobs import Command, JobRunner, cli_command
@@ -77,11 +77,14 @@ def exists(context: Context, path: str) -> bool:
     if found is None:
         return False
     try:
-        run = context.store.open(found[1]["run"]) if "run" in found[1] else None
-        finding = found[1].get("finding")
-        if run is None or finding is None:
+        ids = found[1]
+        runs = [context.store.open(ids[key]) for key in ("run", "before", "after") if key in ids]
+        if not runs:
             return True
-        return any(item.id == finding for item in context.report(run).findings)
+        if ids.get("finding") is not None:
+            return any(item.id == ids["finding"] for item in context.report(runs[0]).findings)
+        place = ids.get("place")
+        return place is None or int(place) < len(context.report(runs[0]).kernels)
     except AdvisorError:
         return False
 
@@ -107,6 +110,21 @@ def _shell() -> Component:
 def _register(app: Dash, context: Context) -> None:
     jobpanel.register(app, context)
     proof.register(app, context)
+    timeline_panel.register(app, context)
+    trends.register(app, context)
+    app.clientside_callback(
+        ClientsideFunction("fusion", "search"),
+        Output("kernel-search", "title"),
+        Input("kernel-search", "value"),
+        prevent_initial_call=True,
+    )
+    app.clientside_callback(
+        ClientsideFunction("fusion", "compare"),
+        Output("runs-compare", "href"),
+        Output("runs-compare", "children"),
+        Input("runs-grid", "selectedRows"),
+        prevent_initial_call=True,
+    )
     app.clientside_callback(
         ClientsideFunction("fusion", "title"),
         Output("title", "storage_type"),

@@ -17,6 +17,7 @@ from advisor.store.directory import RunDirectory
 from advisor.store.store import RunStore
 from dashboard.access import Access
 from dashboard.jobs import JobRunner
+from dashboard.timelines import Timelines
 
 _CACHED_RECORDS, _CACHED_SUMMARIES = 64, 20_000
 T = TypeVar("T", bound=Record)
@@ -68,6 +69,7 @@ class Context:
     runner: JobRunner
     access: Access
     cache: RecordCache = field(default_factory=RecordCache)
+    timelines: Timelines = field(default_factory=Timelines)
     summaries: RecordCache = field(default_factory=lambda: RecordCache(_CACHED_SUMMARIES))
 
     def report(self, run: RunDirectory) -> Report:

@@ -10,10 +10,10 @@ from advisor.model.applied import Comparison, KernelTiming, PlanVerdict, Timing
 from advisor.model.findings import Finding
 from advisor.model.report import KernelRow
 from advisor.units import NS_PER_MS, NS_PER_US
+from dashboard.roles import GROUPS, group_of
 
-BLUE, ORANGE, GREEN, GREY, PURPLE = "#0072B2", "#E69F00", "#009E73", "#8A8F98", "#CC79A7"
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#8A8F98"
 KIND_COLORS = {"opportunity": BLUE, "regression": ORANGE, "note": GREY}
-ROLE_COLORS = (BLUE, ORANGE, GREEN, PURPLE, "#56B4E9", "#D55E00", "#F0E442")
 _MAX_NAME = 34
 _ROW_PX = 34
 
@@ -22,11 +22,11 @@ def savings(findings: Sequence[Finding]) -> go.Figure:
     """Exposed saving per step of each priced finding, with its interval, the largest on top."""
     priced = [(f, f.exposed_saving_ns) for f in findings if f.exposed_saving_ns is not None]
     priced.sort(key=lambda pair: pair[1].mid)
-    unit, name = _unit([saving.high for _, saving in priced])
+    unit, name = unit_of([saving.high for _, saving in priced])
     figure = go.Figure(
         go.Bar(
             x=[saving.mid / unit for _, saving in priced],
-            y=[_label(f.title, f"#{len(priced) - i}") for i, (f, _) in enumerate(priced)],
+            y=[short_label(f.title, f"#{len(priced) - i}") for i, (f, _) in enumerate(priced)],
             orientation="h",
             marker={"color": [KIND_COLORS[finding.kind] for finding, _ in priced]},
             error_x={
@@ -38,34 +38,39 @@ def savings(findings: Sequence[Finding]) -> go.Figure:
             hovertemplate="%{x:.3g} " + name + "<extra></extra>",
         )
     )
-    return _styled(figure, f"exposed saving per step, {name}", len(priced))
+    return styled(figure, f"exposed saving per step, {name}", len(priced))
 
 
 def kernels(rows: Sequence[KernelRow], limit: int = 12) -> go.Figure:
-    """Time per step of the longest kernels, coloured by role."""
+    """Time per step of the longest kernels, coloured by their group of roles."""
     longest = sorted(rows, key=lambda row: row.time_ns)[-limit:]
-    unit, name = _unit([row.time_ns for row in longest])
-    labels = [_label(row.name, f"#{len(longest) - i}") for i, row in enumerate(longest)]
-    roles = sorted({row.role for row in longest})
+    unit, name = unit_of([row.time_ns for row in longest])
+    labels = [short_label(row.name, f"#{len(longest) - i}") for i, row in enumerate(longest)]
     figure = go.Figure()
-    for index, role in enumerate(roles):
-        own = [(label, row) for label, row in zip(labels, longest, strict=True) if row.role == role]
+    groups = sorted({group_of(row.role) for row in longest})
+    for group in groups:
+        own = [
+            (label, row)
+            for label, row in zip(labels, longest, strict=True)
+            if group_of(row.role) == group
+        ]
         figure.add_bar(
             x=[row.time_ns / unit for _, row in own],
             y=[label for label, _ in own],
             orientation="h",
-            name=_plain(role),
-            marker={"color": ROLE_COLORS[index % len(ROLE_COLORS)]},
-            hovertemplate="%{x:.3g} " + name + "<extra></extra>",
+            name=GROUPS[group].name,
+            marker={"color": GROUPS[group].color},
+            customdata=[plain(row.role) for _, row in own],
+            hovertemplate="%{x:.3g} " + name + ", %{customdata}<extra></extra>",
         )
     figure.update_yaxes(categoryorder="array", categoryarray=labels)
-    return _styled(figure, f"time per step, {name}", len(longest), legend=len(roles) > 1)
+    return styled(figure, f"time per step, {name}", len(longest), legend=len(groups) > 1)
 
 
 def comparison(rows: Sequence[tuple[str, Comparison]]) -> go.Figure:
     """Before and after of each comparison, with the intervals of the medians."""
     timings = [t for _, c in rows for t in (c.before, c.after)]
-    unit, name = _unit([timing.high_ns for timing in timings])
+    unit, name = unit_of([timing.high_ns for timing in timings])
     figure = go.Figure()
     for word, color in (("after", GREEN), ("before", GREY)):
         own = [c.before if word == "before" else c.after for _, c in rows]
@@ -78,7 +83,7 @@ def comparison(rows: Sequence[tuple[str, Comparison]]) -> go.Figure:
             error_x=_interval(own, unit),
             hovertemplate="%{x:.4g} " + name + "<extra>" + word + "</extra>",
         )
-    return _styled(figure, f"median time, {name}", 2 * len(rows), legend=True)
+    return styled(figure, f"median time, {name}", 2 * len(rows), legend=True)
 
 
 def predicted_measured(verdict: PlanVerdict) -> go.Figure | None:
@@ -90,7 +95,7 @@ def predicted_measured(verdict: PlanVerdict) -> go.Figure | None:
         ("measured", measured.gain_low_ns, measured.gain_mid_ns, measured.gain_high_ns, GREEN),
         ("predicted", predicted.low, predicted.mid, predicted.high, BLUE),
     )
-    unit, name = _unit([point[3] for point in points])
+    unit, name = unit_of([point[3] for point in points])
     figure = go.Figure()
     for word, low, mid, high, color in points:
         figure.add_scatter(
@@ -108,7 +113,7 @@ def predicted_measured(verdict: PlanVerdict) -> go.Figure | None:
             hovertemplate="%{x:.4g} " + name + "<extra>" + word + "</extra>",
         )
     figure.update_xaxes(rangemode="tozero")
-    return _styled(figure, f"saving per step, {name}", 2)
+    return styled(figure, f"saving per step, {name}", 2)
 
 
 def kernel_timing(timing: KernelTiming) -> go.Figure:
@@ -120,7 +125,7 @@ def kernel_timing(timing: KernelTiming) -> go.Figure:
         ("generated kernel", timing.kernel, GREEN),
     )
     known = [(name, value, color) for name, value, color in named if value is not None]
-    unit, name = _unit([value.high_ns for _, value, _ in known])
+    unit, name = unit_of([value.high_ns for _, value, _ in known])
     figure = go.Figure(
         go.Bar(
             x=[value.median_ns / unit for _, value, _ in known],
@@ -131,7 +136,7 @@ def kernel_timing(timing: KernelTiming) -> go.Figure:
             hovertemplate="%{x:.4g} " + name + "<extra></extra>",
         )
     )
-    return _styled(figure, f"median time, {name}", len(known))
+    return styled(figure, f"median time, {name}", len(known))
 
 
 def _interval(timings: Sequence[Timing], unit: int) -> dict[str, object]:
@@ -143,24 +148,24 @@ def _interval(timings: Sequence[Timing], unit: int) -> dict[str, object]:
     }
 
 
-def _unit(values_ns: Sequence[int]) -> tuple[int, str]:
+def unit_of(values_ns: Sequence[int]) -> tuple[int, str]:
     largest = max(values_ns, default=0)
     return (NS_PER_MS, "ms") if largest >= NS_PER_MS else (NS_PER_US, "µs")
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that plotly shows as it is: it reads tags and entities in labels as markup."""
     visible = "".join(c if c.isprintable() else " " for c in text)
     return visible.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _label(text: str, rank: str) -> str:
+def short_label(text: str, rank: str) -> str:
     """A short label, told from others of the same beginning by its rank."""
     short = text if len(text) <= _MAX_NAME else text[: _MAX_NAME - 1] + "…"
-    return _plain(f"{rank} {short}")
+    return plain(f"{rank} {short}")
 
 
-def _styled(figure: go.Figure, axis: str, rows: int, *, legend: bool = False) -> go.Figure:
+def styled(figure: go.Figure, axis: str, rows: int, *, legend: bool = False) -> go.Figure:
     figure.update_layout(
         height=70 + _ROW_PX * max(rows, 1) + (30 if legend else 0),
         margin={"l": 8, "r": 16, "t": 30 if legend else 8, "b": 40},

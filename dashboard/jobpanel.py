@@ -9,7 +9,9 @@ from dash.development.base_component import Component
 from advisor.errors import AdvisorError
 from advisor.model.run import Progress
 from advisor.report.progress import value_text
+from advisor.report.words import INFERRED_MODE
 from advisor.store.directory import RunDirectory
+from dashboard.applicable import applicable
 from dashboard.context import Context
 from dashboard.jobview import JobView, StageView
 from dashboard.parts import marked, message, section
@@ -26,8 +28,8 @@ STATE_COLORS = {
 STATE_MARKS = {"queued": "·", "running": "▸", "done": "✓", "failed": "✕", "cancelled": "⊘"}
 _HIDDEN: dict[str, str] = {"display": "none"}
 _SHOWN: dict[str, str] = {}
-_ALL = "Every plan of this run is generated, checked and timed; only what pays is kept."
-_ONE = "This plan alone is generated, checked and timed; it is kept only if it pays."
+_ALL = "Plans are generated, checked and timed, actions tried; only what pays is kept."
+_ONE = "What this finding calls for alone is put in, checked and timed; kept only if it pays."
 
 
 def panel(context: Context, run: RunDirectory, finding: str | None = None) -> Component:
@@ -42,6 +44,8 @@ def panel(context: Context, run: RunDirectory, finding: str | None = None) -> Co
     ]
     if reason:
         body.append(message("Apply is not available here", reason))
+    elif finding is None:
+        body.append(_picker(context, run))
     buttons = [
         dmc.Button("Apply", id="job-apply", n_clicks=0, disabled=bool(reason)),
         dmc.Button("Revert", id="job-revert", n_clicks=0, variant="default", style=_HIDDEN),
@@ -57,6 +61,20 @@ def panel(context: Context, run: RunDirectory, finding: str | None = None) -> Co
     return section("Apply", *body, note=_ONE if finding else _ALL)
 
 
+def _picker(context: Context, run: RunDirectory) -> Component:
+    """What to try, where not everything; its choice goes to the store that Apply reads."""
+    names = applicable(context.report(run))
+    return dmc.MultiSelect(
+        id="job-pick",
+        label="Try only",
+        description="Findings, plans and graph-level actions; empty tries all that may pay.",
+        data=[{"value": name, "label": label} for name, label in names],
+        searchable=True,
+        clearable=True,
+        hidePickedOptions=True,
+    )
+
+
 def blocked(context: Context, run: RunDirectory) -> str:
     """Why the current visitor cannot apply this run, empty if they can."""
     if not context.access.allow_apply:
@@ -66,8 +84,8 @@ def blocked(context: Context, run: RunDirectory) -> str:
         )
     if not may_apply(context.access):
         return "Applying needs the apply token: sign in with it at /login."
-    if not run.plan_ids():
-        return "This run has no plan to apply."
+    if context.report(run).workload.mode == INFERRED_MODE:
+        return "This run was made from a recorded trace: there is no workload here to apply it to."
     refused = context.runner.refusal(run)
     return f"{refused.why.capitalize()}. {refused.remedy.capitalize()}." if refused else ""
 
@@ -84,6 +102,13 @@ def register(app: Dash, context: Context) -> None:
             State("job-only", "data"),
             prevent_initial_call=True,
         )
+
+    app.clientside_callback(
+        ClientsideFunction("fusion", "pick"),
+        Output("job-only", "data"),
+        Input("job-pick", "value"),
+        prevent_initial_call=True,
+    )
 
     @app.callback(
         Output("job-status", "children"),

@@ -33,6 +33,11 @@ def run_path(run_id: str) -> str:
     return f"/run/{run_id}"
 
 
+def kernel_path(run_id: str, place: int) -> str:
+    """The address of a kernel, by its place in the report."""
+    return f"/run/{run_id}/kernel/{place}"
+
+
 def finding_path(run_id: str, finding_id: str) -> str:
     """The address of a finding."""
     return f"/run/{run_id}/finding/{finding_id}"

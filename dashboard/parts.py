@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
@@ -91,7 +92,8 @@ def moment(text: str) -> str:
 
 def plain_name(key: str) -> str:
     """A field's name as words, without the unit that its value is printed with."""
-    return key.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
+    words = key.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
+    return re.sub(r"\b(gpu|dram|sm)\b", lambda found: found[0].upper(), words)
 
 
 def saving_text(saving: Range | None) -> str:
@@ -135,12 +137,13 @@ def grid(
     columns: Sequence[Mapping[str, Any]],
     rows: Sequence[Mapping[str, Any]],
     label: str,
+    options: Mapping[str, Any] | None = None,
 ) -> Component:
     """A sortable, filterable table; cells are text, or drawn by a component of `assets/grid.js`."""
     short = len(rows) <= _MAX_AUTO_ROWS
-    options: dict[str, Any] = {"suppressCellFocus": False, "ensureDomOrder": True}
+    every: dict[str, Any] = {"suppressCellFocus": False, "ensureDomOrder": True}
     if short:
-        options["domLayout"] = "autoHeight"
+        every["domLayout"] = "autoHeight"
     view = html.Div(
         dag.AgGrid(
             id=name,
@@ -153,21 +156,39 @@ def grid(
                 "minWidth": 100,
                 "flex": 1,
             },
-            dashGridOptions=options,
+            dashGridOptions={**every, **(options or {})},
             style={"height": None if short else "34rem", "width": "100%"},
         ),
         role="region",
     )
-    return marked(view, aria_label=label)
+    button = marked(
+        html.Button("CSV", type="button", className="export"),
+        data_export="grid",
+        data_chart=name,
+        aria_label=f"Save the table {label} as CSV",
+    )
+    return html.Div([marked(view, aria_label=label), html.Div(button, className="exports")])
 
 
 def graph(figure: Figure, name: str, label: str) -> Component:
-    """A chart that can be saved as a picture and sends nothing anywhere."""
-    config: Any = {
-        "displaylogo": False,
-        "responsive": True,
-        "modeBarButtonsToRemove": ["select2d", "lasso2d"],
-        "toImageButtonOptions": {"format": "svg", "filename": name},
-    }
-    view = html.Div(dcc.Graph(id=name, figure=figure, config=config), role="img")
-    return marked(view, aria_label=label)
+    """A chart that can be saved as picture or table and sends nothing anywhere."""
+    config: Any = {"displaylogo": False, "responsive": True, "displayModeBar": False}
+    view = marked(
+        html.Div(dcc.Graph(id=name, figure=figure, config=config), role="img"), aria_label=label
+    )
+    return html.Div([view, export_buttons(name)])
+
+
+def export_buttons(name: str, *, csv: bool = True) -> Component:
+    """Buttons that save a chart as a picture, or its figures as a table (`assets/export.js`)."""
+    forms = ("png", "svg", *(("csv",) if csv else ()))
+    buttons = [
+        marked(
+            html.Button(form.upper(), type="button", className="export"),
+            data_export=form,
+            data_chart=name,
+            aria_label=f"Save {name} as {form.upper()}",
+        )
+        for form in forms
+    ]
+    return html.Div(buttons, className="exports")

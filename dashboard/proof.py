@@ -10,9 +10,17 @@ from dash import Dash, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from advisor.errors import AdvisorError
-from advisor.model.applied import Applied, Comparison, KernelResources, PlanVerdict, SetVerdict
+from advisor.model.actions import ActionKind
+from advisor.model.applied import (
+    ActionVerdict,
+    Applied,
+    Comparison,
+    KernelResources,
+    PlanVerdict,
+    SetVerdict,
+)
 from advisor.model.base import Range
-from advisor.report.text import counted
+from advisor.report.text import counted, gain_text
 from advisor.store.directory import RunDirectory
 from advisor.units import UNKNOWN, format_bytes, format_fraction, format_ns
 from dashboard import figures
@@ -34,10 +42,13 @@ from dashboard.parts import (
 CLOCKS = {"gpu_busy": "GPU time of the step", "step": "step time", "kernel": "kernel time"}
 
 
-def result_slot(context: Context, run: RunDirectory, plans: Sequence[str]) -> Component:
-    """The verdicts on plans, or on the whole set for none; its own store says which."""
-    scope = dcc.Store(id="proof-scope", data={"run": run.id, "plans": list(plans)})
-    shown = html.Div(result(context, run, plans), id="proof-result", className="stack")
+def result_slot(
+    context: Context, run: RunDirectory, plans: Sequence[str], actions: Sequence[ActionKind] = ()
+) -> Component:
+    """The verdicts on plans and actions, or on the set for none; its own store says which."""
+    data = {"run": run.id, "plans": list(plans), "actions": list(actions)}
+    scope = dcc.Store(id="proof-scope", data=data)
+    shown = html.Div(result(context, run, plans, actions), id="proof-result", className="stack")
     return html.Div([scope, shown])
 
 
@@ -59,20 +70,24 @@ def register(app: Dash, context: Context) -> None:
     def redraw(_generation: object, scope: dict[str, Any]) -> object:
         try:
             run, plans = context.store.open(scope["run"]), scope["plans"]
-            return result(context, run, plans), details(context, run, plans)
+            return result(context, run, plans, scope["actions"]), details(context, run, plans)
         except AdvisorError as error:
             return error_state(error), []
 
 
-def result(context: Context, run: RunDirectory, plans: Sequence[str]) -> list[Component]:
-    """The verdicts on these plans, or on the set where none is named; nothing before applying."""
+def result(
+    context: Context, run: RunDirectory, plans: Sequence[str], actions: Sequence[str] = ()
+) -> list[Component]:
+    """The verdicts on these plans and actions, or on the set where none is named."""
     applied = context.applied(run)
     if applied is None:
         return []
-    if not plans:
+    if not plans and not actions:
         return [_set(applied.set, applied)]
     verdicts = [_of_plan(applied, plan_id) for plan_id in plans]
-    return [_verdict(verdict) for verdict in verdicts if verdict is not None]
+    tried = tuple(action for action in applied.actions if action.kind in actions)
+    shown = [_verdict(verdict) for verdict in verdicts if verdict is not None]
+    return [*shown, *([section("Actions tried for it", *_actions(tried))] if tried else [])]
 
 
 def details(context: Context, run: RunDirectory, plans: Sequence[str]) -> list[Component]:
@@ -109,12 +124,34 @@ def _set(result: SetVerdict, applied: Applied) -> Component:
     plans = [(p.title, VERDICT_WORDS[p.verdict], p.reason, _swapped(p)) for p in applied.plans]
     head = ("Plan", "Verdict", "Why", "Sites swapped")
     blocks.append(table(head, plans, "Verdicts of the plans"))
+    blocks += _actions(applied.actions)
     measured = [row for row in _other_figures(result) if set(row[1:]) != {UNKNOWN}]
     if measured:
         blocks.append(table(("Also measured", "Before", "After"), measured, "Other figures"))
     agree = {True: "; outputs agree", False: "; outputs differ", None: ""}[result.outputs_agree]
-    note = f"Applied {moment(applied.created)} on {applied.device}{agree}"
+    took = "" if applied.duration_ns is None else f" in {format_ns(applied.duration_ns)}"
+    note = f"Applied {moment(applied.created)} on {applied.device}{took}{agree}"
     return section("Result", *blocks, note=note)
+
+
+def _actions(actions: Sequence[ActionVerdict]) -> list[Component]:
+    """What became of each graph-level action, with its figures and how to do it by hand."""
+    if not actions:
+        return []
+    rows = [
+        (
+            action.title,
+            VERDICT_WORDS[action.verdict],
+            gain_text(action.step),
+            gain_text(action.gpu_time),
+            html.Div([html.Div(text) for text in (action.reason, *action.details)]),
+            UNKNOWN if action.sites is None else str(action.sites),
+            action.by_hand,
+        )
+        for action in actions
+    ]
+    head = ("Action", "Verdict", "Step saves", "GPU time saves", "Why", "Places", "By hand")
+    return [heading("Graph-level actions", 4), table(head, rows, "Verdicts of the actions")]
 
 
 def _other_figures(result: SetVerdict) -> tuple[tuple[str, str, str], ...]:

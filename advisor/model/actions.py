@@ -72,6 +72,15 @@ ACTIONS: tuple[ActionFacts, ...] = (
     ),
 )
 
+# The rules whose findings an action answers; the others are tried wherever they apply.
+ANSWERS: dict[str, tuple[ActionKind, ...]] = {
+    "attention-written-out": ("attention",),
+    "batch-norm": ("fold_batch_norm",),
+    "layout-conversion": ("channels_last",),
+    "optimizer-updates": ("fused_optimizer",),
+    "launch-bound": ("cuda_graph", "step_graph"),
+}
+
 
 def facts_of(kind: ActionKind) -> ActionFacts:
     """The words of an action."""

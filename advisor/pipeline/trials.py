@@ -8,7 +8,7 @@ from pathlib import Path
 
 from advisor.apply.judge import Judgement
 from advisor.errors import RefusedError, UsageError
-from advisor.model.actions import ACTIONS, ActionKind
+from advisor.model.actions import ACTIONS, ANSWERS, ActionKind
 from advisor.model.applied import Comparison
 from advisor.model.findings import Finding
 from advisor.model.report import Report
@@ -18,14 +18,6 @@ from advisor.store import RunDirectory, verify
 from collectors.live.target import parse_target
 
 KINDS: tuple[ActionKind, ...] = tuple(item.kind for item in ACTIONS)
-# The rules whose findings an action answers; the others are tried wherever they apply.
-ANSWERS: dict[str, tuple[ActionKind, ...]] = {
-    "attention-written-out": ("attention",),
-    "batch-norm": ("fold_batch_norm",),
-    "layout-conversion": ("channels_last",),
-    "optimizer-updates": ("fused_optimizer",),
-    "launch-bound": ("cuda_graph", "step_graph"),
-}
 
 
 @dataclass

@@ -37,6 +37,20 @@
       apply: (clicks, run, only) => act(clicks, "/api/jobs", { run: run, only: only }),
       revert: (clicks, run) => act(clicks, `/api/runs/${encodeURIComponent(run)}/revert`, {}),
       cancel: (clicks, run) => act(clicks, `/api/jobs/${encodeURIComponent(run)}/cancel`, {}),
+      search: (text) => {
+        const grid = window.dash_ag_grid && window.dash_ag_grid.getApi("kernels-grid");
+        if (grid) {
+          grid.setGridOption("quickFilterText", text || "");
+        }
+        return window.dash_clientside.no_update;
+      },
+      compare: (rows) => {
+        const two = (rows || []).map((row) => [row.created, row.run]).sort();
+        return two.length === 2
+          ? [`/compare/${two[0][1]}/${two[1][1]}`, `Compare ${two[0][1]} → ${two[1][1]}`]
+          : ["/", "Pick two runs to compare them"];
+      },
+      pick: (names) => names || [],
       title: (title) => {
         document.title = title;
         return window.dash_clientside.no_update;

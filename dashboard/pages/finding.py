@@ -9,6 +9,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from advisor.errors import UnreadableError
+from advisor.model.actions import ANSWERS
 from advisor.model.findings import Evidence, Finding
 from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
@@ -16,6 +17,7 @@ from advisor.report.text import counted, headline
 from advisor.units import format_bytes, format_ns
 from dashboard import subgraph
 from dashboard.context import Context
+from dashboard.figures_run import memory_roofline, moved
 from dashboard.jobpanel import panel
 from dashboard.page import Page
 from dashboard.pages.frame import frame
@@ -23,6 +25,7 @@ from dashboard.parts import (
     KIND_COLORS,
     badge,
     figure_card,
+    graph,
     heading,
     kernel_saving,
     message,
@@ -51,14 +54,15 @@ def layout(context: Context, run: str, finding: str) -> Component:
     found = find(report, finding)
     plans = plans_of(found)
     head, why = _head(found), [_evidence(found), _where(found), _alternatives(found)]
-    if not plans:
-        text = f"This finding has no generated kernel. What to do: {found.action}"
+    if not plans and found.rule not in ANSWERS:
+        text = f"No generated kernel and no action answers this finding. What to do: {found.action}"
         nothing = section("Apply", message("Nothing to apply from here", text))
         return frame(directory, report, "", head, nothing, *why)
+    bandwidth = report.hardware.dram_bandwidth_bytes_per_s
     parts = [
         panel(context, directory, found.id),
-        result_slot(context, directory, plans),
-        *(_plan(context.plan(directory, name)) for name in plans),
+        result_slot(context, directory, plans, ANSWERS.get(found.rule, ())),
+        *(_plan(context.plan(directory, name), bandwidth) for name in plans),
         *why,
         details_slot(context, directory, plans),
     ]
@@ -156,10 +160,15 @@ def _where(finding: Finding) -> Component:
     return section("Where", table(("Module", "Source line"), rows, "Sites"), note=note)
 
 
-def _plan(plan: FusionPlan) -> Component:
+def _plan(plan: FusionPlan, bandwidth: int | None) -> Component:
     prediction = plan.prediction
     blocks: list[Component] = [subgraph.component(plan)]
     if prediction is not None:
+        points = moved(plan)
+        if points:
+            label = "Time against bytes moved per step, now and fused"
+            figure = memory_roofline(points, bandwidth)
+            blocks.append(graph(figure, f"roofline-{plan.id}", label))
         rows = [
             (
                 "Kernel time per step",

@@ -12,8 +12,17 @@ from advisor.store.directory import RunDirectory
 from dashboard.page import finding_path, run_path
 from dashboard.parts import badge, heading, marked, moment
 
-# label, address below the run; the pages of later work join here.
-TABS: tuple[tuple[str, str], ...] = (("Overview", ""), ("Findings", "/findings"))
+# label, address below the run.
+TABS: tuple[tuple[str, str], ...] = (
+    ("Overview", ""),
+    ("Findings", "/findings"),
+    ("Kernels", "/kernels"),
+    ("Timeline", "/timeline"),
+    ("Overlap", "/overlap"),
+    ("Compiler", "/compiler"),
+    ("Regressions", "/regressions"),
+    ("Calibration", "/calibration"),
+)
 
 
 def frame(run: RunDirectory, report: Report, tab: str, *children: Component) -> Component:

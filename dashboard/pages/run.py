@@ -8,11 +8,13 @@ import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
+from advisor.model.metric_names import per_step_name
 from advisor.model.report import Metric, Report
 from advisor.store.directory import RunDirectory
 from advisor.units import format_value
 from dashboard import figures
 from dashboard.context import Context
+from dashboard.figures_run import Moved, memory_roofline, moved, step_split
 from dashboard.jobpanel import panel
 from dashboard.page import Page
 from dashboard.pages.frame import finding_link, frame
@@ -29,6 +31,7 @@ from dashboard.parts import (
     worth_text,
 )
 from dashboard.proof import details_slot, result_slot
+from dashboard.split import NOT_BUSY, PARTS, splits
 
 # Shown as headline figures where the report has them, in this order.
 HEADLINE: tuple[tuple[str, str], ...] = (
@@ -51,10 +54,12 @@ def layout(context: Context, run: str) -> Component:
         "Overview",
         _cards(report),
         _actions(directory, report),
+        _split(report),
         panel(context, directory),
         result_slot(context, directory, ()),
         details_slot(context, directory, ()),
-        html.Div([_savings(report), _kernels(report)], className="grid-2"),
+        html.Div([_savings(report), _roofline(context, directory, report)], className="grid-2"),
+        _kernels(report),
         _metrics(report),
         _warnings(report),
     )
@@ -114,6 +119,47 @@ def _actions(run: RunDirectory, report: Report) -> Component:
     return section("What to do", html.Ol(items, className="actions"), note=note)
 
 
+def _split(report: Report) -> Component:
+    """Where the step's time goes; what the report cannot say is said to be unknown."""
+    title, found = "Where the step's time goes", splits(report)
+    missing = [message(f"{s.name.capitalize()}: unknown", s.why) for s in found if not s.known]
+    if len(missing) == len(found):
+        return section(title, *missing)
+    label = "Time of the step in parts, without and under the profiler"
+    parts = {name for split in found for name, value in split.parts_ns.items() if value}
+    rows = [(name, text) for name, _color, text in (*PARTS, NOT_BUSY) if name in parts]
+    words = html.Details(
+        [html.Summary("What the parts are"), table(("Part", "Definition"), rows, "Parts")]
+    )
+    return section(title, graph(step_split(found), "step-split", label), words, *missing)
+
+
+def _roofline(context: Context, run: RunDirectory, report: Report) -> Component:
+    """Bytes against time: plans as they are and would be, and kernels with counters."""
+    title = "Memory roofline"
+    points = [
+        Moved(row.name, row.dram_bytes, row.time_ns, "kernel")
+        for row in report.kernels
+        if row.dram_bytes and row.time_ns
+    ]
+    for summary in report.plans:
+        points += moved(context.plan(run, summary.id))
+    if not points:
+        text = (
+            "It needs bytes: of kernels from counters (profile with --ncu), or of plans, which a "
+            "bare trace has none of."
+        )
+        return section(title, message("No bytes on record", text))
+    hardware = report.hardware
+    label = "Time per step against bytes moved, with the rate of this GPU's memory"
+    figure = memory_roofline(points, hardware.dram_bandwidth_bytes_per_s)
+    note = (
+        "Above the line a kernel takes longer than its bytes need. Plans: predicted bytes and "
+        f"times. Memory rate of {hardware.name}: {hardware.dram_bandwidth_provenance}."
+    )
+    return section(title, graph(figure, "roofline", label), note=note)
+
+
 def _savings(report: Report) -> Component:
     if not any(finding.exposed_saving_ns for finding in report.findings):
         return section("Savings", message("No saving of the step is known", _unpriced(report)))
@@ -150,18 +196,29 @@ def _kernels(report: Report) -> Component:
 def _metrics(report: Report) -> Component:
     if not report.metrics:
         return section("Metrics", message("No metrics", "This report holds no metrics."))
-    labels = dict(HEADLINE)
+    whole = {name for name in report.metrics if per_step_name(name) in report.metrics}
+    per_step = [name for name in report.metrics if name not in whole]
+    window = html.Details(
+        [
+            html.Summary("The same, of the whole recorded window"),
+            _metric_table(report, sorted(whole), "Metrics of the window"),
+        ]
+    )
+    shown = _metric_table(report, per_step, "Metrics of the run")
+    return section("Metrics and their definitions", shown, *([window] if whole else []))
+
+
+def _metric_table(report: Report, names: list[str], caption: str) -> Component:
     rows = [
         (
-            labels.get(name, plain_name(name).capitalize()),
-            format_value(metric.value, metric.unit),
-            metric.provenance,
-            metric.definition,
+            plain_name(name),
+            format_value(report.metrics[name].value, report.metrics[name].unit),
+            report.metrics[name].provenance,
+            report.metrics[name].definition,
         )
-        for name, metric in report.metrics.items()
+        for name in names
     ]
-    head = ("Metric", "Value", "Provenance", "Definition")
-    return section("Metrics and their definitions", table(head, rows, "Metrics of the run"))
+    return table(("Metric", "Value", "Provenance", "Definition"), rows, caption)
 
 
 def _warnings(report: Report) -> Component:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from dash import dcc, html
 from dash.development.base_component import Component
 
 from advisor.errors import AdvisorError
 from advisor.store.directory import RunDirectory
 from advisor.units import UNKNOWN, format_ns
+from dashboard import trends
 from dashboard.context import Context
 from dashboard.page import Page, run_path
 from dashboard.parts import VERDICT_WORDS, WRAPPED, grid, message, moment, section
@@ -38,6 +40,11 @@ _COLUMNS: tuple[dict[str, Any], ...] = (
     {"field": "applied", "headerName": "Applied", "minWidth": 120, **WRAPPED},
 )
 
+_PICK_TWO: dict[str, Any] = {
+    "rowSelection": {"mode": "multiRow", "headerCheckbox": False},
+    "selectionColumnDef": {"maxWidth": 46, "minWidth": 46, "flex": 0},
+}
+
 
 def layout(context: Context) -> Component:
     """The list, or what to do to get a first run."""
@@ -49,11 +56,14 @@ def layout(context: Context) -> Component:
             "fusion-advisor profile TARGET. It appears here without a restart.",
         )
     rows = sorted((_row(context, run) for run in runs), key=_made, reverse=True)
-    return section(
+    pick = dcc.Link("Pick two runs to compare them", id="runs-compare", href="/")
+    listed = section(
         "Runs",
-        grid("runs-grid", _COLUMNS, rows, "Runs"),
+        grid("runs-grid", _COLUMNS, rows, "Runs", _PICK_TWO),
+        pick,
         note=f"{len(rows)} in {context.store.root}",
     )
+    return html.Div([listed, trends.panel(context)], className="stack")
 
 
 def _made(row: dict[str, Any]) -> str:

@@ -1,0 +1,143 @@
+"""`/compare/A/B`: two runs of the same work, and `/run/ID/regressions`: with which to compare."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+import dash_mantine_components as dmc
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from advisor.errors import AdvisorError
+from advisor.model.comparison import ReportComparison
+from advisor.model.report import Report
+from advisor.report.compare import compare_reports
+from advisor.report.compare_document import comparison_document
+from advisor.store.directory import RunDirectory
+from dashboard.context import Context, Summary
+from dashboard.documents import sections
+from dashboard.figures_run import causes
+from dashboard.page import Page, run_path
+from dashboard.pages.frame import finding_link, frame
+from dashboard.parts import graph, heading, message, moment, section, table, worth_text
+
+_MAX_OTHERS = 50
+
+
+def compare_path(before: str, after: str) -> str:
+    """The address of the comparison of two runs."""
+    return f"/compare/{quote(before)}/{quote(after)}"
+
+
+def layout(context: Context, before: str, after: str, anyway: str | None = None) -> Component:
+    """What changed from one run to the other; `anyway` accepts that the work differs."""
+    runs = (context.store.open(before), context.store.open(after))
+    reports = [context.report(run) for run in runs]
+    comparison = compare_reports(reports[0], reports[1], (before, after))
+    if anyway and not comparison.comparability.comparable:
+        reasons = (check.name for check in comparison.comparability.checks if check.required)
+        comparison = compare_reports(reports[0], reports[1], (before, after), tuple(reasons))
+    links = dmc.Group(
+        [
+            dcc.Link(f"before: {before}", href=run_path(before), className="wrap"),
+            dcc.Link(f"after: {after}", href=run_path(after), className="wrap"),
+            dcc.Link("swap the two", href=compare_path(after, before)),
+        ]
+    )
+    body = [*_refused(comparison), *_causes(comparison), *sections(comparison_document(comparison))]
+    title = heading("What changed between two runs", 1)
+    return html.Div([title, links, *body], className="stack")
+
+
+def _refused(comparison: ReportComparison) -> list[Component]:
+    """Two runs of different work are told apart, and compared only if somebody insists."""
+    if comparison.comparability.comparable:
+        return []
+    path = compare_path(comparison.before.label, comparison.after.label)
+    text = "No figure is compared, since a difference would say nothing. The reasons are below."
+    return [
+        message("Not the same work", text, "orange"),
+        dcc.Link("Compare all the same", href=f"{path}/anyway"),
+    ]
+
+
+def _causes(comparison: ReportComparison) -> list[Component]:
+    if not any(role.time.change for role in comparison.roles):
+        return []
+    label = "Change of kernel time per step by role"
+    note = "By role of kernel; the bars add up to the change of all kernel time."
+    return [section("Causes", graph(causes(comparison.roles), "causes", label), note=note)]
+
+
+def regressions(context: Context, run: str) -> Component:
+    """Regressions found within a run, and the runs of the same work to compare it with."""
+    directory = context.store.open(run)
+    report = context.report(directory)
+    return frame(
+        directory,
+        report,
+        "Regressions",
+        _within(directory, report),
+        _others(context, directory, report),
+    )
+
+
+def _within(run: RunDirectory, report: Report) -> Component:
+    found = [finding for finding in report.findings if finding.kind == "regression"]
+    title = "Fusions of this run that hurt"
+    if not found:
+        text = (
+            "No rule found a fusion that costs more than it saves. Whether something got slower "
+            "since an earlier run is told by a comparison, below."
+        )
+        return section(title, message("None found", text))
+    rows = [(finding_link(run, f.id, f.title), worth_text(f), f.action) for f in found]
+    return section(title, table(("Finding", "Costs per step", "Cure"), rows, title))
+
+
+def _others(context: Context, run: RunDirectory, report: Report) -> Component:
+    title = "Compare with another run of this workload"
+    others = list(_of_workload(context, run, report))[:_MAX_OTHERS]
+    if not others:
+        text = (
+            "The store holds no other run of it. Profile it again after a change, or pick any two "
+            "runs on the list of runs."
+        )
+        return section(title, message("Nothing to compare with", text))
+    rows = [
+        (
+            dcc.Link(f"{other} → this run", href=compare_path(other, run.id), className="wrap"),
+            moment(summary.created),
+            summary.mode,
+            summary.gpu,
+        )
+        for other, summary in others
+    ]
+    return section(title, table(("Compare", "Made", "Mode", "GPU"), rows, title))
+
+
+def _of_workload(context: Context, run: RunDirectory, report: Report) -> list[tuple[str, Summary]]:
+    found = []
+    for other in context.store.runs():
+        try:
+            summary = context.summary(other)
+        except AdvisorError:
+            continue  # it stays on the list of runs, with the reason
+        if other.id != run.id and summary.target == report.workload.target:
+            found.append((other.id, summary))
+    return sorted(found, key=lambda pair: pair[1].created, reverse=True)
+
+
+COMPARE = Page(
+    name="compare",
+    pattern=re.compile(r"/compare/(?P<before>[\w-]+)/(?P<after>[\w-]+)(?:/(?P<anyway>anyway))?"),
+    layout=layout,
+    title="Compare",
+)
+REGRESSIONS = Page(
+    name="regressions",
+    pattern=re.compile(r"/run/(?P<run>[\w-]+)/regressions"),
+    layout=regressions,
+    title="Regressions",
+)
