@@ -19,13 +19,11 @@ from tests.builders.attention import (
     FUSED,
     GROUPED,
     QKV,
-    REFUSED,
     Case,
-    mask_overwritten,
     padding,
     repeat_kv,
-    written_between,
 )
+from tests.builders.attention_refused import REFUSED, mask_overwritten, written_between
 
 Tensor = torch.Tensor
 
