@@ -1,4 +1,4 @@
-"""Attention as model code writes it: spellings that can be fused, each with what the call must be."""
+"""Attention as model code writes it: spellings that can be fused, and what the call must be."""
 
 from __future__ import annotations
 
