@@ -82,7 +82,8 @@ def apply_run(
     gpus = [gpu_by_key(key) for key in SHOWN_GPUS]
     stages.size(found, gpus, _present(device), emit)
     emit("verify", "running", message="capturing the graph again")
-    captured, _ = capture(workload, generate_code=False)
+    eager = report.workload.mode == "eager"
+    captured, _ = capture(workload, generate_code=False, eager=eager)
     stages.check_regions(found, captured, device, emit)
     stages.verify(found, run, device, emit)
     if device.type == "cuda":

@@ -95,7 +95,9 @@ def record_workload(
     recording.shapes = workload.shapes()
     announce("capture", "compiling and reading the graphs")
     recording.captured, compiled = capture(
-        workload, generate_code=device.type == "cuda" and options.mode == "compile"
+        workload,
+        generate_code=device.type == "cuda" and options.mode == "compile",
+        eager=options.mode == "eager",
     )
     recording.warnings += capture_warnings(recording.captured)
     if device.type != "cuda":

@@ -36,6 +36,7 @@ from torch._inductor.virtualized import V
 from advisor.errors import WorkloadError
 from advisor.model.base import Phase
 from advisor.model.compiler import CompilerFacts
+from collectors.live.as_written import as_written
 from collectors.live.compiler_facts import CompilerWatch
 from collectors.live.fx_graph import Lowered, copied, lower
 from collectors.live.workload import Workload
@@ -119,10 +120,13 @@ def backend_with(
     return backend
 
 
-def capture(workload: Workload, *, generate_code: bool) -> tuple[Capture, Callable[[], Any] | None]:
+def capture(
+    workload: Workload, *, generate_code: bool, eager: bool = False
+) -> tuple[Capture, Callable[[], Any] | None]:
     """Compile one step and record every graph; with `generate_code`, return the compiled step too.
 
-    Raises `WorkloadError` if the step cannot be compiled.
+    With `eager` the graphs are those of what eager runs: the compiler's own replacements of whole
+    attentions are left out. Raises `WorkloadError` if the step cannot be compiled.
     """
     if generate_code:
         found = Capture()
@@ -131,7 +135,7 @@ def capture(workload: Workload, *, generate_code: bool) -> tuple[Capture, Callab
     if workload.kind != "step":
         found = Capture()
         try:
-            _recorded(workload, found, _passes_only)
+            _recorded(workload, found, _passes_only, eager=eager)
         except WorkloadError:
             found.graph_breaks += 1
         # Code between graphs may look at values: then only real ones lead it the right way.
@@ -139,19 +143,24 @@ def capture(workload: Workload, *, generate_code: bool) -> tuple[Capture, Callab
             return found, None
     found = Capture()
     with workload.preserved():
-        _recorded(workload, found, _passes_then_run)
+        _recorded(workload, found, _passes_then_run, eager=eager)
     return found, None
 
 
 def _recorded(
-    workload: Workload, found: Capture, inner: Callable[..., Any], *, generate_code: bool = False
+    workload: Workload,
+    found: Capture,
+    inner: Callable[..., Any],
+    *,
+    generate_code: bool = False,
+    eager: bool = False,
 ) -> Callable[[], Any]:
     """Compile and run one step with an inner compiler; `found` is filled. Returns the step."""
 
     torch.compiler.reset()
     started = time.perf_counter_ns()
     before, watch = _break_counts(), CompilerWatch()
-    backend = _recording_backend(found, inner, generate_code=generate_code)
+    backend = _recording_backend(found, inner, generate_code=generate_code, eager=eager)
     step = workload.step_of(lambda part: torch.compile(part, backend=backend))
     try:
         with no_compile_caches(), _quiet(), _no_optimizer(workload, generate_code):
@@ -172,7 +181,7 @@ def _recorded(
 
 
 def _recording_backend(
-    found: Capture, inner: Callable[..., Any], *, generate_code: bool
+    found: Capture, inner: Callable[..., Any], *, generate_code: bool, eager: bool = False
 ) -> Callable[..., Any]:
     """A Dynamo backend that records every graph into `found` before `inner` compiles it."""
 
@@ -183,7 +192,9 @@ def _recording_backend(
         found.graphs.append(CapturedGraph(lowered))
 
     hook = HookPass(record, "fusion-advisor-capture")
-    patches: dict[str, Any] = {"trace.provenance_tracking_level": 1} if generate_code else {}
+    patches: dict[str, Any] = as_written() if eager else {}
+    if generate_code:
+        patches["trace.provenance_tracking_level"] = 1
     return backend_with(hook, inner, **patches)
 
 

@@ -305,3 +305,16 @@ def test_every_graph_knows_what_its_generated_kernels_compute() -> None:
         known = {node.name for nodes in item.lowered.fx_aliases.values() for node in nodes}
         computed = {name for _, nodes in item.kernels for name in nodes}
         assert any(name.startswith("sum") or name.startswith("mean") for name in computed & known)
+
+
+def test_eager_attention_stays_as_written_where_the_compiler_would_call_a_library() -> None:
+    def labels(*, eager: bool) -> list[str]:
+        workload = load_workload("sample:bert_layer", torch.device("cpu"))
+        found, _ = capture(workload, generate_code=False, eager=eager)
+        return [node.label for item in found.graphs for node in item.lowered.graph.nodes]
+
+    written, compiled = labels(eager=True), labels(eager=False)
+    assert any("softmax" in label for label in written)
+    assert not any("scaled_dot_product" in label for label in written)
+    assert any("scaled_dot_product" in label for label in compiled)
+    assert not any("_product" in label for label in written)
