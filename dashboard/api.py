@@ -12,6 +12,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from advisor.errors import AdvisorError, RefusedError, UnreadableError, UsageError
 from advisor.model.base import Record
 from advisor.store.jobrecord import JobKind
+from dashboard import uploads
 from dashboard.access import Access, cookie_value, same
 from dashboard.applicable import applicable
 from dashboard.jobs import JobRunner
@@ -64,6 +65,22 @@ def install(server: Flask, access: Access, runner: JobRunner) -> None:
         _check_change(access, csrf)
         body = _body()
         return _start(runner, body.run, "apply", body.only)
+
+    @server.post("/api/uploads")
+    def upload() -> tuple[Response, int]:
+        _check_change(access, csrf)
+        run = uploads.receive(runner.store, request)
+        return jsonify(run=run.id, job=runner.submit(run, "analyze").id), 202
+
+    @server.get("/api/runs/<run_id>/kernels/<plan_id>.py")
+    def kernel(run_id: str, plan_id: str) -> BaseResponse:
+        source = runner.store.open(run_id).kernel(plan_id)
+        if source is None:
+            raise UnreadableError("this kernel was not generated yet", where=plan_id)
+        response = make_response(source)
+        response.mimetype = "text/x-python"
+        response.headers["Content-Disposition"] = f'attachment; filename="{plan_id}.py"'
+        return response
 
     @server.post("/api/runs/<run_id>/revert")
     def revert(run_id: str) -> tuple[Response, int]:

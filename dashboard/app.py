@@ -12,7 +12,7 @@ from flask import Flask, Response, request
 
 from advisor.errors import AdvisorError, UnreadableError
 from advisor.store.store import RunStore
-from dashboard import api, jobpanel, proof, security, timeline_panel, trends
+from dashboard import api, jobpanel, pending, proof, security, timeline_panel, trends
 from dashboard.access import Access, check_access
 from dashboard.context import Context
 from dashboard.jobs import Command, JobRunner, cli_command
@@ -94,8 +94,9 @@ def _shell() -> Component:
         dmc.ColorSchemeToggle(lightIcon="☀", darkIcon="☾", variant="default", size="lg"),
         aria_label="Light or dark",
     )
+    links = dmc.Group([dcc.Link("Upload", href="/upload"), toggle])
     bar = dmc.Group(
-        [dcc.Link(NAME, href="/", className="brand"), toggle],
+        [dcc.Link(NAME, href="/", className="brand"), links],
         justify="space-between",
         className="bar",
     )
@@ -112,6 +113,7 @@ def _register(app: Dash, context: Context) -> None:
     proof.register(app, context)
     timeline_panel.register(app, context)
     trends.register(app, context)
+    pending.register(app, context)
     app.clientside_callback(
         ClientsideFunction("fusion", "search"),
         Output("kernel-search", "title"),

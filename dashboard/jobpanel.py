@@ -84,6 +84,8 @@ def blocked(context: Context, run: RunDirectory) -> str:
         )
     if not may_apply(context.access):
         return "Applying needs the apply token: sign in with it at /login."
+    if not (run.path / "report.json").exists():
+        return "This run has no report yet."
     if context.report(run).workload.mode == INFERRED_MODE:
         return "This run was made from a recorded trace: there is no workload here to apply it to."
     refused = context.runner.refusal(run)

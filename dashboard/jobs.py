@@ -30,6 +30,7 @@ from advisor.store.signing import verify
 from advisor.store.store import RunStore
 from dashboard.jobview import JobView, view_of
 from dashboard.processes import identify, is_alive, signal_group
+from dashboard.timelines import MAX_SECONDS, limit_memory
 
 _LOGGER = logging.getLogger(__name__)
 TICK_S = 0.5
@@ -42,6 +43,8 @@ def cli_command(kind: JobKind, run: Path, only: Sequence[str]) -> Sequence[str]:
 
     The run directory stands behind `--`, and ids within their option: neither is ever an option.
     """
+    if kind == "analyze":
+        return [sys.executable, "-m", "advisor.pipeline.stored", str(run)]
     options = [f"--only={name}" for name in only]
     if kind == "apply":
         options += ["--progress", "json"]
@@ -88,9 +91,13 @@ class JobRunner:
         """Why this run cannot be applied here, None if it can."""
         return verify(run, self._key_path)
 
+    def _refused(self, run: RunDirectory, kind: JobKind) -> RefusedError | None:
+        """Only what executes the user's code needs a run of ours; an analysis reads a file."""
+        return None if kind == "analyze" else self.refusal(run)
+
     def submit(self, run: RunDirectory, kind: JobKind, only: Sequence[str] = ()) -> JobRecord:
         """Queue a job; raises `RefusedError` if the run is not ours or has an unfinished job."""
-        refused = self.refusal(run)
+        refused = self._refused(run, kind)
         if refused is not None:
             raise refused
         with self._locked():
@@ -106,11 +113,11 @@ class JobRunner:
 
     def cancel(self, run: RunDirectory) -> None:
         """Take a job out of the queue or end its process group; `RefusedError` without one."""
-        refused = self.refusal(run)
-        if refused is not None:
-            raise refused
         with self._locked():
             record = run.job()
+            refused = self._refused(run, record.kind if record else "apply")
+            if refused is not None:
+                raise refused
             if record is None or not self._marker(run).exists():
                 raise RefusedError("this run has no job to cancel", where=run.id)
             if record.cancel_requested is None:
@@ -203,6 +210,9 @@ class JobRunner:
         if is_alive(process):
             if record.cancel_requested and _age_s(record.cancel_requested) > TERMINATE_GRACE_S:
                 signal_group(process, signal.SIGKILL)
+            if record.kind == "analyze" and _age_s(record.started or "") > MAX_SECONDS:
+                run.write_job(replace(record, error=f"it took more than {MAX_SECONDS} s"))
+                signal_group(process, signal.SIGKILL)
             return False
         child = self._children.pop(record.id, None)
         if child is not None:
@@ -214,7 +224,7 @@ class JobRunner:
 
     def _launch(self, run: RunDirectory, record: JobRecord) -> bool:
         """Start a queued job; False if it could not be."""
-        refused = self.refusal(run)
+        refused = self._refused(run, record.kind)
         if refused is not None:
             self._finish(run, replace(record, error=refused.line()))
             return False
@@ -230,6 +240,8 @@ class JobRunner:
             self._finish(run, replace(record, error=f"the job did not start: {error}"))
             return False
         self._children[record.id] = child
+        if record.kind == "analyze":
+            limit_memory(child.pid)
         run.write_job(replace(record, process=identify(child.pid)))
         return True
 

@@ -38,6 +38,11 @@ def kernel_path(run_id: str, place: int) -> str:
     return f"/run/{run_id}/kernel/{place}"
 
 
+def timeline_path(run_id: str, finding_id: str) -> str:
+    """The address of a timeline with a finding marked."""
+    return f"/run/{run_id}/timeline/{finding_id}"
+
+
 def finding_path(run_id: str, finding_id: str) -> str:
     """The address of a finding."""
     return f"/run/{run_id}/finding/{finding_id}"

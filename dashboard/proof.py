@@ -93,9 +93,9 @@ def result(
 def details(context: Context, run: RunDirectory, plans: Sequence[str]) -> list[Component]:
     """Source, resources, numerics and timings of these plans, as far as there are any."""
     parts, applied = [], context.applied(run)
-    for plan_id in plans:
+    for place, plan_id in enumerate(plans):
         title = context.plan(run, plan_id).title
-        parts.append(_source(run.kernel(plan_id), title))
+        parts.append(_source(run, plan_id, title, unfolded=place == 0))
         verdict = _of_plan(applied, plan_id) if applied else None
         if verdict is not None:
             parts += [_resources(verdict), _numerics(verdict), _timings(verdict)]
@@ -205,12 +205,21 @@ def _comparisons(rows: list[tuple[str, Comparison]]) -> Component:
     return table(head, cells, "Before and after, interleaved in one process")
 
 
-def _source(source: str | None, title: str) -> Component:
+def _source(run: RunDirectory, plan_id: str, title: str, *, unfolded: bool) -> Component:
+    source = run.kernel(plan_id)
     if source is None:
         text = "The kernel is generated from the plan when the run is applied."
         return section(f"Generated kernel: {title}", message("Not generated yet", text))
     code = dmc.CodeHighlight(code=source, language="python")
-    return section(f"Generated kernel: {title}", html.Div(code, className="kernel-source"))
+    lines = counted(source.count("\n"), "line")
+    shown = html.Details(
+        [html.Summary(f"Source, {lines}"), html.Div(code, className="kernel-source")],
+        open=unfolded,
+    )
+    link = html.A(
+        "Download", href=f"/api/runs/{run.id}/kernels/{plan_id}.py", download=f"{plan_id}.py"
+    )
+    return section(f"Generated kernel: {title}", shown, link)
 
 
 def _resources(verdict: PlanVerdict) -> Component:

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import click
 
+from advisor.model.report import Report
+from advisor.store.directory import RunDirectory
+from advisor.store.store import RUN_ID, RunStore
+
 
 @click.command()
 @click.argument(
@@ -30,12 +34,21 @@ import click
     metavar="REPORT.JSON",
     help="Write the report as JSON; `-` is standard output.",
 )
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Keep report and traces as a run: an absent or empty directory.",
+)
+@click.option("--open", "open_page", is_flag=True, help="Then open the run in the dashboard.")
 def analyze(
     files: tuple[Path, ...],
     step_range: str | None,
     gpu: str | None,
     ncu: Path | None,
     output: Path | None,
+    out: Path | None,
+    open_page: bool,
 ) -> None:
     """Say what to fuse in a recorded trace, and whether that is what holds it up.
 
@@ -51,6 +64,11 @@ def analyze(
 
     if step_range == "":
         raise UsageError("--step-range is empty", remedy="name the range that surrounds a step")
+    if open_page and (out is None or not RUN_ID.fullmatch(out.name)):
+        raise UsageError(
+            "--open needs --out with a plain name",
+            remedy="for instance --out runs/first: letters, digits, - and _",
+        )
     report = run(
         files, gpu=gpu, ncu=ncu, **({} if step_range is None else {"step_prefix": step_range})
     )
@@ -61,3 +79,18 @@ def analyze(
     else:
         write_atomic(output, encode(report))
         click.echo(f"wrote {output}", err=True)
+    if out is not None:
+        _keep(RunDirectory.create_at(out), files, report, open_page=open_page)
+
+
+def _keep(run: RunDirectory, files: tuple[Path, ...], report: Report, *, open_page: bool) -> None:
+    """Report and traces as a run, and the dashboard over it if it is asked for."""
+    from advisor.pipeline.stored import keep_traces
+
+    keep_traces(run, files)
+    run.write_report(report)
+    click.echo(f"wrote {run.path}", err=True)
+    if open_page:
+        from advisor.cli.serve import open_dashboard
+
+        open_dashboard(RunStore(run.path.parent), page=run.id)

@@ -100,6 +100,11 @@ class RunDirectory:
         return self.path / "log.txt"
 
     @property
+    def upload_path(self) -> Path:
+        """A file that was uploaded and is not analysed yet."""
+        return self.path / "upload.part"
+
+    @property
     def plans_path(self) -> Path:
         """The directory of the plans."""
         return self.path / "plans"

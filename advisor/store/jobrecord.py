@@ -11,7 +11,7 @@ from advisor.model.base import Record
 from advisor.model.findings import FINDING_ID
 
 JOB_SCHEMA_VERSION = 1
-JobKind = Literal["apply", "revert"]
+JobKind = Literal["apply", "revert", "analyze"]
 _JOB_ID = re.compile(r"[0-9a-f]{16}")
 
 

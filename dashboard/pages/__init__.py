@@ -12,6 +12,7 @@ from dashboard.pages import (
     run,
     runs,
     timeline,
+    upload,
 )
 
 PAGES: tuple[Page, ...] = (
@@ -27,6 +28,7 @@ PAGES: tuple[Page, ...] = (
     compare.REGRESSIONS,
     compare.COMPARE,
     calibration.PAGE,
+    upload.PAGE,
 )
 
 __all__ = ["PAGES"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import dash_mantine_components as dmc
-from dash import html
+from dash import dcc, html
 from dash.development.base_component import Component
 
 from advisor.errors import UnreadableError
@@ -14,12 +14,13 @@ from advisor.model.findings import Evidence, Finding
 from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
 from advisor.report.text import counted, headline
+from advisor.store.directory import RunDirectory
 from advisor.units import format_bytes, format_ns
 from dashboard import subgraph
 from dashboard.context import Context
 from dashboard.figures_run import memory_roofline, moved
 from dashboard.jobpanel import panel
-from dashboard.page import Page
+from dashboard.page import Page, timeline_path
 from dashboard.pages.frame import frame
 from dashboard.parts import (
     KIND_COLORS,
@@ -35,6 +36,7 @@ from dashboard.parts import (
     table,
 )
 from dashboard.proof import details_slot, result_slot
+from dashboard.timeline_panel import can_band
 
 ROUTE_WORDS = {
     "generated_kernel": "Generated kernel",
@@ -52,8 +54,13 @@ def layout(context: Context, run: str, finding: str) -> Component:
     directory = context.store.open(run)
     report = context.report(directory)
     found = find(report, finding)
-    plans = plans_of(found)
-    head, why = _head(found), [_evidence(found), _where(found), _alternatives(found)]
+    stored = set(directory.plan_ids())
+    plans = tuple(name for name in plans_of(found) if name in stored)
+    lost = len(plans_of(found)) - len(plans)
+    head, why = _head(directory, found), [_evidence(found), _where(found), _alternatives(found)]
+    if lost:
+        text = "A report came without its plans, so what they fuse cannot be drawn or applied."
+        why.insert(0, message(f"{counted(lost, 'plan')} of this finding not in the run", text))
     if not plans and found.rule not in ANSWERS:
         text = f"No generated kernel and no action answers this finding. What to do: {found.action}"
         nothing = section("Apply", message("Nothing to apply from here", text))
@@ -85,7 +92,7 @@ def find(report: Report, finding_id: str) -> Finding:
     )
 
 
-def _head(finding: Finding) -> Component:
+def _head(run: RunDirectory, finding: Finding) -> Component:
     saving = finding.exposed_saving_ns
     interval = (
         f"{format_ns(saving.low)} to {format_ns(saving.high)} at {round(100 * saving.coverage)} %"
@@ -107,10 +114,17 @@ def _head(finding: Finding) -> Component:
         [
             dmc.Group([heading(finding.title, 2), badge(finding.kind, KIND_COLORS[finding.kind])]),
             dmc.Text(finding.action, className="wrap"),
+            *_in_timeline(run, finding),
             html.Div(cards, className="cards"),
         ],
         className="stack",
     )
+
+
+def _in_timeline(run: RunDirectory, finding: Finding) -> list[Component]:
+    if not (run.trace_path.is_file() and can_band(finding)):
+        return []
+    return [dcc.Link("Show its kernels in the timeline", href=timeline_path(run.id, finding.id))]
 
 
 def _kernel_card(finding: Finding) -> list[Component]:

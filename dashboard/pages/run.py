@@ -12,7 +12,7 @@ from advisor.model.metric_names import per_step_name
 from advisor.model.report import Metric, Report
 from advisor.store.directory import RunDirectory
 from advisor.units import format_value
-from dashboard import figures
+from dashboard import figures, pending
 from dashboard.context import Context
 from dashboard.figures_run import Moved, memory_roofline, moved, step_split
 from dashboard.jobpanel import panel
@@ -30,6 +30,7 @@ from dashboard.parts import (
     table,
     worth_text,
 )
+from dashboard.pending import is_pending
 from dashboard.proof import details_slot, result_slot
 from dashboard.split import NOT_BUSY, PARTS, splits
 
@@ -47,6 +48,8 @@ HEADLINE: tuple[tuple[str, str], ...] = (
 def layout(context: Context, run: str) -> Component:
     """The overview of one run."""
     directory = context.store.open(run)
+    if is_pending(directory):
+        return pending.layout(context, directory)
     report = context.report(directory)
     return frame(
         directory,
@@ -142,8 +145,9 @@ def _roofline(context: Context, run: RunDirectory, report: Report) -> Component:
         for row in report.kernels
         if row.dram_bytes and row.time_ns
     ]
+    stored = set(run.plan_ids())
     for summary in report.plans:
-        points += moved(context.plan(run, summary.id))
+        points += moved(context.plan(run, summary.id)) if summary.id in stored else []
     if not points:
         text = (
             "It needs bytes: of kernels from counters (profile with --ncu), or of plans, which a "

@@ -15,6 +15,7 @@ from dashboard import trends
 from dashboard.context import Context
 from dashboard.page import Page, run_path
 from dashboard.parts import VERDICT_WORDS, WRAPPED, grid, message, moment, section
+from dashboard.pending import is_pending
 
 _COLUMNS: tuple[dict[str, Any], ...] = (
     {"field": "run", "headerName": "Run", "cellRenderer": "PageLink", "flex": 2, **WRAPPED},
@@ -77,7 +78,7 @@ def _row(context: Context, run: RunDirectory) -> dict[str, Any]:
     try:
         summary, applied = context.summary(run), context.applied(run)
     except AdvisorError as error:
-        return row | {"target": f"unreadable: {error.what}", "saving_ns_text": UNKNOWN}
+        return row | {"target": _unreadable(run, error), "saving_ns_text": UNKNOWN}
     return row | {
         "target": summary.target,
         "created": moment(summary.created),
@@ -90,6 +91,16 @@ def _row(context: Context, run: RunDirectory) -> dict[str, Any]:
         "findings": summary.findings,
         "applied": VERDICT_WORDS[applied.set.verdict] if applied else "no",
     }
+
+
+def _unreadable(run: RunDirectory, error: AdvisorError) -> str:
+    """Why a run has no figures: its analysis is not done, or failed, or its report is broken."""
+    if not is_pending(run):
+        return f"unreadable: {error.what}"
+    try:
+        return f"{run.info().target}: no report yet, its page says why"
+    except AdvisorError as other:
+        return f"unreadable: {other.what}"
 
 
 PAGE = Page(name="runs", pattern=re.compile(r"/"), layout=layout, title="Runs")

@@ -175,7 +175,13 @@ def test_malformed_bodies_are_refused(client: Client, body: object) -> None:
 
 def test_only_findings_of_the_run_can_be_named(client: Client, run: RunDirectory) -> None:
     served = client(allow_apply=True)
-    for only in (["--help"], ["register-spill-1"], ["0" * 16], ["absent"], ["row-program-1", "../x"]):
+    for only in (
+        ["--help"],
+        ["register-spill-1"],
+        ["0" * 16],
+        ["absent"],
+        ["row-program-1", "../x"],
+    ):
         body = {"run": run.id, "only": only}
         refused = served.post("/api/jobs", base_url=BASE, json=body, headers=csrf(served))
         assert refused.status_code == 400

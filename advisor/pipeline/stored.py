@@ -1,0 +1,112 @@
+"""Recorded traces as a run in a store: their report, and the traces themselves beside it.
+
+As a program it makes a run of a file that somebody uploaded, a trace or a report, which is hostile
+input: the dashboard starts it with limits and shows its events.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from advisor.errors import EXIT_OK, AdvisorError, InvalidRecordError, UnreadableError
+from advisor.model.base import MAX_RECORD_BYTES, decode, encode
+from advisor.model.report import Report
+from advisor.pipeline.analyze import analyze
+from advisor.store.directory import RunDirectory
+from advisor.store.files import read_bounded
+from advisor.store.progress import ProgressWriter
+from advisor.units import format_bytes
+from collectors.bytes_in import Source
+
+_GZIP = b"\x1f\x8b"
+_LEVEL = 4
+# How a report of ours begins: the fields of `Report` are written in their order.
+_REPORT = re.compile(rb'\s*\{\s*"schema_version"')
+_HEAD_BYTES = 256
+
+
+def keep_traces(run: RunDirectory, files: Sequence[Path]) -> None:
+    """Copy the traces into the run, compressed: the first as its own, others as other ranks."""
+    for number, path in enumerate(files):
+        place = run.trace_path if number == 0 else run.path / f"rank{number}" / run.trace_path.name
+        place.parent.mkdir(exist_ok=True)
+        try:
+            _copy(path, place)
+        except OSError as error:
+            raise UnreadableError(
+                "cannot keep the trace", where=str(place), why=error.strerror or str(error)
+            ) from error
+
+
+def _copy(path: Path, place: Path) -> None:
+    with path.open("rb") as source:
+        if source.read(len(_GZIP)) == _GZIP:
+            source.seek(0)
+            with place.open("wb") as target:
+                shutil.copyfileobj(source, target)
+            return
+    with gzip.open(place, "wb", compresslevel=_LEVEL) as packed:
+        for chunk in Source(path).chunks():
+            packed.write(chunk)
+
+
+def receive(run: RunDirectory, progress: ProgressWriter) -> None:
+    """Turn the uploaded file of a run into its report; raises what reading it raises."""
+    path = run.upload_path
+    if _REPORT.match(_head(path)):
+        progress.emit("check", "running", message="checking the report")
+        report = decode(read_bounded(path, MAX_RECORD_BYTES), Report, run.info().target)
+        progress.emit("check", "done", message=f"{len(report.findings)} findings")
+    else:
+        size = format_bytes(path.stat().st_size)
+        progress.emit("analyze", "running", message=f"reading a trace of {size}")
+        report = _analyzed(run, path)
+        progress.emit("analyze", "done", message=f"{len(report.kernels)} kernels by name")
+        progress.emit("keep", "running", message="keeping the trace for the timeline")
+        keep_traces(run, (path,))
+        progress.emit("keep", "done")
+    if len(encode(report)) > MAX_RECORD_BYTES:
+        raise InvalidRecordError("the report is larger than a report may be")
+    run.write_report(report)
+    path.unlink()
+    progress.emit("done", "done", message="The report is ready.")
+
+
+def _head(path: Path) -> bytes:
+    """The first bytes of a file as they are."""
+    with path.open("rb") as file:
+        return file.read(_HEAD_BYTES)
+
+
+def _analyzed(run: RunDirectory, path: Path) -> Report:
+    """The report of the trace, under the name that the file was uploaded with."""
+    from msgspec.structs import replace
+
+    name = run.info().target
+    report = analyze((path,))
+    sources = tuple(replace(source, path=name) for source in report.sources)
+    return replace(report, sources=sources, workload=replace(report.workload, target=name))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`RUN`: a failure is the final event of the job, and one line in its log."""
+    run = RunDirectory.at(Path(arguments[0]))
+    with ProgressWriter(run.progress_path, "upload") as progress:
+        try:
+            receive(run, progress)
+        except AdvisorError as error:
+            line = error.line().replace(str(run.upload_path), run.info().target)
+            progress.emit("done", "failed", message=line)
+            sys.stderr.write(f"{line}\n")
+            run.upload_path.unlink(missing_ok=True)
+            return error.exit_code
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,69 @@
+// Sends one file as it is, piece by piece, with a CSRF token fetched just before.
+(function () {
+  "use strict";
+
+  const at = (id) => document.getElementById(id);
+
+  function say(id, text) {
+    if (at(id)) {
+      at(id).textContent = text;
+    }
+  }
+
+  function open(path) {
+    window.history.pushState({}, "", path);
+    window.dispatchEvent(new CustomEvent("_dashprivate_pushstate"));
+  }
+
+  async function send(file) {
+    say("upload-note", "");
+    const issued = await fetch("/api/csrf", { headers: { Accept: "application/json" } });
+    if (!issued.ok) {
+      say("upload-note", "the server asks for a token: open /login");
+      return;
+    }
+    const { token } = await issued.json();
+    const request = new XMLHttpRequest();
+    request.open("POST", `/api/uploads?name=${encodeURIComponent(file.name)}`);
+    request.setRequestHeader("Content-Type", "application/octet-stream");
+    request.setRequestHeader("X-Fusion-CSRF", token);
+    request.responseType = "json";
+    request.upload.onprogress = (event) => {
+      const percent = event.lengthComputable ? Math.round((100 * event.loaded) / event.total) : 0;
+      say("upload-progress", `${file.name}: ${percent} % sent`);
+    };
+    request.onload = () => {
+      say("upload-progress", "");
+      if (request.status === 202) {
+        open(`/run/${request.response.run}`);
+        return;
+      }
+      const failure = request.response && request.response.error;
+      say("upload-note", failure ? failure.message : `the server answered ${request.status}`);
+    };
+    request.onerror = () => say("upload-note", "the connection broke off: send the file again");
+    request.send(file);
+  }
+
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest('[data-upload="choose"]')) {
+      return;
+    }
+    const input = document.createElement("input");
+    input.type = "file";
+    input.addEventListener("change", () => input.files.length && send(input.files[0]));
+    input.click();
+  });
+
+  for (const kind of ["dragover", "drop"]) {
+    document.addEventListener(kind, (event) => {
+      if (!event.target.closest || !event.target.closest('[data-upload="drop"]')) {
+        return;
+      }
+      event.preventDefault();
+      if (kind === "drop" && event.dataTransfer.files.length) {
+        send(event.dataTransfer.files[0]);
+      }
+    });
+  }
+})();
