@@ -315,7 +315,7 @@ def test_the_cache_key_changes_with_all_that_decides() -> None:
         cache_key([first]),
         cache_key([changed, second]),
         cache_key(
-            [ReadyKernel(first.plan, first.source, faster, first.path, first.function), second]
+            [ReadyKernel(first.plan, first.source, faster, first.path, first.functions), second]
         ),
         cache_key([]),
     ]
