@@ -21,7 +21,14 @@ _WORDS = {
     "neg": "negation",
     "where": "selection",
     "masked_fill": "mask",
+    "fused_rms_norm": "RMS norm",
+    "rms_norm": "RMS norm",
+    "batch_norm_with_update": "batch norm",
+    "log_softmax": "log-softmax",
 }
+# How ATen spells the ways in which it computes one op: of no meaning to the reader.
+_SPELLINGS = ("native_", "cudnn_", "miopen_")
+_MANNERS = ("_legit_no_training", "_legit_functional", "_legit", "_for_cpu")
 _GRADIENT = "_backward"
 
 
@@ -30,8 +37,17 @@ def op_word(label: str) -> str:
     parts = label.replace("::", ".").split(".")
     bare = (parts[1] if len(parts) > 1 else label).strip("_")
     core = bare.removesuffix(_GRADIENT)
-    word = _WORDS.get(core, core.replace("_", " "))
+    word = _WORDS.get(core) or _WORDS.get(_plain(core), _plain(core).replace("_", " "))
     return f"{word} gradient" if core != bare else word
+
+
+def _plain(core: str) -> str:
+    """`native_batch_norm_legit_no_training` as `batch_norm`."""
+    for prefix in _SPELLINGS:
+        core = core.removeprefix(prefix)
+    for suffix in _MANNERS:
+        core = core.removesuffix(suffix)
+    return core
 
 
 def describe(plan: FusionPlan) -> str:

@@ -98,6 +98,11 @@ def test_gradients_say_so() -> None:
         ("prims.convert_element_type.default", "cast"),
         ("exp", "exp"),
         ("aten::clamp_min_", "clamp min"),
+        ("aten._native_batch_norm_legit_no_training.default", "batch norm"),
+        ("aten.native_group_norm.default", "group norm"),
+        ("aten.native_layer_norm_backward.default", "layer norm gradient"),
+        ("aten::cudnn_batch_norm", "batch norm"),
+        ("aten._fused_rms_norm.default", "RMS norm"),
     ],
 )
 def test_ops_have_words(label: str, word: str) -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from advisor.model.applied import Applied, Comparison
 from advisor.model.base import Range
+from advisor.model.findings import Evidence
 from advisor.model.report import Recommended, Report
 from advisor.report.applied import render_applied
 from advisor.report.progress import progress_line
@@ -50,7 +51,9 @@ def test_the_verdict_comes_first_and_is_the_recommended_finding_that_saves_most(
 
 def test_what_is_about_no_kernels_is_done_not_fused() -> None:
     """A late host saves most here; which kernels to fuse first is said beside it."""
-    late = replace(finding("late", saving=price(1, 10**6, 10**7)), members=(), title="Host-bound")
+    host = (Evidence(kind="host", text="the next kernel had not been launched yet"),)
+    late = finding("late", saving=price(1, 10**6, 10**7))
+    late = replace(late, members=(), evidence=host, title="Host-bound")
     fused = replace(finding("fused", saving=price(1, 10**5, 10**6)), title="Norms")
     lines = shown(report(late, fused)).splitlines()
     assert lines[2] == "Do first: Host-bound"
