@@ -14,11 +14,15 @@ LEAST_GAIN_FRACTION = 0.001
 
 @dataclass(frozen=True)
 class Judgement:
-    """Keep or not, and why; what does not apply to the workload was not judged at all."""
+    """Keep or not, and why; what does not apply to the workload was not judged at all.
+
+    What was not `tried` is neither good nor bad: nobody knows.
+    """
 
     keep: bool
     reason: str
     applies: bool = True
+    tried: bool = True
 
 
 def judge_region(comparison: Comparison) -> Judgement:

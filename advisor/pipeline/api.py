@@ -60,7 +60,11 @@ class AppliedRun:
         With a model alone: a callable that takes what the model takes. With an optimizer and
         `loss(model)`: a callable without arguments that does one training step and returns the
         loss. Weights, batch norms and the optimizer are changed in place; `revert()` of the result
-        compiles without the run's changes, but leaves folded weights folded.
+        runs the model by eager again, but leaves folded weights folded.
+
+        If the run kept `step_graph`, a training step replays what the second call did on the
+        tensors it used then: `loss` must read its data from tensors that stay where they are, into
+        which the next batch is copied. That second call warms up with a few steps of its own.
         """
         if (optimizer is None) != (loss is None):
             raise UsageError("a training step needs an optimizer and a loss, both or neither")

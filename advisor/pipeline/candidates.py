@@ -27,7 +27,7 @@ from advisor.model.plan import FusionPlan
 from advisor.model.run import Emit
 from advisor.report.text import counted
 from advisor.store import RunDirectory
-from advisor.units import format_ns
+from advisor.units import format_fraction, format_ns
 from advisor.verify.numerics import verify_numerics
 from advisor.verify.region import region_disagreement
 from advisor.verify.resources import ResourceRequest, resources_of
@@ -237,9 +237,12 @@ def _take_numerics(made: _Generated, numerics: Numerics, emit: Emit) -> None:
     failed = [case for case in numerics.cases if not case.passed]
     if failed:
         item.refused = f"numerics ({made.config.label()}): {failed[0].name}: {failed[0].detail}"
-    worst = max((case.max_error_ulps or 0.0 for case in numerics.cases), default=0.0)
+    errors = [case.max_error_ulps for case in numerics.cases if case.max_error_ulps is not None]
+    worst = max(errors, default=None)
     passed = f"{counted(len(numerics.cases), 'case')} passed on the {numerics.executed_on}"
-    message = f"{plan.title}: {item.refused or f'{passed}, at most {worst:.2f} ulps'}"
+    if worst is not None:
+        passed += f", at most {worst:.2f} ulps"
+    message = f"{plan.title}: {item.refused or passed}"
     emit("verify", "running", plan=plan.id, value=worst, message=message)
 
 
@@ -258,9 +261,10 @@ def time(
             _size_again(item, emit)
         item.timings.append(result)
         taken = result.kernel.median_ns
+        share = format_fraction(result.copy_bandwidth_fraction)
         message = (
-            f"{plan.title}: {format_ns(taken)}, {100 * (result.copy_bandwidth_fraction or 0):.0f} %"
-            f" of a copy of the same bytes ({config.label()})"
+            f"{plan.title}: {format_ns(taken)}, {share} of the bandwidth of a copy of the same "
+            f"bytes ({config.label()})"
         )
         emit("time", "running", plan=plan.id, value=taken, message=message)
 

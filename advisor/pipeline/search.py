@@ -13,13 +13,13 @@ from pathlib import Path
 
 from advisor.apply.graph.records import Rewritten
 from advisor.apply.judge import Judgement, judge_action, judge_region, judge_set, outputs_agree
-from advisor.apply.recipe import UNCHANGED, Recipe
+from advisor.apply.recipe import ON_GRAPH, UNCHANGED, Recipe
 from advisor.errors import AdvisorError, IllegalFusionError, WorkloadError
 from advisor.model.actions import ActionKind, facts_of
 from advisor.model.applied import SetVerdict
 from advisor.model.run import Emit
 from advisor.pipeline.candidates import Candidate
-from advisor.pipeline.measure import Bench, Variant
+from advisor.pipeline.measure import Agreement, Bench, Variant
 from advisor.pipeline.trials import Trial, by_finding, of_actions
 from advisor.report.text import counted
 from advisor.verify.statistics import compare
@@ -27,6 +27,7 @@ from advisor.verify.statistics import compare
 # Actions that say how the finished graphs are run; they come after the kernels.
 ON_RUNNING: tuple[ActionKind, ...] = ("autotune", "cuda_graph", "step_graph")
 NO_TIME = "not tried: the time for this application was used up"
+NOT_TRIED = Judgement(False, NO_TIME, tried=False)
 
 
 @dataclass
@@ -65,7 +66,7 @@ class Search:
 
     def _if_time(self, trial: Trial, attempt: Callable[[Trial], None]) -> None:
         if self.deadline is not None and time.monotonic() > self.deadline:
-            trial.judgement = Judgement(False, NO_TIME)
+            trial.judgement = NOT_TRIED
             return
         attempt(trial)
 
@@ -86,7 +87,7 @@ class Search:
             trial.judgement = Judgement(False, error.line())
             self.emit("rewrite", "running", plan=kind, message=error.line())
             return
-        if kind in GRAPH_ACTIONS:
+        if kind in ON_GRAPH:
             trial.details = tuple(_became(item) for item in variant.log.rewritten)
             trial.swapped = {kind: sum(item.refused is None for item in variant.log.rewritten)}
         trial.pool_bytes = variant.pool_bytes
@@ -108,21 +109,9 @@ class Search:
         trial.comparison = self.bench.gpu_time(self.best, variant)
         trial.judgement = judge_action(trial.comparison, trial.step)
         if trial.pays:
-            differs = self._difference(variant)
+            differs = _difference(self.bench.agreement(variant))
             if differs:
                 trial.judgement = Judgement(False, differs)
-
-    def _difference(self, variant: Variant) -> str:
-        """Why a variant's results are not good enough; "" if they are."""
-        found = self.bench.agreement(variant)
-        if found is None:
-            return "the step returns no tensor: nothing shows that results agree"
-        if outputs_agree(found.error, found.baseline, found.epsilon):
-            return ""
-        return (
-            f"results differ from {found.reference}'s by {found.error:.2e}, "
-            f"without it by {found.baseline:.2e}"
-        )
 
     # --- kernels ----------------------------------------------------------------------------------
 
@@ -154,7 +143,7 @@ class Search:
             trial.judgement = Judgement(False, refused or "refused")
             return None
         if self.deadline is not None and time.monotonic() > self.deadline:
-            trial.judgement = Judgement(False, NO_TIME)
+            trial.judgement = NOT_TRIED
             return None
         try:
             variant = self.bench.trial(self._with_plans(current.recipe, usable))
@@ -214,7 +203,7 @@ class Search:
         runs = any(trial.action in ON_RUNNING for trial in winners)
         judgement = judge_action(gpu, compiled) if runs else judge_set(gpu, compiled)
         found = bench.agreement(best)
-        differs = self._difference(best)
+        differs = _difference(found)
         if differs:
             judgement = Judgement(False, differs)
         gain = compiled.gain_mid_ns
@@ -252,13 +241,29 @@ class Search:
         times = self.bench.step_time([self.bench.eager, self.bench.compiled])
         return SetVerdict(
             verdict="reverted",
-            reason="nothing beat the compiler's own kernels",
+            reason=self._why_nothing(),
             plans=(),
             against_eager=compare(times["eager"], times["compiled"], "step"),
         )
 
+    def _why_nothing(self) -> str:
+        """What was compared and lost, and what time did not allow to compare."""
+        compared = any(trial.comparison is not None for trial in self.trials)
+        told = "nothing beat what it was compared with" if compared else "nothing could be compared"
+        left = sum(trial.judgement is NOT_TRIED for trial in self.trials)
+        return f"{told}; {counted(left, 'trial')} not tried: time was used up" if left else told
 
-GRAPH_ACTIONS: tuple[ActionKind, ...] = ("attention",)
+
+def _difference(found: Agreement | None) -> str:
+    """Why a variant's results are not good enough; "" if they are."""
+    if found is None:
+        return "the step returns no tensor: nothing shows that results agree"
+    if outputs_agree(found.error, found.baseline, found.epsilon):
+        return ""
+    return (
+        f"results differ from {found.reference}'s by {found.error:.2e}, "
+        f"without it by {found.baseline:.2e}"
+    )
 
 
 def _became(item: Rewritten) -> str:

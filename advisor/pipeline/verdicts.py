@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from advisor.apply.judge import Judgement
 from advisor.model.actions import facts_of
@@ -31,7 +31,8 @@ def verdict_of(
     """
     plan = item.plan
     best = max((t for t in trials if plan.id in t.plan_ids), key=lambda trial: trial.gain_ns)
-    verdict, reason = _judged(item, best, result)
+    rivals = {p for t in trials if t.finding == best.finding for p in t.plan_ids}
+    verdict, reason = _judged(item, best, result, rivals)
     others = len(best.plan_ids) - 1
     return PlanVerdict(
         plan_id=plan.id,
@@ -67,7 +68,7 @@ def action_verdicts(trials: Sequence[Trial], result: SetVerdict) -> tuple[Action
                 kind=trial.action,
                 title=facts.title,
                 verdict=_action_verdict(trial, judgement, result),
-                reason=judgement.reason,
+                reason=_action_reason(trial, judgement, result),
                 finding=trial.finding if asked else None,
                 step=trial.step,
                 gpu_time=trial.comparison,
@@ -83,19 +84,46 @@ def action_verdicts(trials: Sequence[Trial], result: SetVerdict) -> tuple[Action
 def _action_verdict(trial: Trial, judgement: Judgement, result: SetVerdict) -> Verdict:
     if trial.action in result.actions:
         return "kept"
+    if not judgement.tried:
+        return "not_measured"
     return "reverted" if judgement.applies and trial.step is not None else "refused"
 
 
-def _judged(item: Candidate, best: Trial, result: SetVerdict) -> tuple[Verdict, str]:
-    reason = best.judgement.reason if best.judgement is not None else "it was not tried"
+def _action_reason(trial: Trial, judgement: Judgement, result: SetVerdict) -> str:
+    """Why it was kept or not: what pays by itself may still be taken out, for a reason of the set.
+
+    Graphs of the compiled parts go where one graph of the whole step comes.
+    """
+    if not judgement.keep or trial.action in result.actions:
+        return judgement.reason
+    if trial.action == "cuda_graph" and "step_graph" in result.actions:
+        return "a graph of the whole step took its place"
+    return _outvoted(result)
+
+
+def _judged(
+    item: Candidate, best: Trial, result: SetVerdict, rivals: Set[str]
+) -> tuple[Verdict, str]:
+    """The verdict on a plan and the reason; `rivals` are all plans of its finding."""
     if item.refused is not None:
         return "refused", item.refused
+    if best.judgement is None or not best.judgement.tried:
+        return "not_measured", best.judgement.reason if best.judgement else "it was not tried"
+    reason = best.judgement.reason
     if item.plan.id in result.plans:
         return "kept", reason
     if best.pays:
-        outdone = "another variant of the same finding saved more"
-        return "reverted", outdone if result.plans else result.reason
-    return "reverted", reason
+        outdone = rivals & set(result.plans)
+        text = "another variant of the same finding saved more" if outdone else _outvoted(result)
+        return "reverted", text
+    return "reverted" if best.comparison is not None else "refused", reason
+
+
+def _outvoted(result: SetVerdict) -> str:
+    """Why something that pays beside its predecessors is not in what is left at the end."""
+    if result.verdict == "kept":
+        return "it paid by itself, but the set that holds it did not; the set kept is without it"
+    return f"it paid by itself, but the set that holds it did not: {result.reason}"
 
 
 def _like_for_like(item: Candidate, best: Trial, mode: str) -> Comparison | None:

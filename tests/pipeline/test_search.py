@@ -120,7 +120,8 @@ def test_a_graph_of_the_whole_step_takes_the_place_of_graphs_of_its_parts() -> N
     found = search(bench, "cuda_graph", "step_graph")
     _, result = found.run()
     assert result.actions == ("step_graph",)
-    assert reasons(found, result)["cuda_graph"][0] == "reverted"
+    taken = ("reverted", "a graph of the whole step took its place")
+    assert reasons(found, result)["cuda_graph"] == taken
 
 
 def test_what_does_not_apply_or_fails_says_so_and_the_rest_goes_on() -> None:
@@ -157,17 +158,27 @@ def test_a_set_that_loses_together_is_halved() -> None:
         """Alone beside the other each agreed; the set as a whole, compiled again, does not."""
         return next(calls) > 0
 
-    _, result = search(bench, "channels_last", "fused_optimizer").run()
+    found = search(bench, "channels_last", "fused_optimizer")
+    _, result = found.run()
     assert result.verdict == "kept"
     assert result.actions == ("channels_last",)
+    verdict, reason = reasons(found, result)["fused_optimizer"]
+    assert verdict == "reverted"
+    assert "the set kept is without it" in reason
 
 
 def test_after_the_deadline_nothing_new_is_tried() -> None:
     times = saving(channels_last=100)
     found = search(Scripted(times, times), "channels_last", deadline=time.monotonic() - 1)
     _, result = found.run()
-    assert result.verdict == "reverted"
-    assert reasons(found, result)["channels_last"] == ("refused", NO_TIME)
+    assert result.reason == "nothing could be compared; 1 trial not tried: time was used up"
+    assert reasons(found, result)["channels_last"] == ("not_measured", NO_TIME)
+
+
+def test_what_lost_is_told_from_what_was_not_compared() -> None:
+    times = saving(channels_last=-50)
+    _, result = search(Scripted(times, times), "channels_last").run()
+    assert result.reason == "nothing beat what it was compared with"
 
 
 def test_actions_nobody_asked_for_leave_no_record_where_they_do_not_apply() -> None:

@@ -1,0 +1,54 @@
+"""The verdict and the reason that a plan gets, from its trials and the set that was kept."""
+
+from __future__ import annotations
+
+from advisor.apply.judge import Judgement
+from advisor.model.applied import SetVerdict
+from advisor.pipeline.candidates import Candidate
+from advisor.pipeline.search import NO_TIME, NOT_TRIED
+from advisor.pipeline.trials import Trial
+from advisor.pipeline.verdicts import verdict_of
+from advisor.verify.statistics import compare
+from tests.builders.run import norm_plan
+
+PLAN = norm_plan()
+FASTER = compare([1_000] * 9, [900] * 9, "gpu_busy")
+LOST = SetVerdict(verdict="reverted", reason="results differ", plans=())
+
+
+def kept(*plans: str) -> SetVerdict:
+    return SetVerdict(verdict="kept", reason="it pays", plans=plans)
+
+
+def told(trial: Trial, result: SetVerdict, *others: Trial) -> tuple[str, str]:
+    found = verdict_of(Candidate(PLAN), (trial, *others), result, "compile")
+    return found.verdict, found.reason
+
+
+def pays() -> Trial:
+    return Trial("f", (PLAN.id,), comparison=FASTER, judgement=Judgement(True, "it saves"))
+
+
+def test_a_plan_of_the_kept_set_is_kept_for_its_own_gain() -> None:
+    assert told(pays(), kept(PLAN.id)) == ("kept", "it saves")
+
+
+def test_what_was_never_tried_is_not_measured() -> None:
+    trial = Trial("f", (PLAN.id,), judgement=NOT_TRIED)
+    assert told(trial, kept("other")) == ("not_measured", NO_TIME)
+    assert told(Trial("f", (PLAN.id,)), LOST)[0] == "not_measured"
+
+
+def test_what_was_compared_with_nothing_is_refused_not_reverted() -> None:
+    trial = Trial("f", (PLAN.id,), judgement=Judgement(False, "it does not compile"))
+    assert told(trial, LOST) == ("refused", "it does not compile")
+
+
+def test_only_a_kept_variant_of_its_own_finding_outdoes_a_plan_that_pays() -> None:
+    variant, elsewhere = Trial("f", ("variant",)), Trial("g", ("elsewhere",))
+    outdone = "another variant of the same finding saved more"
+    assert told(pays(), kept("variant"), variant, elsewhere) == ("reverted", outdone)
+    verdict, reason = told(pays(), kept("elsewhere"), variant, elsewhere)
+    assert verdict == "reverted"
+    assert reason.startswith("it paid by itself, but the set that holds it did not")
+    assert told(pays(), LOST)[1].endswith(": results differ")
