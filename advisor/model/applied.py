@@ -167,7 +167,10 @@ class ActionVerdict(Record, frozen=True, kw_only=True):
 class SetVerdict(Record, frozen=True, kw_only=True):
     """What was kept, together: step time against eager and against the compiler's defaults.
 
-    `actions` are in the order in which they are done, `plans` in that in which they claim sites.
+    `actions` are in the order in which they are done, `plans` in that in which they claim sites. Of
+    a training step, `loss_divergence` is the largest distance of its losses from a float32 run's
+    over some steps, relative to the largest loss, `eager_divergence` eager's own; `loss_note` says
+    why the losses say nothing.
     """
 
     verdict: Verdict
@@ -180,6 +183,9 @@ class SetVerdict(Record, frozen=True, kw_only=True):
     outputs_agree: bool | None = None
     output_error: float | None = None
     baseline_error: float | None = None
+    loss_divergence: float | None = None
+    eager_divergence: float | None = None
+    loss_note: str = ""
     peak_memory_before_bytes: int | None = None
     peak_memory_after_bytes: int | None = None
     compile_before_ns: int | None = None

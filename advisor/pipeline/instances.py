@@ -39,6 +39,10 @@ class Instances:
             self._made[changes] = self._changed(changes)
         return self._made[changes]
 
+    def fresh(self, recipe: Recipe | None = None) -> Workload:
+        """A new twin in the state it is made in, with a recipe's changes if one is given."""
+        return self._changed(recipe.on_model if recipe is not None else ())
+
     def _changed(self, changes: Sequence[ActionKind]) -> Workload:
         twin = self._reload()
         for kind in changes:

@@ -21,6 +21,7 @@ from advisor.model.report import Metric
 from advisor.pipeline.backend import SwapLog, plan_backend, rewrites_of
 from advisor.pipeline.instances import Instances
 from advisor.pipeline.switch import PLAIN, GraphSwitch, Selection
+from advisor.pipeline.training import LossCurves, loss_curves
 from advisor.verify.statistics import compare
 from advisor.verify.timing import time_steps
 from analyzers.metrics import gpu_busy_by_range, trace_metrics
@@ -195,6 +196,23 @@ class Bench:
         variant.compile_ns = time.perf_counter_ns() - started
         for _ in range(WARMUP_STEPS):
             variant.step()
+
+    def loss_curves(self, recipe: Recipe) -> LossCurves | str | None:
+        """Losses of a training run after a recipe, beside eager's and a float32 run's.
+
+        None for what does not train; a text says why the losses say nothing.
+        """
+        if self._instances.base.kind != "training":
+            return None
+
+        def ours() -> tuple[Workload, Callable[..., Any]]:
+            twin = self._instances.fresh(recipe)
+            rewrites = rewrites_of(recipe.actions)
+            backend = plan_backend(recipe.kernels, SwapLog(), rewrites=rewrites, **recipe.settings)
+            return twin, torch.compile(twin.part, backend=backend)
+
+        with no_compile_caches():
+            return loss_curves(self._instances.fresh, ours)
 
     def gpu_time(self, before: Variant, after: Variant) -> Comparison:
         """GPU-busy time of the step, one variant against another."""

@@ -20,6 +20,7 @@ from advisor.model.applied import SetVerdict
 from advisor.model.run import Emit
 from advisor.pipeline.candidates import Candidate
 from advisor.pipeline.measure import Agreement, Bench, Variant
+from advisor.pipeline.training import LossCurves
 from advisor.pipeline.trials import Trial, by_finding, of_actions
 from advisor.report.text import counted
 from advisor.verify.statistics import compare
@@ -204,8 +205,12 @@ class Search:
         judgement = judge_action(gpu, compiled) if runs else judge_set(gpu, compiled)
         found = bench.agreement(best)
         differs = _difference(found)
+        curves = bench.loss_curves(best.recipe) if judgement.keep and not differs else None
+        losses = curves if isinstance(curves, LossCurves) else None
         if differs:
             judgement = Judgement(False, differs)
+        elif losses is not None and not losses.agree(found.epsilon if found is not None else 0.0):
+            judgement = Judgement(False, _diverged(losses))
         gain = compiled.gain_mid_ns
         self.emit("decide", "running", value=gain, message=judgement.reason)
         kept = judgement.keep
@@ -220,6 +225,9 @@ class Search:
             outputs_agree=None if found is None else not differs,
             output_error=found and found.error,
             baseline_error=found and found.baseline,
+            loss_divergence=losses.divergence if losses is not None else None,
+            eager_divergence=losses.eager_divergence if losses is not None else None,
+            loss_note=curves if isinstance(curves, str) else "",
             peak_memory_before_bytes=bench.peak_memory(bench.compiled),
             peak_memory_after_bytes=bench.peak_memory(best),
             compile_before_ns=bench.compiled.compile_ns,
@@ -276,6 +284,13 @@ def _became(item: Rewritten) -> str:
 def _nothing_rewritten(trial: Trial) -> str:
     reasons = list(dict.fromkeys(trial.details))
     return reasons[0] if reasons else "no site of it is in the graphs"
+
+
+def _diverged(curves: LossCurves) -> str:
+    return (
+        f"losses of {len(curves.reference)} steps diverge from a float32 run by "
+        f"{curves.divergence:.1e}, eager's own by {curves.eager_divergence:.1e}"
+    )
 
 
 def _with_action(recipe: Recipe, kind: ActionKind) -> Recipe:

@@ -14,6 +14,7 @@ from advisor.model.applied import (
     KernelTiming,
     Numerics,
     PlanVerdict,
+    SetVerdict,
 )
 from advisor.report.text import (
     comparison_style,
@@ -100,9 +101,21 @@ def _set_facts(applied: Applied) -> list[RenderableType]:
     compiling = _pair(facts.compile_before_ns, facts.compile_after_ns, "ns")
     return [
         Text(f"outputs agree: {agree} (error {error}, without plans {own})"),
+        *_losses(facts),
         Text(f"peak memory: {memory} · compile time: {compiling}"),
         Text(f"this application took {format_value(applied.duration_ns, 'ns')}"),
     ]
+
+
+def _losses(facts: SetVerdict) -> list[RenderableType]:
+    """How a training run goes beside one in float32, where that was tried."""
+    if facts.loss_note:
+        return [plain(f"losses of a training run: not judged, {facts.loss_note}")]
+    if facts.loss_divergence is None:
+        return []
+    ours = format_value(facts.loss_divergence, "count")
+    own = format_value(facts.eager_divergence, "count")
+    return [Text(f"losses of a training run: {ours} from a float32 run's, eager's own {own}")]
 
 
 def _set_metrics(applied: Applied) -> list[RenderableType]:

@@ -18,6 +18,7 @@ from advisor.model.applied import Comparison, SetVerdict
 from advisor.pipeline.backend import SwapLog
 from advisor.pipeline.measure import Agreement, Bench, Variant
 from advisor.pipeline.search import NO_TIME, Search
+from advisor.pipeline.training import LossCurves
 from advisor.pipeline.trials import KINDS, Trial, of_actions
 from advisor.pipeline.verdicts import action_verdicts
 from advisor.verify.statistics import compare
@@ -34,6 +35,7 @@ class Scripted:
     differs: Callable[[Recipe], bool] = lambda _: False
     refuses: dict[ActionKind, Exception] = field(default_factory=dict)
     built: list[tuple[ActionKind, ...]] = field(default_factory=list)
+    curves: LossCurves | str | None = None
 
     def __post_init__(self) -> None:
         self.eager = Variant("eager", lambda: None, list, len)
@@ -55,6 +57,9 @@ class Scripted:
 
     def agreement(self, variant: Variant) -> Agreement:
         return Agreement("eager", 1.0 if self.differs(variant.recipe) else 0.0, 0.01, 1e-3)
+
+    def loss_curves(self, recipe: Recipe) -> LossCurves | str | None:
+        return self.curves
 
     def peak_memory(self, variant: Variant) -> int:
         return len(variant.name)
@@ -112,6 +117,21 @@ def test_a_gain_with_other_results_is_none() -> None:
     _, result = found.run()
     assert result.verdict == "reverted"
     assert "results differ from eager's" in reasons(found, result)["fold_batch_norm"][1]
+
+
+def test_a_set_whose_losses_drift_away_is_taken_out() -> None:
+    times = saving(fused_optimizer=100)
+    reference = (4.0, 3.0, 2.0)
+    drifted = LossCurves((4.0, 3.001, 2.001), (4.0, 3.2, 2.9), reference)
+    _, result = search(Scripted(times, times, curves=drifted), "fused_optimizer").run()
+    assert result.verdict == "reverted"
+    assert "losses of 3 steps diverge from a float32 run by 2.2e-01" in result.reason
+    followed = LossCurves((4.0, 3.001, 2.001), (4.0, 3.002, 2.001), reference)
+    _, result = search(Scripted(times, times, curves=followed), "fused_optimizer").run()
+    assert result.verdict == "kept"
+    assert result.loss_divergence == pytest.approx(0.0005)
+    _, result = search(Scripted(times, times, curves="it draws"), "fused_optimizer").run()
+    assert (result.verdict, result.loss_note) == ("kept", "it draws")
 
 
 def test_a_graph_of_the_whole_step_takes_the_place_of_graphs_of_its_parts() -> None:
