@@ -1,7 +1,8 @@
 """Fusion advisor: which operators to fuse, what each fusion is worth, proved on the workload.
 
-`advisor.step` marks a step of a script, `advisor.load` puts what a run kept into a model. Importing
-this package is cheap on purpose: nothing here imports torch, triton, pandas or dash.
+`advisor.step` marks a step of a script, `advisor.load` puts what a run kept into a model,
+`advisor.optimize` does all of it in one call. Importing this package is cheap on purpose: nothing
+here imports torch, triton, pandas or dash.
 """
 
 from __future__ import annotations
@@ -10,16 +11,21 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from advisor.pipeline.api import load as load
+    from advisor.pipeline.optimizing import optimize as optimize
     from advisor.steps import step as step
 
 __version__ = "0.1.0"
 
 
-_HOMES = {"step": "advisor.steps", "load": "advisor.pipeline.api"}
+_HOMES = {
+    "step": "advisor.steps",
+    "load": "advisor.pipeline.api",
+    "optimize": "advisor.pipeline.optimizing",
+}
 
 
 def __getattr__(name: str) -> object:
-    """`advisor.step` and `advisor.load`, imported when they are first asked for."""
+    """The names above, imported when they are first asked for."""
     from importlib import import_module
 
     if name not in _HOMES:

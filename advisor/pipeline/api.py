@@ -34,14 +34,14 @@ def load(run: str | Path) -> AppliedRun:
 
     Raises `UsageError` if nothing is kept in it, `InvalidRecordError` for a damaged record.
     """
-    return AppliedRun(RunDirectory.at(Path(run)))
+    return AppliedRun(kept_recipe(RunDirectory.at(Path(run))))
 
 
 class AppliedRun:
     """The actions and kernels that a run kept; `recipe` lists them."""
 
-    def __init__(self, run: RunDirectory) -> None:
-        self.recipe: Recipe = kept_recipe(run)
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
 
     @overload
     def apply(self, model: nn.Module) -> OptimizedModule: ...

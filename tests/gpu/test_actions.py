@@ -13,6 +13,7 @@ from torch.nn import functional
 
 pytest.importorskip("triton", reason="kernels need triton")
 
+import advisor
 from advisor.apply.judge import outputs_agree
 from advisor.apply.model.step_graph import ModuleGraph, StepGraph
 from advisor.apply.recipe import UNCHANGED, Recipe
@@ -154,3 +155,19 @@ def test_a_search_over_all_actions_ends_not_slower_than_the_compiler(
     assert result.against_compiled is not None
     assert result.against_compiled.gain_high_ns > 0
     assert result.outputs_agree
+
+
+def test_optimize_gives_a_step_that_trains_and_a_model_that_answers(tmp_path: Path) -> None:
+    work = training()
+    assert isinstance(work.part, nn.Module)
+    assert work.optimizer is not None
+    assert work.loss is not None
+    step = advisor.optimize(work.part, work.optimizer, work.loss, run=tmp_path / "train")
+    losses = [float(step()) for _ in range(20)]
+    assert losses[-1] < losses[0]
+    other = inference()
+    assert isinstance(other.part, nn.Module)
+    expected = other.part(*other.inputs)
+    model = advisor.optimize(other.part, other.inputs, run=tmp_path / "infer")
+    with torch.no_grad():
+        torch.testing.assert_close(model(*other.inputs), expected, rtol=2e-2, atol=2e-2)

@@ -13,7 +13,9 @@ import advisor
 from advisor.errors import IllegalFusionError, UsageError
 from advisor.model.actions import ActionKind, facts_of
 from advisor.model.applied import ActionVerdict, Applied, SetVerdict
+from advisor.pipeline import optimizing
 from advisor.store import RunDirectory
+from collectors.live.workload import load_workload
 
 
 @pytest.fixture(autouse=True)
@@ -107,3 +109,27 @@ def test_half_a_training_step_is_refused(kept: Callable[..., Path]) -> None:
     module = nn.Linear(3, 3)
     with pytest.raises(UsageError, match="both or neither"):
         run.apply(module, torch.optim.SGD(module.parameters()))  # type: ignore[call-overload]
+
+
+def test_optimize_needs_a_gpu_and_says_what_does_not(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(UsageError, match="optimize needs a GPU"):
+        advisor.optimize(nn.Linear(3, 3), torch.randn(2, 3), run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_object_in_memory_is_a_target_of_copies() -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with optimizing._target((model, optimizer, lambda m: m(torch.ones(2, 3)).mean())) as target:
+        work = load_workload(target, torch.device("cpu"))
+    assert isinstance(work.part, nn.Linear)
+    assert work.part is not model
+    assert work.optimizer is not None
+    assert work.optimizer.param_groups[0]["params"][0] is work.part.weight
+    before = model.weight.detach().clone()
+    work.step_of()()
+    torch.testing.assert_close(model.weight, before)
+    with pytest.raises(UsageError):
+        load_workload(target, torch.device("cpu"))
