@@ -45,7 +45,8 @@ class Situation:
     """What the prices rest on: the device, its calibration, and the step if one was recorded.
 
     `step_ns` is the clean step, `busy_ns` the device's part of it, `exposure` the step to replay;
-    all are None without a GPU: what the step waits for is then unknown.
+    all are None without a GPU: what the step waits for is then unknown. `interval_factor` widens
+    the intervals of predicted savings as earlier measurements on this GPU taught.
     """
 
     gpu: Gpu
@@ -54,6 +55,7 @@ class Situation:
     step_ns: int | None = None
     busy_ns: int | None = None
     exposure: Exposure | None = None
+    interval_factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ def judged(
     values: Values = {"kernel_saving_ns": change.saved_ns.mid}
     if exposure is None:
         text = (
-            f"no GPU here, so host time and what the step waits for are unknown; {saved} (modelled)"
+            f"no step was timed on a GPU, so what the step waits for is unknown; {saved} (modelled)"
         )
         needs = "a run on the GPU"
     elif doubt:

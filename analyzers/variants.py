@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from advisor.hardware.learned import widened
 from advisor.model.base import Phase, Range
 from advisor.model.findings import Alternative, Evidence, Finding, Member
 from advisor.model.graph import node_of
@@ -188,15 +189,16 @@ class FindingVariants:
                 *(left for left in residuals if left is not None),
             ]
         )
+        saving = Range(
+            low=before.low - after.high,
+            mid=before.mid - after.mid,
+            high=before.high - after.low,
+            coverage=after.coverage,
+        )
         return Prediction(
             before_ns=before,
             after_ns=after,
-            saving_ns=Range(
-                low=before.low - after.high,
-                mid=before.mid - after.mid,
-                high=before.high - after.low,
-                coverage=after.coverage,
-            ),
+            saving_ns=widened(saving, self.situation.interval_factor),
             bytes_before=moved,
             bytes_after=sum(site_bytes(claim.plan, claim.site) for claim in claims),
             basis=basis,

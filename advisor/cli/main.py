@@ -34,6 +34,11 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("gate", "advisor.cli.gate:gate", "Check a report against limits, for CI."),
     ("rules", "advisor.cli.rules:rules", "List and explain the rules."),
     ("calibrate", "advisor.cli.calibrate:calibrate", "Measure this GPU for better prices."),
+    (
+        "calibration",
+        "advisor.cli.calibration:calibration",
+        "Hold predictions against measurements.",
+    ),
     ("serve", "advisor.cli.serve:serve", "Open the dashboard over saved runs."),
     ("doctor", "advisor.cli.doctor:doctor", "Say what is installed and what is missing."),
     ("schema", "advisor.cli.schema:schema", "Print the JSON Schema of a record."),

@@ -38,6 +38,7 @@ from advisor.model.report import (
     Workload,
 )
 from advisor.model.run import Progress, RunInfo
+from advisor.model.scores import PlanScore, Scores
 
 PLAN_ID = "0123456789abcdef"
 CREATED = "2026-01-02T03:04:05.678+00:00"
@@ -323,3 +324,20 @@ def gate_result() -> GateResult:
         GateCheck(name="step_ns", status="failed", text="10.4 ms: above 10 ms"),
     )
     return GateResult(status="failed", report="report.json", checks=checks)
+
+
+def scores() -> Scores:
+    """One plan, predicted well."""
+    plan = PlanScore(
+        run="r",
+        plan_id="0" * 16,
+        title="RMS norm",
+        gpu="NVIDIA H200",
+        kept=True,
+        predicted_ns=Range(low=90, mid=100, high=110),
+        measured_ns=Range(low=100, mid=104, high=108),
+        before_ns=1_000,
+        error=0.004,
+        inside=True,
+    )
+    return Scores(plans=(plan,), median_error=0.004, coverage=1.0)

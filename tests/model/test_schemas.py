@@ -16,6 +16,7 @@ from advisor.model.comparison import ReportComparison
 from advisor.model.gate import GateResult
 from advisor.model.run import Progress, RunInfo
 from advisor.model.schemas import DIRECTORY, RECORDS, schema_of, schema_text, write_schemas
+from advisor.model.scores import Scores
 from tests.model import builders, strategies
 
 NAMES = [name for name, _, _ in RECORDS]
@@ -31,6 +32,7 @@ EXAMPLES: dict[str, Any] = {
     "comparison": builders.report_comparison,
     "gate": builders.gate_config,
     "verdict": builders.gate_result,
+    "scores": builders.scores,
 }
 ANY_RECORD: dict[str, st.SearchStrategy[Any]] = {
     "report": strategies.reports(),
@@ -44,6 +46,7 @@ ANY_RECORD: dict[str, st.SearchStrategy[Any]] = {
     "verdict": strategies.records(
         GateResult, status=st.just("failed"), comparability=st.none() | strategies.comparability()
     ),
+    "scores": strategies.records(Scores),
 }
 
 

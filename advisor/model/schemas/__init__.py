@@ -20,6 +20,7 @@ from advisor.model.graph import Graph
 from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
 from advisor.model.run import Progress, RunInfo
+from advisor.model.scores import Scores
 
 DIRECTORY = Path(__file__).parent
 
@@ -33,6 +34,7 @@ RECORDS: tuple[tuple[str, type[Record], str], ...] = (
     ("comparison", ReportComparison, "compare --format json"),
     ("gate", GateConfig, "gates.toml"),
     ("verdict", GateResult, "gate --json"),
+    ("scores", Scores, "calibration --json"),
     ("progress", Progress, "one line of progress.jsonl"),
 )
 
