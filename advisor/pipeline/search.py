@@ -158,7 +158,7 @@ class Search:
         self.emit("rewrite", "running", plan=usable[0], value=count, message=message)
         if not count:
             reasons = [reason for name in usable for reason in variant.log.refusals(name)]
-            absent = "no site of it is in the compiled graph"
+            absent = _absent(current.recipe)
             trial.judgement = Judgement(False, reasons[0] if reasons else absent)
             return None
         trial.comparison = self.bench.gpu_time(current, variant)
@@ -279,6 +279,14 @@ def _became(item: Rewritten) -> str:
     if item.refused is not None:
         return f"{item.what}: stays, {item.refused}"
     return "; ".join((f"{item.what}: {item.route}", *item.changes))
+
+
+def _absent(recipe: Recipe) -> str:
+    """Why a plan has no site in a graph, which actions kept before it may have rewritten."""
+    done = [facts_of(kind).title for kind in recipe.actions if kind in GRAPH_ACTIONS]
+    if done:
+        return f"no site of it is left in the graph after {', '.join(done)}"
+    return "no site of it is in the compiled graph"
 
 
 def _nothing_rewritten(trial: Trial) -> str:
