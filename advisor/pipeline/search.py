@@ -158,7 +158,7 @@ class Search:
         self.emit("rewrite", "running", plan=usable[0], value=count, message=message)
         if not count:
             reasons = [reason for name in usable for reason in variant.log.refusals(name)]
-            absent = _absent(current.recipe)
+            absent = no_site_in(current.recipe)
             trial.judgement = Judgement(False, reasons[0] if reasons else absent)
             return None
         trial.comparison = self.bench.gpu_time(current, variant)
@@ -281,9 +281,9 @@ def _became(item: Rewritten) -> str:
     return "; ".join((f"{item.what}: {item.route}", *item.changes))
 
 
-def _absent(recipe: Recipe) -> str:
+def no_site_in(recipe: Recipe) -> str:
     """Why a plan has no site in a graph, which actions kept before it may have rewritten."""
-    done = [facts_of(kind).title for kind in recipe.actions if kind in GRAPH_ACTIONS]
+    done = [facts_of(kind).title for kind in recipe.actions if kind in ON_GRAPH]
     if done:
         return f"no site of it is left in the graph after {', '.join(done)}"
     return "no site of it is in the compiled graph"

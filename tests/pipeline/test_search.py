@@ -17,7 +17,7 @@ from advisor.model.actions import ActionKind
 from advisor.model.applied import Comparison, SetVerdict
 from advisor.pipeline.backend import SwapLog
 from advisor.pipeline.measure import Agreement, Bench, Variant
-from advisor.pipeline.search import NO_TIME, Search
+from advisor.pipeline.search import NO_TIME, Search, no_site_in
 from advisor.pipeline.training import LossCurves
 from advisor.pipeline.trials import KINDS, Trial, of_actions
 from advisor.pipeline.verdicts import action_verdicts
@@ -229,3 +229,12 @@ def test_settings_are_options_of_the_compiler() -> None:
     known = torch._inductor.config.get_config_copy()
     for kind in KINDS:
         assert UNCHANGED.with_action(kind).settings.keys() <= known.keys()
+
+
+def test_a_plan_whose_sites_an_action_took_says_which() -> None:
+    assert no_site_in(UNCHANGED.with_action("channels_last")) == (
+        "no site of it is in the compiled graph"
+    )
+    assert no_site_in(UNCHANGED.with_action("attention")) == (
+        "no site of it is left in the graph after attention as one library call"
+    )
