@@ -25,9 +25,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """The names above, imported when they are first asked for."""
+    """The names above, imported when first asked for and kept: a mark in a loop costs a look-up."""
     from importlib import import_module
 
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    found: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found

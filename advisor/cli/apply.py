@@ -12,7 +12,7 @@ from rich.console import Group
 from advisor.cli.output import echo
 from advisor.cli.requirements import need_torch
 from advisor.report.applied import render_applied
-from advisor.store import ProgressWriter, RunDirectory
+from advisor.store import ProgressWriter, RunDirectory, verify
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h)?")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
@@ -63,6 +63,10 @@ def apply(run: Path, only: tuple[str, ...], budget: float | None, progress: str)
     from advisor.pipeline.job import ApplyJob
     from advisor.pipeline.trials import requested
 
+    refusal = verify(directory)
+    if refusal is not None:
+        # Before the lock, which is a file: a run from elsewhere is only read.
+        raise refusal
     with directory.lock():
         # What cannot be tried leaves the state of an earlier job alone.
         requested(directory, only)

@@ -12,6 +12,7 @@ from rich.console import Group
 from advisor.cli.output import echo
 from advisor.cli.requirements import need_torch
 from advisor.errors import AdvisorError, UsageError
+from advisor.hardware.gpus import gpu_by_key
 from advisor.report.terminal import render_next, render_report
 from advisor.store import DEFAULT_ROOT, ProgressWriter, RunDirectory, RunStore, verify
 from advisor.store.store import RUN_ID
@@ -101,7 +102,7 @@ def profile(
         raise click.UsageError("Missing argument 'TARGET'.")
     else:
         asked = ProfileOptions(target=script_target(target, arguments), **options)
-    parse_target(asked.target)
+    _check(asked, parse_target(asked.target).file, directory)
     if open_page and out is not None and not RUN_ID.fullmatch(out.name):
         raise UsageError(
             "the dashboard cannot name this run",
@@ -128,6 +129,14 @@ def profile(
         from advisor.cli.serve import open_dashboard
 
         open_dashboard(RunStore(run.path.parent), page=run.id)
+
+
+def _check(asked: Any, file: Path | None, directory: Path | None) -> None:
+    """Find a slip of the pen before torch is imported in a process of its own."""
+    if asked.gpu is not None:
+        gpu_by_key(asked.gpu)
+    if file is not None and not (directory or Path()).joinpath(file).is_file():
+        raise UsageError("no such file", where=str(file))
 
 
 def _record(asked: Any, run: RunDirectory, directory: Path | None) -> None:

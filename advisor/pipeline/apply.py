@@ -31,7 +31,11 @@ from advisor.units import NS_PER_S
 from collectors.live.capture import Capture, capture
 from collectors.live.workload import Workload, load_workload
 
-NOTHING = "nothing to apply without a GPU: the report recommends no generated kernel"
+NOTHING = (
+    "nothing to apply without a GPU: no generated kernel is asked for, and actions are measured on "
+    "a GPU only"
+)
+NO_DEVICE = "no GPU"
 NEEDS_GPU = "timing needs a GPU: the kernel was generated, sized and verified, not timed"
 
 
@@ -70,7 +74,7 @@ def apply_run(
     found = stages.load_candidates(run, list(dict.fromkeys(i for t in trials for i in t.plan_ids)))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not found and device.type == "cpu":
-        return _finish(run, _nothing_to_apply(), started, emit)
+        return _finish(run, with_earlier(_nothing_to_apply(), earlier), started, emit)
     deadline = None if budget_s is None else started + budget_s
     session = _Session(run, report, found, trials, emit, deadline)
     emit("load", "running", message=f"building {info.target} on {device.type}")
@@ -129,7 +133,7 @@ def _finish(run: RunDirectory, applied: Applied, started: float, emit: Emit) -> 
 
 def _nothing_to_apply() -> Applied:
     verdict = SetVerdict(verdict="refused", reason=NOTHING, plans=())
-    return Applied(created=now(), device="none", versions=versions(), plans=(), set=verdict)
+    return Applied(created=now(), device=NO_DEVICE, versions=versions(), plans=(), set=verdict)
 
 
 def _present(device: torch.device) -> Gpu | None:
@@ -193,7 +197,7 @@ def _unmeasured(session: _Session, captured: Capture) -> Applied:
     result = SetVerdict(verdict="refused", reason="every plan was refused", plans=())
     if any(verdict.verdict == "not_measured" for verdict in verdicts):
         result = SetVerdict(verdict="not_measured", reason=NEEDS_GPU, plans=())
-    return Applied(created=now(), device="no GPU", versions=versions(), plans=verdicts, set=result)
+    return Applied(created=now(), device=NO_DEVICE, versions=versions(), plans=verdicts, set=result)
 
 
 def _swap_in_captured(session: _Session, captured: Capture) -> dict[str, int]:

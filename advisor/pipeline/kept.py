@@ -21,7 +21,8 @@ def kept_recipe(run: RunDirectory) -> Recipe:
         raise UsageError(
             "nothing is kept in this run",
             where=str(run.path),
-            remedy="`fusion-advisor apply` it first",
+            why="" if applied is None else f"it was applied: {applied.set.reason}",
+            remedy="`fusion-advisor apply` it first" if applied is None else "",
         )
     verdicts = {verdict.plan_id: verdict for verdict in applied.plans}
     kernels: list[ReadyKernel] = []

@@ -36,7 +36,10 @@ STEP_METRICS = ("kernels_per_step", "gpu_busy_per_step_ns")
 
 def render_applied(applied: Applied) -> RenderableType:
     """The verdict on the set, what it was measured against, and one section a plan."""
-    parts: list[RenderableType] = [_set_line(applied), _set_table(applied), *_set_facts(applied)]
+    parts: list[RenderableType] = [_set_line(applied)]
+    if _was_measured(applied.set):
+        parts += [_set_table(applied), *_set_facts(applied)]
+    parts.append(Text(f"this application took {format_value(applied.duration_ns, 'ns')}"))
     parts += _set_metrics(applied)
     for action in applied.actions:
         parts += [Text(), *_action(action)]
@@ -65,6 +68,12 @@ def _set_line(applied: Applied) -> Text:
     line.append_text(plain(f" · {applied.device}", "dim")).append("\n")
     line.append_text(plain(applied.set.reason))
     return line
+
+
+def _was_measured(facts: SetVerdict) -> bool:
+    """Whether anything is known of the step; without a GPU every figure would be unknown."""
+    told = (facts.against_eager, facts.against_compiled, facts.gpu_time, facts.outputs_agree)
+    return any(item is not None for item in told)
 
 
 def _set_table(applied: Applied) -> RenderableType:
@@ -103,7 +112,6 @@ def _set_facts(applied: Applied) -> list[RenderableType]:
         Text(f"outputs agree: {agree} (error {error}, without plans {own})"),
         *_losses(facts),
         Text(f"peak memory: {memory} · compile time: {compiling}"),
-        Text(f"this application took {format_value(applied.duration_ns, 'ns')}"),
     ]
 
 

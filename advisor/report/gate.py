@@ -73,7 +73,7 @@ def capture_check(which: str, report: Report, allowed: CaptureLimit) -> GateChec
             times = counted(warning.count, "time")
             faults.append(f"{warning.code} ({times}): {warning.message}")
     if not report.kernels and not (allowed.graphs_only and not _has_trace(report)):
-        faults.append("it holds no kernels")
+        faults.append("it holds no kernels (graphs_only = true under [capture] allows that)")
     if not report.metrics and not report.findings:
         faults.append("it holds neither metrics nor findings")
     text = f"not a whole capture: {'; '.join(faults)}" if faults else "whole"

@@ -26,7 +26,7 @@ from advisor.model.graph import (
 from advisor.model.optable import spec_of
 from advisor.model.sizes import Dim
 
-_MODULE_ROOT = re.compile(r"^L\['[^']*'\](\[\d+\])?\.?|^L__self___?|^_orig_mod\.?")
+_MODULE_ROOT = re.compile(r"^L\['[^']*'\](\[\d+\])?\.?(__self__\.?)?|^L__self___?|^_orig_mod\.?")
 _FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+), in ')
 _TORCH = Path(torch.__file__).parent
 # What AOTAutograd writes on nodes that only the backward pass computes.

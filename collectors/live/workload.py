@@ -194,7 +194,7 @@ def _workload(target: str, made: Any, device: torch.device) -> Workload:
     raise UsageError(
         "the factory returned something else",
         where=target,
-        why=f"a {type(made).__name__}",
+        why=f"an object of type {type(made).__name__}",
         remedy=EXPECTED,
     )
 

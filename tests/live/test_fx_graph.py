@@ -405,6 +405,8 @@ def test_every_handler_yields_ops_of_the_table() -> None:
     ("path", "clean"),
     [
         ("L['self'].model.layers.slice(None)[0].norm", "model.layers.slice(None).0.norm"),
+        ("L['fn'].__self__._modules['1']", "1"),
+        ("L['fn'].__self__[1].norm", "1.norm"),
         ("L['self']._modules['layers'][3].norm", "layers.3.norm"),
         ("L['fn'].norm", "norm"),
         ("_orig_mod.layers.0.mlp", "layers.0.mlp"),

@@ -122,7 +122,9 @@ def test_a_mark_costs_almost_nothing_when_nobody_profiles() -> None:
 
     marked()
     taken = min(timeit.repeat(marked, number=2_000, repeat=20)) / 2_000
-    assert taken < 5e-6
+    assert taken < 1e-6
+    # After the first use no module is looked for.
+    assert vars(advisor)["step"] is steps.step
 
 
 def test_phases_follow_each_other_and_then_the_script_is_stopped(tmp_path: Path) -> None:
