@@ -45,13 +45,7 @@ def rank(finding: Finding) -> int:
     """Exposed saving if it is known, else the kernel time saved; 0 if neither is."""
     if finding.exposed_saving_ns is not None:
         return finding.exposed_saving_ns.mid
-    return kernel_saving_ns(finding)
-
-
-def kernel_saving_ns(finding: Finding) -> int:
-    """The kernel time that a finding's evidence says it saves; 0 if it names none."""
-    values = (evidence.values.get("kernel_saving_ns") for evidence in finding.evidence)
-    return next((int(value) for value in values if isinstance(value, (int, float))), 0)
+    return finding.kernel_saving_ns or 0
 
 
 def _without_shared_kernels(

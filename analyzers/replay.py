@@ -101,7 +101,7 @@ class Step:
         What leads to its first call stays; all other host time inside goes, blocking calls too.
         Threads meet at the graph: whatever another thread launched comes with the same call.
         """
-        whole = whole or not (self.region != NONE).any()
+        whole = whole or not self.has_regions
         group = np.where(self.closing, NONE, 0 if whole else self.region)
         inside = group != NONE
         first, lead = _leads(group)
@@ -129,6 +129,11 @@ class Step:
             follows=follows,
             waits=np.where(inside, NONE, self.waits),
         )
+
+    @property
+    def has_regions(self) -> bool:
+        """Whether any action lies in a compiled region."""
+        return bool((self.region != NONE).any())
 
     @property
     def closing(self) -> Flags:

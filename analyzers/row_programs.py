@@ -85,7 +85,7 @@ def _core(flow: Dataflow, group: Group) -> Group | None:
     prologue = [n for n in group.members if not after >> flow.index[n] & 1]
     for name in sorted(prologue, key=lambda n: (_item_bytes(flow, n), flow.index[n])):
         above = frozenset(n for n in prologue if flow.ancestors[name] >> flow.index[n] & 1) | {name}
-        if _full_size_inputs(flow, group, above) < 2 or not _only_exit(flow, members, above, name):
+        if _full_size_inputs(group, above) < 2 or not _only_exit(flow, members, above, name):
             continue
         core = members - above
         if len(core) < 2 or flow.between(core):
@@ -102,7 +102,7 @@ def _item_bytes(flow: Dataflow, name: str) -> int:
     return item_bytes(flow.nodes[name].outputs[0].dtype)
 
 
-def _full_size_inputs(flow: Dataflow, group: Group, above: frozenset[str]) -> int:
+def _full_size_inputs(group: Group, above: frozenset[str]) -> int:
     """How many outside values that vary along the columns and some row axis these ops read."""
     found = {
         bound.value

@@ -69,3 +69,9 @@ class Finding(Record, frozen=True, kw_only=True):
             e.kind == "cannot_judge" for e in self.evidence
         ):
             raise InvalidRecordError("an unpriced opportunity must say why", where=self.id)
+
+    @property
+    def kernel_saving_ns(self) -> int | None:
+        """The kernel time that goes, as the evidence says: on the critical path or not."""
+        told = (evidence.values.get("kernel_saving_ns") for evidence in self.evidence)
+        return next((int(value) for value in told if isinstance(value, (int, float))), None)

@@ -33,10 +33,7 @@ def compiler_metrics(captured: Capture, facts: CompilerFacts) -> dict[str, Metri
             sum(item.count for item in facts.recompiles),
             "compilations of a function that was compiled before, because a guard failed",
         ),
-        "compile_ns": _time(
-            facts.compile_ns or captured.compile_ns,
-            f"time inside the compiler, by its own counters{without}",
-        ),
+        "compile_ns": _compile_time(captured, facts, without),
         "cache_hit_fraction": Metric(
             value=facts.cache_hit_fraction,
             unit="fraction",
@@ -51,6 +48,18 @@ def compiler_metrics(captured: Capture, facts: CompilerFacts) -> dict[str, Metri
         if phase in facts.phases_ns:
             metrics[name] = _time(facts.phases_ns[phase], f"compile time {text}{without}")
     return metrics
+
+
+def _compile_time(captured: Capture, facts: CompilerFacts, without: str) -> Metric:
+    """By the compiler's counters; where it has none, the wall-clock time of capturing."""
+    if facts.compile_ns:
+        return _time(facts.compile_ns, f"time inside the compiler, by its own counters{without}")
+    if captured.compile_ns:
+        text = f"wall-clock time of compiling and running one step{without}"
+        return _time(captured.compile_ns, text)
+    return Metric(
+        value=None, unit="ns", provenance="unknown", definition="time inside the compiler"
+    )
 
 
 def with_resources(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from advisor.model.applied import Applied, Comparison, PlanVerdict
+from advisor.model.applied import ActionVerdict, Applied, Comparison, PlanVerdict
 from advisor.model.findings import Finding
 from advisor.model.report import Report
 from advisor.report.document import (
@@ -33,6 +33,7 @@ from advisor.report.words import (
     device_text,
     evidence_text,
     members_text,
+    nothing_found,
     place_text,
     ranked,
     share,
@@ -109,7 +110,7 @@ def short(name: str) -> str:
 def _origin(report: Report) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in sorted(report.workload.versions.items()))
     made = f"{report.tool.name} {report.tool.version}, {report.created}"
-    return f"{made}; measured with {versions}" if versions else made
+    return f"{made}; with {versions}" if versions else made
 
 
 def _verdict(report: Report) -> list[Block]:
@@ -117,7 +118,7 @@ def _verdict(report: Report) -> list[Block]:
     if not told:
         opportunities = [f for f in report.findings if f.kind == "opportunity"]
         if not opportunities:
-            return [Paragraph(Words("Nothing to fuse was found.", "strong"))]
+            return [Paragraph(Words(nothing_found(report), "strong"))]
         why = next((cannot_judge(f) for f in opportunities if f.exposed_saving_ns is None), "")
         return [Paragraph((Words("No fusion is certain to pay.", "strong"), Words(f" {why}")))]
     blocks: list[Block] = []
@@ -219,6 +220,8 @@ def _applied(applied: Applied) -> list[Block]:
     titles = (("Measured", False), ("Before", True), ("After", True), ("Speed-up", True))
     rows = [(name, *_compared(pair)) for name, pair in pairs]
     blocks: list[Block] = [Paragraph(head), table((*titles, ("Gain", False)), rows)]
+    if applied.actions:
+        blocks.append(_actions(applied.actions))
     if applied.plans:
         blocks.append(_plans(applied.plans))
     return blocks
@@ -227,6 +230,21 @@ def _applied(applied: Applied) -> list[Block]:
 def _compared(value: Comparison | None) -> tuple[str, str, str, str]:
     before, after = (None, None) if value is None else (value.before, value.after)
     return timing_text(before), timing_text(after), speedup_text(value), gain_text(value)
+
+
+def _actions(actions: tuple[ActionVerdict, ...]) -> Block:
+    rows: list[tuple[Content, ...]] = [
+        (
+            Words(action.title, "strong"),
+            Words(action.verdict.replace("_", " "), VERDICT_MOOD[action.verdict]),
+            gain_text(action.step),
+            gain_text(action.gpu_time),
+            action.reason,
+        )
+        for action in actions
+    ]
+    titles = ("Action", "Verdict", "Step", "GPU time", "Reason")
+    return table([(title, False) for title in titles], rows)
 
 
 def _plans(plans: tuple[PlanVerdict, ...]) -> Block:

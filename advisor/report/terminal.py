@@ -26,6 +26,7 @@ from advisor.report.words import (
     device_text,
     evidence_text,
     members_text,
+    nothing_found,
     place_text,
     ranked,
     share,
@@ -100,7 +101,7 @@ def _verdict(report: Report) -> list[RenderableType]:
 def _no_verdict(report: Report) -> Text:
     opportunities = [f for f in ranked(report) if f.kind == "opportunity"]
     if not opportunities:
-        return Text("Nothing to fuse was found.", style="bold")
+        return Text(nothing_found(report), style="bold")
     line = Text("No fusion is certain to pay. ", style="bold yellow")
     reason = next((cannot_judge(f) for f in opportunities if f.exposed_saving_ns is None), "")
     return line.append_text(plain(reason)) if reason else line

@@ -6,7 +6,7 @@ from itertools import islice
 
 from advisor.model.base import Location, Range
 from advisor.model.findings import Evidence, Finding, Member
-from advisor.model.report import Report
+from advisor.model.report import INCOMPLETE, Report
 from advisor.report.text import is_upper_bound, range_text
 from advisor.units import UNKNOWN, format_fraction, format_ns
 
@@ -15,6 +15,8 @@ STEP_METRIC = "step_ns"
 # The mode of a report that was made from a bare trace.
 INFERRED_MODE = "trace"
 MAX_MEMBERS = 8
+# Warnings of what no rule could look at: who reads whom, or which kernel does what, is unknown.
+BLIND = ("kernels-unknown", "shapes-missing", "no-graphs")
 # What stands in a table where a count means nothing, as the sites of a step that waits.
 NO_COUNT = "–"
 
@@ -33,15 +35,16 @@ def is_modelled(report: Report) -> bool:
 def ranked(report: Report) -> tuple[Finding, ...]:
     """Findings by exposed saving, largest first; unpriced ones behind, notes last.
 
-    Findings of one price (the unpriced, above all) stand as the report recommends them.
+    The unpriced stand by the kernel time that goes, equals as the report recommends them.
     """
     places = {name: place for place, name in enumerate(report.recommended.order)}
 
-    def key(finding: Finding) -> tuple[bool, int, int, str]:
+    def key(finding: Finding) -> tuple[bool, int, int, int, str]:
         saving = finding.exposed_saving_ns
         price = 1 if saving is None else -saving.mid
+        kernels = -(finding.kernel_saving_ns or 0) if saving is None else 0
         place = places.get(finding.id, len(places))
-        return (finding.kind == "note", price, place, finding.id)
+        return (finding.kind == "note", price, kernels, place, finding.id)
 
     return tuple(sorted(report.findings, key=key))
 
@@ -76,6 +79,16 @@ def verdicts(report: Report) -> tuple[tuple[str, Finding], ...]:
 def _about_ops(finding: Finding) -> bool:
     """Whether it names ops or kernels; without a GPU a finding has ops but no kernels."""
     return bool(finding.members) or any(item.kind == "dataflow" for item in finding.evidence)
+
+
+def nothing_found(report: Report) -> str:
+    """That there is no opportunity, and what else may be the cause than that there is none."""
+    codes = {warning.code for warning in report.warnings}
+    if INCOMPLETE in codes:
+        return "Nothing to fuse was found before the profile ended; it did not finish."
+    if codes & set(BLIND):
+        return "Nothing to fuse was found in the part that can be judged; see the warnings."
+    return "Nothing to fuse was found."
 
 
 def cannot_judge(finding: Finding) -> str:

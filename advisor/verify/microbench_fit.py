@@ -66,7 +66,7 @@ def calibration_of(
         kernel_floor_ns=floor,
         launch_ns=readings.launch_ns,
         graph_launch_ns=readings.graph_launch_ns,
-        matrix_flops=_matrix_flops(gpu, times),
+        matrix_flops=_matrix_flops(times),
         reduction_share=_reduction_share(times, cold[-1].bytes_per_s, floor),
     )
     for name, work, change in _constants(gpu):
@@ -88,7 +88,7 @@ def _curve(times: Mapping[str, float], kind: str, floor: int) -> tuple[Bandwidth
     return tuple(sorted(points, key=lambda point: point.bytes))
 
 
-def _matrix_flops(gpu: Gpu, times: Mapping[str, float]) -> dict[Arithmetic, float]:
+def _matrix_flops(times: Mapping[str, float]) -> dict[Arithmetic, float]:
     """FLOP/s of the products that were timed; a name ends with arithmetic and size."""
     arithmetics: tuple[Arithmetic, ...] = (
         "float32", "tfloat32", "float16", "bfloat16", "float8",

@@ -10,7 +10,7 @@ from advisor.hardware.roofline import bandwidth_of
 from advisor.model.base import Location, Range
 from advisor.model.findings import Alternative, AlternativeRoute, Evidence, Finding, Member
 from advisor.model.optable import spec_of
-from advisor.units import NS_PER_S, format_bytes, format_fraction, format_ns
+from advisor.units import NS_PER_S, UNKNOWN, format_bytes, format_fraction, format_ns
 from analyzers.exposure import judged
 from analyzers.program_cost import modelled_before, nodes_bytes, source_ops
 from analyzers.replay_changes import Change, distinct
@@ -95,21 +95,20 @@ def cost_of(subject: Subject, places: Sequence[Place]) -> Cost:
     the bandwidth of the device instead, where it is known.
     """
     time = before = after = host = host_left = 0
-    bases = set()
+    measured = guessed = False
     fastest = 0
     for place in places:
         flow, facts = place.facts.flow, place.facts
         price = facts.prices.price(flow, place.fused)
         spent = price.time_ns
         moved = sum(nodes_bytes(flow, op) for op in source_ops(flow, place.fused))
-        if price.units:
-            bases.add("measured")
+        measured |= bool(price.units)
         if price.unpriced and subject.gpu is not None and subject.calibration is not None:
             modelled, _ = modelled_before(
                 flow, place.fused, subject.gpu, subject.calibration, only=price.unpriced
             )
             spent += modelled.mid
-            bases.add("modelled")
+            guessed = True
         left = 0 if place.gone else nodes_bytes(flow, set(place.fused | place.kept))
         left = min(left, moved)
         time, before, after = time + spent, before + moved, after + left
@@ -130,8 +129,14 @@ def cost_of(subject: Subject, places: Sequence[Place]) -> Cost:
         bytes_after=after,
         saved_ns=Range(low=0, mid=gone, high=high),
         host_saved_ns=max(host - host_left, 0),
-        basis=" and ".join(sorted(bases)) or "unknown",
+        basis=basis_text(measured=measured, modelled=guessed),
     )
+
+
+def basis_text(*, measured: bool, modelled: bool) -> str:
+    """What a time rests on, in words."""
+    found = [word for word, holds in (("measured", measured), ("modelled", modelled)) if holds]
+    return " and ".join(found) or UNKNOWN
 
 
 def is_worth(subject: Subject, cost: Cost) -> bool:

@@ -18,7 +18,6 @@ _ACTIVATIONS = ("relu", "maximum", "sigmoid", "mul")
 @dataclass(frozen=True)
 class _Site:
     place: Place
-    convolved: bool
     folds: bool
     activation: bool
 
@@ -103,7 +102,7 @@ def _site(subject: Subject, facts: GraphFacts, node: Node) -> _Site | None:
     folds = convolved and _is_inference(node)
     if len(members) == 1 and not folds:
         return None
-    return _Site(Place(facts, frozenset(members), gone=folds), convolved, folds, activation)
+    return _Site(Place(facts, frozenset(members), gone=folds), folds, activation)
 
 
 def _is_inference(node: Node) -> bool:

@@ -34,16 +34,14 @@ def find(subject: Subject) -> tuple[Match, ...]:
     if exposed >= _ALL * comm and _behind_everything(subject):
         return (_lost_overlap(subject, evidence),)
     wait = _waiting(subject)
-    high = max(round(exposed) - wait, 0)
+    high = max(round(exposed) - (wait or 0), 0)
     values: dict[str, float | int | str | None] = {"waiting_ns": wait}
+    waiting = "waiting for other ranks is included"
+    if wait is not None:
+        waiting = f"{format_ns(wait)} are spent waiting for another rank"
     text = (
         "how much of it can hide depends on what is free to run beside it, and on how far it slows "
-        "compute down;"
-        + (
-            f" {format_ns(wait)} are spent waiting for another rank"
-            if wait
-            else " waiting for other ranks is included"
-        )
+        f"compute down: half is taken; {waiting}"
     )
     change = Change(
         sites=tuple((row,) for row in _collectives(subject)),
@@ -77,10 +75,13 @@ def _collectives(subject: Subject) -> list[int]:
     return np.flatnonzero(activities(subject.trace).communication).tolist()
 
 
-def _waiting(subject: Subject) -> int:
-    """How much longer this rank sits in collectives than the one that comes last to them."""
+def _waiting(subject: Subject) -> int | None:
+    """How much longer this rank sits in collectives than the one that comes last to them.
+
+    None of a single rank: nothing then tells waiting from moving data.
+    """
     if len(subject.ranks) < 2:
-        return 0
+        return None
     return subject.ranks[0].comm_ns - min(rank.comm_ns for rank in subject.ranks)
 
 

@@ -43,7 +43,7 @@ def _repeated(subject: Subject) -> tuple[Match, ...]:
     if count < _FEWEST or not busy or time < _SHARE * busy:
         return ()
     moved = sum(nodes_bytes(p.facts.flow, {n}) for p in places for n in p.fused)
-    # Which of them can go is not known: every one is taken to take half its time.
+    # Which of them can go is not known: the middle of the range is half of each.
     each = [Place(p.facts, frozenset((name,))) for p in places for name in p.fused]
     change = change_of(each, Range(low=0, mid=time // 2, high=time))
     exposed, host = exposure(subject, change)
@@ -68,7 +68,7 @@ def _repeated(subject: Subject) -> tuple[Match, ...]:
                 kind="time",
                 text=(
                     f"{format_ns(time)} per step; those that the next op could read in place, or "
-                    "write in the wanted order, can go"
+                    "write in the wanted order, can go: which is not known, half is taken"
                 ),
                 values={"before_ns": time, "kernel_saving_ns": time // 2},
             ),

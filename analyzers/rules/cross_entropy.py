@@ -10,6 +10,7 @@ from advisor.model.optable import spec_of
 from advisor.model.sizes import product
 from analyzers.library_ops import call_of, is_library_call
 from analyzers.rules.base import Match, Place, Rule, cost_of, is_pointwise, is_worth, opportunity
+from analyzers.rules.chains import units_of
 from analyzers.rules.walk import calls, elements
 from analyzers.subject import GraphFacts, Subject
 
@@ -41,7 +42,7 @@ def find(subject: Subject) -> tuple[Match, ...]:
     cost = cost_of(subject, places)
     if not any(len(place.fused) > 1 for place in places) or not is_worth(subject, cost):
         return ()
-    ops = max(len(place.fused) for place in places)
+    ops = max(units_of(place.facts, place.fused) for place in places)
     return (
         opportunity(
             RULE.id,

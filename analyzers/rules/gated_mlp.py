@@ -73,12 +73,17 @@ def _gate(subject: Subject, facts: GraphFacts, node: Node) -> tuple[str, Place] 
         members = _activation(facts, gate, size)
         if members is None or not all(subject.free(facts, name) for name in members):
             continue
-        ops = {facts.flow.nodes[name].op for name in members}
-        name = "GEGLU" if ops & {"erf", "tanh"} else "SwiGLU"
         whole = members | {node.id}
         if units_of(facts, whole) > 1:
-            return name, Place(facts, whole)
+            return _name({facts.flow.nodes[name].op for name in members}), Place(facts, whole)
     return None
+
+
+def _name(ops: set[str]) -> str:
+    """GELU and SiLU scale their operand; a bare sigmoid or tanh gates as in the first GLU."""
+    if not ops & {"mul", "div"}:
+        return "GLU"
+    return "GEGLU" if ops & {"erf", "tanh"} else "SwiGLU"
 
 
 def _activation(facts: GraphFacts, node: Node, size: object) -> frozenset[str] | None:

@@ -52,25 +52,26 @@ def _finding(subject: Subject, saving: Range, graph: Change) -> Match:
     balance = subject.balance
     assert balance is not None
     share = 1 - min(balance.device_ns / balance.span_ns, 1.0)
-    waits = subject.metric("starved_synchronisation_ns") or 0
-    starved = subject.metric("starved_ns") or 0
-    synchronises = waits > 0.5 * starved > 0
+    step = "step" if balance.clean else "profiled step"
+    waits = subject.metric("starved_synchronisation_ns")
+    starved = subject.metric("starved_ns")
+    synchronises = bool(waits and starved and waits > 0.5 * starved)
     return Match(
         Finding(
             id=finding_id("launch-bound", ""),
             rule=RULE.id,
             kind="opportunity",
-            title=f"Host-bound: the GPU stands idle for {format_fraction(share)} of the step",
+            title=f"Host-bound: the GPU stands idle for {format_fraction(share)} of the {step}",
             exposed_saving_ns=saving,
-            evidence=_evidence(subject, starved, waits),
+            evidence=_evidence(subject, graph),
             provenance=subject.provenance,
             action=_action(subject, synchronises),
             alternatives=(
                 Alternative(
                     route="cuda_graph",
                     text=(
-                        "one graph launch replaces the launches of the step; kernels stay as they "
-                        "are"
+                        f"one graph launch for {_graphed(subject, graph)} replaces all others "
+                        "there; kernels stay as they are"
                     ),
                     saving_ns=saving,
                 ),
@@ -88,27 +89,41 @@ def _finding(subject: Subject, saving: Range, graph: Change) -> Match:
     )
 
 
-def _evidence(subject: Subject, starved: float, waits: float) -> tuple[Evidence, ...]:
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def _graphed(subject: Subject, graph: Change) -> str:
+    """What is replayed as one graph: without compiled regions, the step."""
+    assert subject.exposure is not None
+    regions = graph.graph == "regions" and subject.exposure.step.has_regions
+    return "each compiled region" if regions else "the whole step"
+
+
+def _evidence(subject: Subject, graph: Change) -> tuple[Evidence, ...]:
     balance = subject.balance
     assert balance is not None
-    launches = subject.metric("kernel_launches")
+    starved = subject.metric("starved_ns")
     values: dict[str, float | int | str | None] = {
         "busy_ns": balance.device_ns,
         "span_ns": balance.span_ns,
-        "starved_ns": round(starved),
-        "starved_synchronisation_ns": round(waits),
-        "launches": launches,
+        "starved_ns": _whole(starved),
+        "starved_synchronisation_ns": _whole(subject.metric("starved_synchronisation_ns")),
+        "launches": subject.metric("kernel_launches"),
     }
-    text = (
-        f"{format_ns(balance.device_ns)} of GPU work in {format_ns(balance.span_ns)};"
-        f" in {format_ns(starved)} of it the next kernel had not been launched yet"
-    )
+    text = f"{format_ns(balance.device_ns)} of GPU work in {format_ns(balance.span_ns)}"
+    if starved is not None:
+        # Of the profiled step, which may well be longer than the clean one.
+        text += (
+            f"; while profiled, the GPU waited {format_ns(starved)} for kernels that had not been "
+            "launched yet"
+        )
     assert subject.exposure is not None
     found = [
         Evidence(kind="host", text=text, values=values),
         Evidence(
             kind="host",
-            text=f"{subject.exposure.text()}; one graph launch for all of its launches",
+            text=f"{subject.exposure.text()}; one graph launch for {_graphed(subject, graph)}",
             values={"replayed_ns": subject.exposure.scale.replayed_ns},
         ),
     ]

@@ -15,6 +15,7 @@ from analyzers.rules.base import (
     Match,
     Place,
     Rule,
+    basis_text,
     change_of,
     cost_of,
     exposure,
@@ -148,6 +149,7 @@ def _match(subject: Subject, place: Place, nodes: list[Node]) -> Match | None:
     untimed = [node for node in nodes if node.id in price.unpriced]
     modelled = _modelled_ns(subject, untimed, place.facts.flow)
     time_ns = price.time_ns + modelled
+    basis = basis_text(measured=bool(price.units), modelled=bool(untimed))
     saved = round(time_ns * (1 - kept))
     if time_ns < _SHARE * busy or saved <= 0:
         return None
@@ -175,8 +177,7 @@ def _match(subject: Subject, place: Place, nodes: list[Node]) -> Match | None:
             Evidence(
                 kind="time",
                 text=(
-                    f"kernel time per step {format_ns(time_ns)} now"
-                    f"{' (modelled)' if modelled else ''}; up to "
+                    f"kernel time per step {format_ns(time_ns)} now ({basis}); up to "
                     f"{format_fraction(1 - kept)} of it is traffic that goes"
                 ),
                 values={"before_ns": time_ns, "kernel_saving_ns": saved},
@@ -197,8 +198,8 @@ def _match(subject: Subject, place: Place, nodes: list[Node]) -> Match | None:
             Alternative(
                 route="do_not_fuse",
                 text=(
-                    "fused kernels of PyTorch before 2.3 needed twice the registers and lost to "
-                    "these: compare time per parameter"
+                    "fused Adam of PyTorch before 2.3 needed almost twice the registers and could "
+                    "lose to these (pytorch#121857): compare time per parameter"
                 ),
             ),
         ),

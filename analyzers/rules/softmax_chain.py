@@ -12,7 +12,7 @@ from analyzers.rules.base import (
     opportunity,
     plural,
 )
-from analyzers.rules.chains import single_reader
+from analyzers.rules.chains import single_reader, units_of
 from analyzers.rules.softmaxes import softmaxes
 from analyzers.rules.walk import elements, operands
 from analyzers.subject import GraphFacts, Subject
@@ -34,7 +34,7 @@ def find(subject: Subject) -> tuple[Match, ...]:
     cost = cost_of(subject, places)
     if not is_worth(subject, cost):
         return ()
-    most = max(len(place.fused) for place in places)
+    most = max(units_of(place.facts, place.fused) for place in places)
     return (
         opportunity(
             RULE.id,

@@ -143,7 +143,7 @@ def test_node_names_that_repeat_in_another_graph_are_other_nodes() -> None:
 def test_without_a_gpu_exposure_is_not_judged_and_says_what_it_needs() -> None:
     (finding,) = advice_of(norms(1)).findings
     assert finding.exposed_saving_ns is None
-    assert "no GPU here" in evidence(finding, "cannot_judge")[0]
+    assert "no step was timed on a GPU" in evidence(finding, "cannot_judge")[0]
     assert "modelled kernel times" in evidence(finding, "time")[0]
     assert [member.time_ns for member in finding.members] == [None] * len(finding.members)
     assert sum(member.count for member in finding.members) == 6

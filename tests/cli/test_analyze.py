@@ -30,7 +30,7 @@ def trace(tmp_path: Path) -> Path:
 def test_the_report_on_the_terminal(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["analyze", str(trace)]) == 0
     out = capsys.readouterr().out
-    assert "Host-bound: the GPU stands idle for 95.6 % of the step" in out
+    assert "Host-bound: the GPU stands idle for 95.6 % of the profiled step" in out
     assert "CUDA graph" in out
 
 

@@ -25,6 +25,8 @@ def test_what_was_not_looked_up_is_unknown_never_zero() -> None:
     assert metrics["cache_hit_fraction"].value is None
     assert metrics["cache_hit_fraction"].provenance == "unknown"
     assert metrics["compile_ns"].value == 9
+    assert metrics["compile_ns"].definition.startswith("wall-clock time")
+    assert compiler_metrics(Capture(), CompilerFacts())["compile_ns"].value is None
     assert "compile_inductor_ns" not in metrics
     assert metrics["recompiles"].value == 0
 

@@ -17,6 +17,18 @@ def test_findings_without_a_price_stand_as_recommended() -> None:
     assert first_to_fuse(advised) == ranked(advised)[0]
 
 
+def test_of_the_unpriced_the_one_that_saves_most_kernel_time_comes_first() -> None:
+    """The recommended order is one of effort: a flag that saves little stands before a kernel."""
+    large = finding("large")
+    proof = replace(large.evidence[0], values={"kernel_saving_ns": 46_000})
+    flag = replace(large, id="flag", evidence=(replace(proof, values={"kernel_saving_ns": 9}),))
+    large = replace(large, evidence=(proof, *large.evidence[1:]))
+    flag = replace(flag, evidence=(*flag.evidence, *large.evidence[1:]))
+    advised = replace(report(flag, large), recommended=Recommended(order=("flag", "large")))
+    assert [f.id for f in ranked(advised)] == ["large", "flag"]
+    assert first_to_fuse(advised) == large
+
+
 def test_a_price_outranks_the_recommendation() -> None:
     priced = report(finding("a"), finding("b", saving=price(1, 2, 3)), finding("note", kind="note"))
     advised = replace(priced, recommended=Recommended(order=("note", "a", "b")))

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from msgspec.structs import replace
 
 from advisor.model.applied import Applied, Comparison
-from advisor.model.base import Range
+from advisor.model.base import Range, Warning_
 from advisor.model.findings import Evidence
-from advisor.model.report import Recommended, Report
+from advisor.model.report import INCOMPLETE, Recommended, Report
 from advisor.report.applied import render_applied
 from advisor.report.progress import progress_line
 from advisor.report.terminal import render_next, render_report
@@ -101,6 +101,18 @@ def test_nothing_to_fuse_is_said() -> None:
     empty = replace(report(), findings=(), plans=(), recommended=Recommended())
     assert "Nothing to fuse was found." in shown(empty)
     assert "Findings" not in shown(empty)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (INCOMPLETE, "Nothing to fuse was found before the profile ended; it did not finish."),
+        ("shapes-missing", "Nothing to fuse was found in the part that can be judged"),
+    ],
+)
+def test_nothing_found_is_not_nothing_there(code: str, said: str) -> None:
+    empty = replace(report(), findings=(), plans=(), recommended=Recommended())
+    assert said in shown(replace(empty, warnings=(Warning_(code=code, message="why"),)))
 
 
 def test_a_device_that_was_not_there_is_marked() -> None:
