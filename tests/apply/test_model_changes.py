@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from advisor.apply.model.batch_norm import fold_batch_norms
 from advisor.apply.model.channels_last import to_channels_last
 from advisor.apply.model.optimizer import fuse_optimizer
 from advisor.apply.model.step_graph import prepare_optimizer
+from advisor.errors import IllegalFusionError
 
 
 def with_statistics(module: nn.Module) -> nn.Module:
@@ -117,6 +119,95 @@ def test_a_hooked_convolution_stays() -> None:
     assert fold(module, torch.randn(2, 4, 4, 4))[0] == 0
 
 
+class Own(Residual):
+    """Something of the first pair is used otherwise than one after the other."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.seen: Any = None
+        # No module list: who replaces the norm in its parent does not reach it.
+        self.hidden = (self.norm1,)
+        if how == "two names":
+            self.again = nn.ModuleList([self.norm1])
+        if how == "patched":
+            original = self.first.forward
+            self.first.forward = lambda x: original(x).relu()  # type: ignore[method-assign, assignment]
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.first(x)
+        if self.how == "stashed":
+            self.seen = [y]
+        norm = self.hidden[0] if self.how == "hidden" else self.norm1
+        z = self.again[0](y) if self.how == "two names" else norm(y)
+        if self.how == "weight":
+            z = z + self.first.weight.sum()
+        if self.how == "attribute":
+            z = z * self.norm1.eps
+        return SimpleNamespace(features=y, z=z) if self.how == "object" else z
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["two names", "patched", "stashed", "hidden", "weight", "attribute", "object", "nothing"],
+)
+def test_a_pair_of_which_something_else_is_used_is_folded_rightly_or_not(how: str) -> None:
+    module, x = with_statistics(Own(how)), torch.randn(2, 4, 8, 8)
+    expected = module(x)
+    try:
+        count, _ = fold(module, x)
+    except IllegalFusionError:
+        count = 0
+    ours = module(x)
+    if how == "object":
+        torch.testing.assert_close(ours.features, expected.features, rtol=0, atol=0)
+        ours, expected = ours.z, expected.z
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+    assert count == (how in ("two names", "nothing"))
+
+
+def test_an_output_without_a_batch_has_its_channels_elsewhere_for_the_norm() -> None:
+    module = with_statistics(nn.Sequential(nn.Conv1d(3, 6, 3), nn.BatchNorm1d(6)))
+    x = torch.randn(3, 8)
+    expected = module(x)
+    assert fold(module, x)[0] == 0
+    torch.testing.assert_close(module(x), expected, rtol=0, atol=0)
+
+
+def test_double_precision_is_folded_in_double_precision() -> None:
+    module = with_statistics(nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4))).double()
+    x = torch.randn(2, 4, 4, 4, dtype=torch.float64)
+    expected = module(x)
+    assert fold(module, x) == (1, None)
+    torch.testing.assert_close(module(x), expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_what_an_optimizer_holds_follows_weights_into_their_layout(kind: Any) -> None:
+    def trained(*, change: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        module, x = nn.Conv2d(4, 8, 3), torch.randn(2, 4, 8, 8)
+        settings = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+        optimizer = kind(module.parameters(), lr=0.01, **settings)
+        for step in range(4):
+            if step == 2 and change:
+                assert to_channels_last(module, (), optimizer)[1] is None
+                assert fuse_optimizer(optimizer) is None
+            optimizer.zero_grad()
+            module(x).square().mean().backward()
+            optimizer.step()
+        return list(module.parameters())
+
+    for ours, theirs in zip(trained(change=True), trained(change=False), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_convolution_that_has_not_run_has_no_layout_yet() -> None:
+    x = torch.randn(1, 3, 4, 4)
+    refused = to_channels_last(nn.LazyConv2d(4, 3), (x,))[1]
+    assert refused == "a convolution has no weights before it has run"
+
+
 def test_weights_and_images_become_channels_last_and_keep_their_values() -> None:
     module = nn.Sequential(nn.Conv2d(4, 8, 3), nn.Conv2d(8, 8, 1))
     image = torch.randn(2, 4, 8, 8)
@@ -175,4 +266,7 @@ def test_an_optimizer_in_a_graph_has_its_rate_and_its_counts_in_memory() -> None
         schedule.step()
     assert optimizer.param_groups[0]["lr"] is rate
     assert float(rate) == 0.25
+    groups: list[dict[str, Any]] = [{"params": []}, {"params": [weight]}]
+    empty = torch.optim.AdamW(groups)
+    assert prepare_optimizer(empty) is None
     assert prepare_optimizer(torch.optim.LBFGS([weight])) == "LBFGS has no capturable form"

@@ -1,15 +1,17 @@
 """BatchNorm in inference folded into the convolution before it.
 
 Which pairs may be folded is seen in a run, not guessed from names: the output of a convolution
-module, read by one batch norm and by nothing else, and not returned.
+module, read by one batch norm and by nothing else, and held by nothing when the run is over. A
+second run shows that nothing but its parents reached the norm; else all is put back.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -17,8 +19,15 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from advisor.errors import IllegalFusionError
+
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+# What a tensor is, not what is in it: whoever asks does not read it.
+FACTS = {
+    getattr(torch.Tensor, name).__get__
+    for name in ("shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_cuda")
+} | {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.stride, torch.Tensor.is_floating_point}
 
 
 class _Reads(TorchFunctionMode):
@@ -40,36 +49,41 @@ class _Reads(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        for leaf in pytree.tree_leaves((args, kwargs or {})):
+        for leaf in pytree.tree_leaves((args, kwargs or {})) if func not in FACTS else ():
             if isinstance(leaf, torch.Tensor) and id(leaf) in self.watched:
                 self.count[id(leaf)] += 1
         return func(*args, **(kwargs or {}))
 
 
+class _Pair(NamedTuple):
+    convolution: nn.Conv2d
+    norm: nn.BatchNorm2d
+
+
 def fold_batch_norms(module: nn.Module, run: Callable[[], Any]) -> tuple[int, str | None]:
-    """Fold every pair in place; (pairs folded, why none was). `run` calls the module once."""
+    """Fold every pair in place; (pairs folded, why none was). `run` calls the module once.
+
+    Raises `IllegalFusionError` where the module uses a norm otherwise than by calling it.
+    """
     if module.training:
         return 0, "the module trains: its statistics change from step to step"
     pairs = _pairs(module, run)
     if not pairs:
         return 0, "no batch norm reads a convolution alone"
-    parents = {
-        child: (parent, name)
-        for parent in module.modules()
-        for name, child in parent.named_children()
-    }
-    for convolution, norm in pairs:
-        _fold(convolution, norm)
-        parent, name = parents[norm]
-        setattr(parent, name, nn.Identity())
-    return len(pairs), None
+    with ExitStack() as undo:
+        for pair in pairs:
+            _fold(pair, module, undo)
+        refused = _reached(pairs, run)
+        if refused is None:
+            undo.pop_all()
+    return (len(pairs), None) if refused is None else (0, refused)
 
 
-def _pairs(module: nn.Module, run: Callable[[], Any]) -> list[tuple[nn.Conv2d, nn.BatchNorm2d]]:
+def _pairs(module: nn.Module, run: Callable[[], Any]) -> list[_Pair]:
     reads = _Reads()
     calls: Counter[nn.Module] = Counter()
     producer: dict[int, nn.Conv2d] = {}
-    found: list[tuple[nn.Conv2d, nn.BatchNorm2d, int]] = []
+    found: list[tuple[_Pair, int]] = []
 
     def convolved(made: nn.Conv2d, _: Any, output: torch.Tensor) -> None:
         calls[made] += 1
@@ -79,19 +93,26 @@ def _pairs(module: nn.Module, run: Callable[[], Any]) -> list[tuple[nn.Conv2d, n
     def normalised(norm: nn.BatchNorm2d, given: tuple[Any, ...]) -> None:
         calls[norm] += 1
         source = producer.get(id(given[0])) if given else None
-        if source is not None:
-            found.append((source, norm, id(given[0])))
+        # Of an output without a batch, the norm takes another axis for the channels.
+        if source is not None and given[0].dim() == source.weight.dim():
+            found.append((_Pair(source, norm), id(given[0])))
 
+    for item in module.modules():
+        if isinstance(item, CONVOLUTIONS) and _is_plain(item, CONVOLUTIONS):
+            reads.watch(item.weight)
     with _hooked(module, convolved, normalised), torch.no_grad(), reads:
         returned = run()
-    kept = {id(leaf) for leaf in pytree.tree_leaves(returned)}
-    return [
-        (convolution, norm)
-        for convolution, norm, value in found
-        if calls[convolution] == calls[norm] == 1
-        and value not in kept
-        and reads.count[value] == _reads_of(norm, reads.watched[value])
+    alone = [
+        (pair, weakref.ref(reads.watched[value]))
+        for pair, value in found
+        if calls[pair.convolution] == calls[pair.norm] == 1
+        and reads.count[id(pair.convolution.weight)] == 1
+        and reads.count[value] == _reads_of(pair.norm, reads.watched[value])
     ]
+    reads.watched.clear()
+    kept = [pair for pair, output in alone if output() is None]
+    del returned  # only now: what it held was alive until here
+    return kept
 
 
 def _reads_of(norm: nn.BatchNorm2d, value: torch.Tensor) -> int:
@@ -101,6 +122,24 @@ def _reads_of(norm: nn.BatchNorm2d, value: torch.Tensor) -> int:
     with torch.no_grad(), reads:
         norm(value)
     return reads.count[id(value)]
+
+
+def _reached(pairs: list[_Pair], run: Callable[[], Any]) -> str | None:
+    """Why the folded module is not what it was: a norm is still called.
+
+    Raises `IllegalFusionError` if something else of a norm is used.
+    """
+    called: list[nn.Module] = []
+    with ExitStack() as stack:
+        for _, norm in pairs:
+            hook = norm.register_forward_pre_hook(lambda it, _: called.append(it))
+            stack.callback(hook.remove)
+        try:
+            with torch.no_grad():
+                run()
+        except Exception as error:  # the user's code may raise anything without its norm
+            raise IllegalFusionError("the module does not run without its batch norm") from error
+    return "a batch norm is called by another way than its parent's" if called else None
 
 
 @contextmanager
@@ -122,23 +161,37 @@ def _hooked(
 
 def _is_plain(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
-    return type(module) in kinds and not any(hooks)
+    return type(module) in kinds and not any(hooks) and "forward" not in vars(module)
 
 
-def _fold(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
-    """Weights and bias that give what the convolution and the norm gave, in float32 once."""
-    weight, bias = fuse_conv_bn_weights(
-        convolution.weight.float(),
-        None if convolution.bias is None else convolution.bias.float(),
-        norm.running_mean.float(),  # type: ignore[union-attr]
-        norm.running_var.float(),  # type: ignore[union-attr]
-        norm.eps,
-        None if norm.weight is None else norm.weight.float(),
-        None if norm.bias is None else norm.bias.float(),
-    )
-    old = convolution.weight
+def _fold(pair: _Pair, module: nn.Module, undo: ExitStack) -> None:
+    """Weights and bias that give what both gave, rounded once; no norm in any of its places."""
+    convolution, norm = pair
+    old, bias = convolution.weight, convolution.bias
+    weight, shift = _folded(pair, torch.promote_types(old.dtype, torch.float32))
     last = old.dim() == 4 and old.is_contiguous(memory_format=torch.channels_last)
     layout = torch.channels_last if last else torch.contiguous_format
+    undo.callback(setattr, convolution, "bias", bias)
+    undo.callback(setattr, convolution, "weight", old)
     folded = weight.detach().to(old.dtype, memory_format=layout)
     convolution.weight = nn.Parameter(folded, requires_grad=False)
-    convolution.bias = nn.Parameter(bias.detach().to(old.dtype), requires_grad=False)
+    convolution.bias = nn.Parameter(shift.detach().to(old.dtype), requires_grad=False)
+    for parent in list(module.modules()):
+        for name in [key for key, child in parent._modules.items() if child is norm]:
+            undo.callback(setattr, parent, name, norm)
+            setattr(parent, name, nn.Identity())
+
+
+def _folded(pair: _Pair, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight and bias in a type in which nothing of the module is rounded."""
+
+    def wide(tensor: torch.Tensor | None) -> Any:
+        return None if tensor is None else tensor.to(dtype)
+
+    convolution, norm = pair
+    return fuse_conv_bn_weights(
+        *(wide(convolution.weight), wide(convolution.bias)),
+        *(wide(norm.running_mean), wide(norm.running_var)),
+        norm.eps,
+        *(wide(norm.weight), wide(norm.bias)),
+    )

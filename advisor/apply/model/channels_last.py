@@ -8,17 +8,24 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from advisor.apply.model.optimizer import align_state
+
 CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
 
 
-def to_channels_last(module: nn.Module, inputs: Any) -> tuple[Any, str | None]:
+def to_channels_last(
+    module: nn.Module, inputs: Any, optimizer: torch.optim.Optimizer | None = None
+) -> tuple[Any, str | None]:
     """Put 2-D convolution weights into channels-last; (inputs likewise, why nothing changed).
 
-    Weights change in place; inputs are dense 4-D floating-point tensors anywhere in the structure.
+    Weights change in place, and with them what the optimizer holds of them; inputs are dense 4-D
+    floating-point tensors anywhere in the structure.
     """
     weights = [m.weight for m in module.modules() if isinstance(m, CONVOLUTIONS)]
     if not weights:
         return inputs, "the module has no 2-D convolution"
+    if any(isinstance(weight, nn.UninitializedParameter) for weight in weights):
+        return inputs, "a convolution has no weights before it has run"
     converted = images_channels_last(inputs)
     open_ = [w for w in weights if _image(w) is not w]
     same = zip(pytree.tree_leaves(inputs), pytree.tree_leaves(converted), strict=True)
@@ -29,6 +36,8 @@ def to_channels_last(module: nn.Module, inputs: Any) -> tuple[Any, str | None]:
             weight.data = _image(weight.data)
             if weight.grad is not None:
                 weight.grad = _image(weight.grad)
+    if optimizer is not None:
+        align_state(optimizer)
     return converted, None
 
 

@@ -18,6 +18,7 @@ def fuse_optimizer(optimizer: torch.optim.Optimizer) -> str | None:
     refused = _refused(optimizer)
     if refused is not None:
         return refused
+    align_state(optimizer)
     for group in optimizer.param_groups:
         group["fused"], group["foreach"] = True, False
         for parameter in group["params"]:
@@ -26,6 +27,24 @@ def fuse_optimizer(optimizer: torch.optim.Optimizer) -> str | None:
             if isinstance(step, torch.Tensor) and step.device != parameter.device:
                 state["step"] = step.to(parameter.device)
     return None
+
+
+def align_state(optimizer: torch.optim.Optimizer) -> None:
+    """Lay out in memory what the optimizer holds of a parameter as the parameter is.
+
+    Fused kernels walk both in the order of memory: of different layouts they mix up elements.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            for name, value in state.items():
+                if (
+                    isinstance(value, torch.Tensor)
+                    and value.shape == parameter.shape
+                    and value.stride() != parameter.stride()
+                ):
+                    like = torch.empty_like(parameter, dtype=value.dtype, device=value.device)
+                    state[name] = like.detach().copy_(value)
 
 
 def _refused(optimizer: torch.optim.Optimizer) -> str | None:

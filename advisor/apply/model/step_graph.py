@@ -7,12 +7,25 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 
 from advisor.errors import WorkloadError
 
 # What capture needs before it: lazily made handles, workspaces and optimizer state.
 WARMUP = 3
+# Arguments that are the same if they are equal; of others, arrays say, equality is no yes or no.
+PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+
+
+def beside(step: Callable[[], Any]) -> Any:
+    """Run a step on a stream of its own, as it must be before it is captured."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        result = step()
+    torch.cuda.current_stream().wait_stream(stream)
+    return result
 
 
 class StepGraph:
@@ -20,15 +33,12 @@ class StepGraph:
 
     Results live in memory that the next replay writes. Raises `WorkloadError` where the step cannot
     be captured: it synchronises with the host, allocates on another stream or changes its shapes.
+    Before it is captured it is run `warmup` times.
     """
 
-    def __init__(self, step: Callable[[], Any]) -> None:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(WARMUP):
-                step()
-        torch.cuda.current_stream().wait_stream(stream)
+    def __init__(self, step: Callable[[], Any], warmup: int = WARMUP) -> None:
+        for _ in range(warmup):
+            beside(step)
         torch.cuda.synchronize()
         gc.collect()
         before = torch.cuda.memory_reserved()
@@ -58,8 +68,9 @@ class StepGraph:
 class ModuleGraph:
     """A module's forward as one CUDA graph for inputs of the shapes that it was captured with.
 
-    Inputs are copied into tensors of its own; calls with others run `part` itself. Outputs live in
-    memory that the next call writes, as with `torch.compile(mode="reduce-overhead")`.
+    Inputs are copied into tensors of its own. Calls with others run `part` itself, and so do calls
+    that want gradients, under another autocast or of a module switched to train since. Outputs live
+    in memory that the next call writes, as with `torch.compile(mode="reduce-overhead")`.
     """
 
     def __init__(
@@ -67,20 +78,31 @@ class ModuleGraph:
     ) -> None:
         self._part = part
         self._leaves, self._shape = pytree.tree_flatten((args, kwargs))
-        # Not what repeats in memory: it cannot be written.
-        self._static = [_own(leaf) for leaf in self._leaves]
-        held_args, held_kwargs = pytree.tree_unflatten(self._static, self._shape)
-        self._graph = StepGraph(lambda: part(*held_args, **held_kwargs))
+        # Tensors of inference mode could not be written outside of it.
+        with torch.inference_mode(False), torch.no_grad():
+            # Not what repeats in memory: it cannot be written.
+            self._static = [_own(leaf) for leaf in self._leaves]
+            held_args, held_kwargs = pytree.tree_unflatten(self._static, self._shape)
+            self._graph = StepGraph(lambda: part(*held_args, **held_kwargs))
+            self._ambience = _ambience(part)
         self.pool_bytes = self._graph.pool_bytes
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, shape = pytree.tree_flatten((args, kwargs))
-        if shape != self._shape or not all(map(_alike, self._static, leaves)):
+        alike = shape == self._shape and all(map(_alike, self._static, leaves))
+        if not alike or _ambience(self._part) != self._ambience:
             return self._part(*args, **kwargs)
         for held, given in zip(self._static, leaves, strict=True):
             if isinstance(held, torch.Tensor) and held is not given:
                 held.copy_(given)
         return self._graph()
+
+
+def _ambience(part: Callable[..., Any]) -> tuple[Any, ...]:
+    """What a call depends on besides its arguments; told in a microsecond, once a replay."""
+    training = part.training if isinstance(part, nn.Module) else None
+    autocast = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
+    return torch.is_grad_enabled(), autocast, training
 
 
 def _own(leaf: Any) -> Any:
@@ -92,7 +114,9 @@ def _own(leaf: Any) -> Any:
 def _alike(held: Any, given: Any) -> bool:
     """Whether the graph was captured for such an argument."""
     if not isinstance(held, torch.Tensor):
-        return type(held) is type(given) and bool(held == given)
+        return held is given or (
+            isinstance(held, PLAIN) and type(held) is type(given) and held == given
+        )
     return (
         isinstance(given, torch.Tensor)
         and not given.requires_grad
@@ -106,9 +130,11 @@ def prepare_optimizer(optimizer: torch.optim.Optimizer) -> str | None:
 
     A rate that stays a Python number would be frozen into the graph, whatever a scheduler says.
     """
-    for group in optimizer.param_groups:
+    groups = [group for group in optimizer.param_groups if group["params"]]
+    for group in groups:
         if "capturable" not in group and type(optimizer) is not torch.optim.SGD:
             return f"{type(optimizer).__name__} has no capturable form"
+    for group in groups:
         if "capturable" in group:
             group["capturable"] = True
         device = group["params"][0].device
