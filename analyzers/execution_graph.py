@@ -39,7 +39,6 @@ _NO_WORK = (
 # One kernel over many tensors on a GPU, whatever this device made of it.
 _WHOLE = ("aten::_foreach_", "aten::copy_")
 _COMMUNICATION = ("c10d::", "nccl:", "record_param_comms", "_c10d_functional::")
-PART_TITLES: Mapping[Part, str] = {"optimizer": "optimizer step", "rest": "ops outside the model"}
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,6 @@ class RankFacts:
 
     rank: int
     comm_ns: int
-    exposed_comm_ns: int
     busy_ns: int
 
 

@@ -72,7 +72,6 @@ def rank_facts(traces: Sequence[Trace], step_prefix: str) -> tuple[RankFacts, ..
             RankFacts(
                 rank=trace.info.rank,
                 comm_ns=figure(metrics, "comm_union"),
-                exposed_comm_ns=figure(metrics, "exposed_comm"),
                 busy_ns=figure(metrics, "gpu_busy"),
             )
         )

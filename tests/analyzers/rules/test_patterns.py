@@ -125,7 +125,9 @@ def test_a_concatenation_without_rotation_is_none() -> None:
     assert "rotary-written-out" not in eager.found()
 
 
-@pytest.mark.parametrize(("activation", "name"), [("silu", "SwiGLU"), ("gelu", "GEGLU")])
+@pytest.mark.parametrize(
+    ("activation", "name"), [("silu", "SwiGLU"), ("gelu", "GEGLU"), ("sigmoid", "GLU")]
+)
 def test_gated_mlp(activation: str, name: str) -> None:
     eager = Eager()
     hidden, weight = eager.tensor(256, 128), eager.tensor(128, 512)

@@ -51,6 +51,9 @@ def test_short_kernels_far_apart_are_host_bound() -> None:
     assert 700_000 < saving.high < 1_000_000 - 100_000
     assert 100_000 < saving.low < 1_000_000 / 3 - 100_000
     assert any("upper bound from a bare trace" in item.text for item in finding.evidence)
+    assert finding.title.endswith("of the profiled step"), "no clean step was timed"
+    (graph, _) = finding.alternatives
+    assert graph.text.startswith("one graph launch for the whole step")
     assert "CUDA graph" in finding.action
 
 
@@ -186,8 +189,7 @@ def test_partly_hidden_communication_is_an_opportunity_up_to_what_is_exposed() -
 def ranked(*comm_us: int) -> Subject:
     subject = subject_of(step_with_communication(late=False).build())
     ranks = tuple(
-        RankFacts(rank=i, comm_ns=1_000 * us, exposed_comm_ns=0, busy_ns=1_000_000)
-        for i, us in enumerate(comm_us)
+        RankFacts(rank=i, comm_ns=1_000 * us, busy_ns=1_000_000) for i, us in enumerate(comm_us)
     )
     return replace(subject, ranks=ranks)
 
