@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, dcc, html
@@ -21,6 +22,8 @@ from dashboard.pages import PAGES
 from dashboard.parts import error_state, marked
 
 NAME = "fusion advisor"
+# Shades whose text is readable on white, and white on them: at least 4.5 to 1.
+_THEME: Any = {"primaryShade": {"light": 8, "dark": 8}}
 # The routes under which Dash serves the shell of every page.
 PAGE_ENDPOINTS = ("/", "/<path:path>")
 
@@ -55,6 +58,7 @@ def create_app(
     security.install(server, access, cache(lambda: tuple(app.csp_hashes())))
     api.install(server, access, runner)
     _answer_404(server, context)
+    app.index_string = app.index_string.replace("<html>", '<html lang="en">')
     app.layout = _shell()
     _register(app, context)
     return app, runner
@@ -100,12 +104,12 @@ def _shell() -> Component:
         justify="space-between",
         className="bar",
     )
-    page = dcc.Loading(html.Main(id="page", className="page"), delay_show=400, type="dot")
+    page = dcc.Loading(html.Div(id="page", className="page"), delay_show=400, type="dot")
     shell = dmc.AppShell(
         [dmc.AppShellHeader(bar), dmc.AppShellMain(page)], header={"height": 52}, padding=0
     )
     stores = [dcc.Location(id="url"), dcc.Store(id="title")]
-    return dmc.MantineProvider([*stores, shell], defaultColorScheme="auto")
+    return dmc.MantineProvider([*stores, shell], defaultColorScheme="auto", theme=_THEME)
 
 
 def _register(app: Dash, context: Context) -> None:

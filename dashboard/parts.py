@@ -40,9 +40,10 @@ def marked(component: Component, **attributes: str) -> Component:
     return component
 
 
-def heading(text: str, level: Literal[1, 2, 3, 4] = 2) -> Component:
-    """A heading that wraps anywhere, since names come from reports."""
-    return dmc.Title(text, order=level, className="wrap")
+def heading(text: str, level: Literal[1, 2, 3, 4] = 2, *, small: bool = False) -> Component:
+    """A heading that wraps anywhere, since names come from reports; `small` looks one lower."""
+    size = f"h{min(level + 1, 6)}" if small else None
+    return dmc.Title(text, order=level, size=size, className="wrap")
 
 
 def badge(text: str, color: str = "gray") -> Component:
@@ -52,7 +53,7 @@ def badge(text: str, color: str = "gray") -> Component:
 
 def section(title: str, *children: Child, note: str = "") -> Component:
     """A titled block of a page."""
-    head: list[Child] = [heading(title, 3)]
+    head: list[Child] = [heading(title, 2, small=True)]
     if note:
         head.append(dmc.Text(note, size="sm", c="dimmed"))
     return dmc.Paper([*head, *children], withBorder=True, p="md", className="section")
@@ -68,7 +69,11 @@ def error_state(error: AdvisorError) -> Component:
     why = f"{error.where}: {error.why}" if error.where and error.why else error.where or error.why
     text = " ".join(f"{part}." for part in (why, error.remedy) if part)
     return dmc.Stack(
-        [message(f"Cannot show this: {error.what}", text, "red"), dcc.Link("All runs", href="/")]
+        [
+            heading("Nothing to show", 1),
+            message(f"Cannot show this: {error.what}", text, "red"),
+            dcc.Link("All runs", href="/"),
+        ]
     )
 
 

@@ -151,7 +151,10 @@ def _actions(actions: Sequence[ActionVerdict]) -> list[Component]:
         for action in actions
     ]
     head = ("Action", "Verdict", "Step saves", "GPU time saves", "Why", "Places", "By hand")
-    return [heading("Graph-level actions", 4), table(head, rows, "Verdicts of the actions")]
+    return [
+        heading("Graph-level actions", 3, small=True),
+        table(head, rows, "Verdicts of the actions"),
+    ]
 
 
 def _other_figures(result: SetVerdict) -> tuple[tuple[str, str, str], ...]:
@@ -174,7 +177,7 @@ def _verdict(verdict: PlanVerdict) -> Component:
     if figure is not None:
         label = "Predicted and measured saving per step, with intervals"
         blocks += [
-            heading("Predicted against measured", 4),
+            heading("Predicted against measured", 3, small=True),
             graph(figure, f"scored-{verdict.plan_id}", label),
         ]
     return section(f"Result: {verdict.title}", *blocks, note=f"Sites swapped: {_swapped(verdict)}")

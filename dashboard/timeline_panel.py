@@ -65,12 +65,15 @@ def panel(
     ]
     options = [{"value": f.id, "label": f.title[:80]} for f in ranked(report) if can_band(f)]
     chosen = finding if finding in {option["value"] for option in options} else None
-    figure = draw(context, run, tuple(kinds), None, chosen)[0] if state.timeline else {}
+    figure: Any = {}
+    words = _progress(state.kind)
+    if state.timeline is not None:
+        figure, _, words = draw(context, run, tuple(kinds), None, chosen)
     graph = dcc.Graph(id="timeline-graph", figure=figure, config=_CONFIG)
     parts = [
         *stores,
         _controls(options, chosen),
-        html.Div(_progress(state.kind), id="timeline-status", className="hint", role="status"),
+        html.Div(words, id="timeline-status", className="hint", role="status"),
         marked(html.Div(graph, role="img"), aria_label="Streams over time, coloured by role"),
         legend(),
         export_buttons("timeline-graph", csv=False),

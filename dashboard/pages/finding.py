@@ -141,7 +141,10 @@ def _evidence(finding: Finding) -> Component:
     if finding.members:
         members = [(m.name, f"{m.count:,}", format_ns(m.time_ns)) for m in finding.members]
         head = ("Op or kernel", "Per step", "Time per step")
-        blocks += [heading("Members", 4), table(head, members, "Members of the finding")]
+        blocks += [
+            heading("Members", 3, small=True),
+            table(head, members, "Members of the finding"),
+        ]
     return section("Why", *blocks)
 
 

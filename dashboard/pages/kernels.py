@@ -15,7 +15,7 @@ from dashboard import figures
 from dashboard.context import Context
 from dashboard.page import Page, kernel_path
 from dashboard.pages.frame import frame
-from dashboard.parts import WRAPPED, graph, grid, marked, message, section
+from dashboard.parts import WRAPPED, graph, grid, message, section
 
 _NUMBER: dict[str, Any] = {
     "cellRenderer": "Figure",
@@ -67,10 +67,8 @@ def layout(context: Context, run: str) -> Component:
         row_of(row, total) | {"href": kernel_path(run, place)}
         for place, row in enumerate(report.kernels)
     ]
-    search = marked(
-        dcc.Input(id="kernel-search", type="search", placeholder="Search all columns", value=""),
-        aria_label="Search kernels",
-    )
+    field = dcc.Input(id="kernel-search", type="search", placeholder="in all columns", value="")
+    search = html.Label(["Search kernels ", field])
     body = section(
         "Kernels",
         html.Div(search, className="search"),

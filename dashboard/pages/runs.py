@@ -43,7 +43,7 @@ _COLUMNS: tuple[dict[str, Any], ...] = (
 
 _PICK_TWO: dict[str, Any] = {
     "rowSelection": {"mode": "multiRow", "headerCheckbox": False},
-    "selectionColumnDef": {"maxWidth": 46, "minWidth": 46, "flex": 0},
+    "selectionColumnDef": {"headerName": "Pick", "width": 72, "flex": 0},
 }
 
 
@@ -57,6 +57,7 @@ def layout(context: Context) -> Component:
             "fusion-advisor profile TARGET. It appears here without a restart.",
         )
     rows = sorted((_row(context, run) for run in runs), key=_made, reverse=True)
+    title = html.H1("Saved runs", className="hidden")
     pick = dcc.Link("Pick two runs to compare them", id="runs-compare", href="/")
     listed = section(
         "Runs",
@@ -64,7 +65,7 @@ def layout(context: Context) -> Component:
         pick,
         note=f"{len(rows)} in {context.store.root}",
     )
-    return html.Div([listed, trends.panel(context)], className="stack")
+    return html.Div([title, listed, trends.panel(context)], className="stack")
 
 
 def _made(row: dict[str, Any]) -> str:

@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from werkzeug.serving import BaseWSGIServer
 
 from advisor.model.findings import Alternative
 from advisor.store import RunDirectory, RunStore
 from dashboard.access import Access, Tokens
-from dashboard.app import create_app
-from dashboard.jobs import JobRunner
 from dashboard.page import finding_path, run_path
-from dashboard.server import bind
 from tests.builders.run import range_of, sample_run
-from tests.dashboard.conftest import child_command
+from tests.dashboard.chromium import Served, end_children, needs_chromium, opened
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = playwright.expect
 
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
-pytestmark = pytest.mark.skipif(
-    not Path(CHROMIUM).exists(), reason="no chromium: apt-get install chromium"
-)
+pytestmark = needs_chromium
 HOSTILE = (
     "<img src=x onerror=alert(1)><script>alert(2)</script>\"'`{{7*7}}\u202etxt " + "y" * 10_000
 )
@@ -52,44 +37,6 @@ CUT_OFF = """() => {
 VIEW, APPLY = "view-token-of-twenty-or-more", "apply-token-of-twenty-or-more"
 
 
-class Served:
-    """A real server in a thread; it can be stopped and started again on its port."""
-
-    def __init__(self, store: RunStore, mode: str, access: Access) -> None:
-        self.store, self.mode, self.access = store, mode, access
-        self.port = 0
-        self.start()
-
-    def start(self) -> None:
-        """Serve."""
-        app, self.runner = create_app(self.store, self.access, command=child_command(self.mode))
-        self.server: BaseWSGIServer = bind(app, "127.0.0.1", self.port)
-        self.port = self.server.server_port
-        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
-        self.thread.start()
-        self.runner.start()
-
-    def stop(self) -> None:
-        """Stop, as a server that is ended does; its children go on."""
-        self.runner.stop()
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
-
-    def url(self, path: str) -> str:
-        """The address of a page."""
-        return f"http://127.0.0.1:{self.port}{path}"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """One Chromium for all tests."""
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield opened
-        opened.close()
-
-
 @pytest.fixture
 def serve(store: RunStore) -> Iterator[Callable[..., Served]]:
     """Makes servers of the store."""
@@ -102,41 +49,7 @@ def serve(store: RunStore) -> Iterator[Callable[..., Served]]:
     yield make
     for served in made:
         served.stop()
-        _end_children(served.runner)
-
-
-def _end_children(runner: JobRunner) -> None:
-    for child in runner._children.values():
-        child.kill()
-        child.wait()
-
-
-@contextmanager
-def opened(browser: Any, **options: Any) -> Iterator[Any]:
-    """A page that fails the test on a script error, a dialog or a request to another host."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
-    page = context.new_page()
-    page.set_default_timeout(15_000)
-    faults: list[str] = []
-    page.on("pageerror", lambda error: faults.append(f"script error: {error}"))
-    page.on("dialog", lambda dialog: (faults.append("dialog"), dialog.dismiss()))
-    page.on("request", lambda request: _check_host(request.url, faults))
-    page.on("console", lambda said: _check_console(said, faults))
-    yield page
-    context.close()
-    assert faults == []
-
-
-def _check_host(url: str, faults: list[str]) -> None:
-    if not re.match(r"(http://(127\.0\.0\.1|localhost):\d+/|data:|blob:)", url):
-        faults.append(f"request to {url}")
-
-
-def _check_console(said: Any, faults: list[str]) -> None:
-    if said.type == "error" and (
-        "Content Security Policy" in said.text or "SyntaxError" in said.text
-    ):
-        faults.append(said.text)
+        end_children(served.runner)
 
 
 def stage(page: Any, name: str, state: str) -> Any:

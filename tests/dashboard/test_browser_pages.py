@@ -1,0 +1,245 @@
+"""Every page in real Chromium on runs of a real H200, and what axe says of each, light and dark."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.cli.main import run as command
+from advisor.store import RunStore
+from dashboard.access import Access
+from tests.dashboard.chromium import Served, needs_chromium, opened
+from tests.dashboard.conftest import ROOT
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+expect = playwright.expect
+pytestmark = needs_chromium
+
+TRACES, RUNS = ROOT / "sample_traces", ROOT / "sample_traces" / "runs"
+EAGER, COMPILED = "/run/llama_prefill_eager", "/run/llama_prefill_compile"
+NORM = "row-program-3fe649bf68"
+# page, what is on it once it is there
+PAGES: tuple[tuple[str, str], ...] = (
+    ("/", "llama_train_eager"),
+    ("/upload", "Choose a file"),
+    ("/nowhere", "Cannot show this"),
+    (EAGER, "Where the step's time goes"),
+    (f"{EAGER}/findings", "RMS norm in 9 separate ops"),
+    (f"{EAGER}/finding/{NORM}", "Predicted against measured"),
+    (f"{EAGER}/kernels", "nvjet_sm90"),
+    (f"{EAGER}/kernel/0", "Operators behind it"),
+    (f"{EAGER}/timeline", "This run kept no trace"),
+    (f"{EAGER}/overlap", "Ranks of the job"),
+    (f"{EAGER}/regressions", "Compare with another run"),
+    (f"{EAGER}/calibration", "Intervals that held"),
+    (f"{COMPILED}/compiler", "Graph breaks"),
+    ("/compare/llama_prefill_eager/llama_prefill_compile", "What changed between two runs"),
+    ("/run/llama", "What to do"),
+    ("/run/llama/timeline", "spans"),
+    ("/run/ddp/overlap", "rank 1"),
+)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The real runs, and two traces analysed as a user would, behind one server."""
+    patch = pytest.MonkeyPatch()
+    base = tmp_path_factory.mktemp("pages")
+    patch.setenv("XDG_CACHE_HOME", str(base / "cache"))
+    patch.setenv("XDG_STATE_HOME", str(base / "state"))
+    root = base / "runs"
+    shutil.copytree(RUNS, root)
+    ranks = [str(TRACES / f"ddp_onebucket.rank{rank}.json.gz") for rank in (0, 1)]
+    llama = str(TRACES / "llama_prefill.eager.json.gz")
+    for name, files in (("ddp", ranks), ("llama", [llama])):
+        assert command(["analyze", *files, "--out", str(root / name)]) == 0
+    server = Served(RunStore(root), "real", Access(allow_apply=True))
+    yield server
+    server.stop()
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The source of axe-core."""
+    package = pytest.importorskip("axe_playwright_python", reason="axe is not installed")
+    return (Path(package.__file__).parent / "axe.min.js").read_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_there_and_axe_finds_nothing(
+    browser: Any, served: Served, axe: str, scheme: str
+) -> None:
+    found = {}
+    with opened(browser, color_scheme=scheme, bypass_csp=True) as page:
+        for path, words in PAGES:
+            page.goto(served.url(path))
+            expect(page.get_by_text(words).first).to_be_visible()
+            expect(page.get_by_role("heading", level=1).first).to_be_attached()
+            page.evaluate(axe)
+            said = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+            faults = [(v["id"], v["nodes"][0]["html"][:200]) for v in said["violations"]]
+            if faults:
+                found[path] = faults
+    assert found == {}
+
+
+def test_nothing_is_wider_than_a_phone_or_a_laptop(browser: Any, served: Served) -> None:
+    for width in (390, 1280):
+        with opened(browser) as page:
+            page.set_viewport_size({"width": width, "height": 850})
+            for path, words in PAGES:
+                page.goto(served.url(path))
+                expect(page.get_by_text(words).first).to_be_attached()
+                wide = page.evaluate("document.documentElement.scrollWidth")
+                assert wide <= width + 1, f"{path} at {width} is {wide} wide"
+
+
+def test_the_timeline_zooms_moves_marks_and_tells(browser: Any, served: Served) -> None:
+    with opened(browser) as page:
+        page.goto(served.url("/run/llama/timeline"))
+        status = page.locator("#timeline-status")
+        expect(status).to_contain_text("spans")
+        whole = _spans(status)
+        for _ in range(3):
+            before = status.inner_text()
+            page.get_by_role("button", name="Zoom in").click()
+            expect(status).not_to_have_text(before)
+            page.wait_for_timeout(200)  # the window that the next click starts from is stored too
+        assert 0 < _spans(status) < whole
+        page.get_by_role("button", name="Later").click()
+        page.get_by_role("button", name="Whole run").click()
+        expect(status).to_contain_text(f"{whole:,} spans")
+        plot = page.locator("#timeline-graph .nsewdrag").bounding_box()
+        y = plot["y"] + plot["height"] - 8
+        table = page.locator("#timeline-kernel table")
+        for share in (0.3, 0.5, 0.7, 0.9, 0.95):
+            page.mouse.click(plot["x"] + share * plot["width"], y)
+            page.wait_for_timeout(400)
+            if table.count():
+                break
+        expect(table).to_contain_text("Operator")
+        page.locator("#timeline-kernel a").click()
+        expect(page.get_by_text("Time per step").first).to_be_visible()
+        page.go_back()
+        expect(status).to_contain_text("spans")
+
+
+def _spans(status: Any) -> int:
+    found = re.search(r"([\d,]+) spans", status.inner_text())
+    assert found is not None
+    return int(found[1].replace(",", ""))
+
+
+def test_a_finding_is_marked_in_the_timeline_by_its_address(browser: Any, served: Served) -> None:
+    finding = _bandable(served)
+    with opened(browser) as page:
+        page.goto(served.url(f"/run/llama/finding/{finding}"))
+        page.get_by_role("link", name="Show its kernels in the timeline").click()
+        expect(page.locator("#timeline-status")).to_contain_text("marks the finding's operators")
+        expect(page).to_have_url(served.url(f"/run/llama/timeline/{finding}"))
+
+
+def _bandable(served: Served) -> str:
+    from dashboard.timeline_panel import can_band
+
+    found = served.store.open("llama").report().findings
+    return next(finding.id for finding in found if can_band(finding))
+
+
+def test_two_runs_are_picked_and_compared(browser: Any, served: Served) -> None:
+    with opened(browser) as page:
+        page.goto(served.url("/"))
+        for name in ("llama_train_eager", "llama_train_compile"):
+            page.locator(".ag-row", has_text=name).get_by_role("checkbox").check()
+        page.get_by_role("link", name="Compare llama_train_eager").click()
+        expect(page.get_by_text("Not the same work").first).to_be_visible()
+        page.get_by_role("link", name="Compare all the same").click()
+        expect(page.get_by_text("Causes")).to_be_visible()
+        expect(page.get_by_text("the bars add up")).to_be_visible()
+        page.go_back()
+        page.go_back()
+        expect(page.get_by_role("link", name="llama_train_eager", exact=True)).to_be_visible()
+
+
+def test_kernels_are_searched(browser: Any, served: Served) -> None:
+    with opened(browser) as page:
+        page.goto(served.url(f"{EAGER}/kernels"))
+        expect(page.locator(".ag-row").first).to_be_visible()
+        page.get_by_label("Search kernels").fill("softmax")
+        expect(page.locator(".ag-row")).to_have_count(1)
+        page.locator(".ag-row a").click()
+        expect(page).to_have_url(re.compile(rf"{EAGER}/kernel/\d+$"))
+
+
+@pytest.mark.parametrize(
+    ("form", "begins"), [("PNG", b"\x89PNG"), ("SVG", b"<svg"), ("CSV", b'"series","x","y"')]
+)
+def test_charts_are_saved_without_a_request(
+    browser: Any, served: Served, form: str, begins: bytes
+) -> None:
+    with opened(browser) as page:
+        page.goto(served.url(EAGER))
+        expect(page.locator("#step-split .main-svg").first).to_be_visible()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        with page.expect_download() as waiting:
+            page.get_by_role("button", name=f"Save step-split as {form}").click()
+        data = Path(waiting.value.path()).read_bytes()
+        assert data.startswith(begins)
+        beyond = [url for url in asked if not url.startswith(("data:", "blob:"))]
+        assert [url for url in beyond if "_dash-update" not in url] == []
+        if form == "CSV":
+            assert b'"memory-bound"' in data
+
+
+def test_the_keyboard_reaches_and_works_everything(browser: Any, served: Served) -> None:
+    with opened(browser) as page:
+        page.goto(served.url(EAGER))
+        expect(page.get_by_role("link", name="Kernels", exact=True)).to_be_visible()
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.textContent") == "Kernels":
+                break
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline == "solid"
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(served.url(f"{EAGER}/kernels"))
+
+
+def test_new_runs_appear_without_a_restart(browser: Any, served: Served) -> None:
+    with opened(browser) as page:
+        page.goto(served.url("/"))
+        expect(page.get_by_role("link", name="llama_prefill_eager", exact=True)).to_be_visible()
+        shutil.copytree(RUNS / "llama_prefill_eager", served.store.root / "brand_new")
+        try:
+            page.reload()
+            expect(page.get_by_role("link", name="brand_new", exact=True)).to_be_visible()
+        finally:
+            shutil.rmtree(served.store.root / "brand_new")
+
+
+def test_a_file_is_uploaded_and_opens(browser: Any, served: Served) -> None:
+    with opened(browser) as page:
+        page.goto(served.url("/upload"))
+        with page.expect_file_chooser() as choosing:
+            page.get_by_role("button", name="Choose a file").click()
+        choosing.value.set_files(str(TRACES / "unet.eager.json.gz"))
+        expect(page).to_have_url(re.compile(r"/run/\d+-\d+-unet"))
+        expect(page.get_by_role("heading", name="unet.eager.json.gz")).to_be_visible()
+        expect(page.locator('[data-state="done"]')).to_be_visible()
+
+
+def test_a_page_prints_without_its_controls(browser: Any, served: Served) -> None:
+    with opened(browser) as page:
+        page.goto(served.url(EAGER))
+        expect(page.get_by_text("What to do")).to_be_visible()
+        page.emulate_media(media="print")
+        for hidden in ("header", ".tabs", "button.export"):
+            expect(page.locator(hidden).first).to_be_hidden()
+        expect(page.get_by_text("What to do")).to_be_visible()
