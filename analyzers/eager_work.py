@@ -126,7 +126,9 @@ def eager_work(
     request = Request(op, launch, gpu, counts)
     if request.name in CHUNKED:
         return _chunks(request)
-    if not request.tensors:
+    # Listed tensors (of `cat`) come without a dtype; its kernel tells their size.
+    known = request.name == "cat" or all(_size(item.dtype) for item in request.tensors)
+    if not request.tensors or not known:
         return None
     if request.name.removesuffix("_") in _ELEMENTWISE or request.name in ("copy_", "fill_"):
         return _elementwise(request)

@@ -131,6 +131,8 @@ def test_a_narrowing_copy_has_a_loop_of_its_own() -> None:
 def test_nothing_is_guessed_for_an_op_that_is_not_listed() -> None:
     assert eager_work(RecordedOp("aten::sort", (dense(8),)), Launch(), H200) is None
     assert eager_work(RecordedOp("aten::mul", ()), Launch(), H200) is None
+    unknown = Operand("", (8,), (1,))
+    assert eager_work(RecordedOp("aten::neg", (unknown,)), Launch(), H200) is None
     cat = RecordedOp("aten::cat", ((dense(8, dtype="float16"),),))
     assert eager_work(cat, Launch("CatArrayBatchedCopy"), H200) is not None
 
