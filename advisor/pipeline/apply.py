@@ -12,6 +12,7 @@ import msgspec
 import torch
 
 from advisor.apply.rewrite import rewrite
+from advisor.errors import RefusedError
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
 from advisor.model.applied import Applied, PlanVerdict, SetVerdict
@@ -23,7 +24,7 @@ from advisor.pipeline.candidates import SHOWN_GPUS, Candidate
 from advisor.pipeline.facts import now, versions
 from advisor.pipeline.measure import Bench, gpu_recorder
 from advisor.pipeline.search import Search
-from advisor.pipeline.trials import Trial, requested
+from advisor.pipeline.trials import KEPT_BEFORE, Trial, requested
 from advisor.pipeline.verdicts import action_verdicts, verdict_of
 from advisor.report.text import counted
 from advisor.store import RunDirectory
@@ -63,7 +64,8 @@ def apply_run(
 
     With `only`, what an earlier application kept stays: it is tried again first, and what this one
     asks for beside it. After `budget_s` seconds nothing new is tried. Raises what `requested`
-    raises, `WorkloadError` if the workload fails.
+    raises, `RefusedError` where what was kept would be lost for want of a GPU, `WorkloadError` if
+    the workload fails.
     """
     started = time.monotonic()
     emit("load", "running", message="checking the run's signature")
@@ -73,6 +75,8 @@ def apply_run(
     info, report = run.info(), run.report()
     found = stages.load_candidates(run, list(dict.fromkeys(i for t in trials for i in t.plan_ids)))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu":
+        refuse_to_forget(run)
     if not found and device.type == "cpu":
         return _finish(run, with_earlier(_nothing_to_apply(), earlier), started, emit)
     deadline = None if budget_s is None else started + budget_s
@@ -99,12 +103,24 @@ def apply_run(
     return _finish(run, with_earlier(applied, earlier), started, emit)
 
 
+def refuse_to_forget(run: RunDirectory) -> None:
+    """Without a GPU nothing can be judged: the record of what was kept with one would be lost."""
+    applied = run.applied()
+    if applied is not None and applied.set.verdict == "kept":
+        raise RefusedError(
+            "what was kept cannot be judged again without a GPU",
+            where=run.id,
+            why=f"it was measured on {applied.device}",
+            remedy="apply where that GPU is, or `fusion-advisor revert` it first",
+        )
+
+
 def kept_before(earlier: Applied | None) -> list[Trial]:
     """What an earlier application kept: its plans as one trial, and its actions."""
     if earlier is None or earlier.set.verdict != "kept":
         return []
-    trials = [Trial("kept before", action=kind) for kind in earlier.set.actions]
-    return [*trials, Trial("kept before", earlier.set.plans)] if earlier.set.plans else trials
+    trials = [Trial(KEPT_BEFORE, action=kind) for kind in earlier.set.actions]
+    return [*trials, Trial(KEPT_BEFORE, earlier.set.plans)] if earlier.set.plans else trials
 
 
 def with_earlier(applied: Applied, earlier: Applied | None) -> Applied:

@@ -14,8 +14,9 @@ from advisor.apply.model.channels_last import to_channels_last
 from advisor.apply.model.optimizer import fuse_optimizer
 from advisor.apply.model.step_graph import prepare_optimizer
 from advisor.apply.recipe import Recipe
-from advisor.errors import IllegalFusionError
-from advisor.model.actions import ActionKind
+from advisor.errors import AdvisorError, IllegalFusionError
+from advisor.model.actions import ActionKind, facts_of
+from collectors.live.failures import failure
 from collectors.live.workload import RESULTS_SEED, Workload, tensors
 
 
@@ -30,7 +31,7 @@ class Instances:
     def of(self, recipe: Recipe) -> Workload:
         """The twin with the recipe's changes to the model; the workload itself if it has none.
 
-        Raises `IllegalFusionError` if a change does not apply to it.
+        Raises `IllegalFusionError` if a change does not apply to it, `WorkloadError` if it fails.
         """
         changes = recipe.on_model
         if recipe.whole_step_graph and self.base.optimizer is not None:
@@ -46,7 +47,14 @@ class Instances:
     def _changed(self, changes: Sequence[ActionKind]) -> Workload:
         twin = self._reload()
         for kind in changes:
-            twin, refused = CHANGES[kind](twin)
+            try:
+                twin, refused = CHANGES[kind](twin)
+            except AdvisorError:
+                raise
+            except Exception as error:  # a model of whatever kind
+                raise failure(
+                    f"{facts_of(kind).title}: it cannot be done", error, where=twin.target
+                ) from error
             if refused is not None:
                 raise IllegalFusionError(refused)
         return twin
@@ -77,16 +85,25 @@ class Instances:
         return results
 
     def _same_state(self, instance: Workload) -> None:
-        """Give a training twin the parameters and buffers that the base has come to."""
-        base = self.base
-        if instance is base or base.kind != "training":
+        """Give a twin the parameters, buffers and inputs that the base has come to.
+
+        Parameters are those of a training step: others may be folded.
+        """
+        base, ours, theirs = self.base, instance.part, self.base.part
+        if instance is base or not (isinstance(ours, nn.Module) and isinstance(theirs, nn.Module)):
             return
-        assert isinstance(base.part, nn.Module)
-        assert isinstance(instance.part, nn.Module)
-        theirs = base.part.state_dict()
+        held = {name: (t, dict(theirs.named_buffers())) for name, t in ours.named_buffers()}
+        if base.kind == "training":
+            held |= {n: (t, dict(theirs.named_parameters())) for n, t in ours.named_parameters()}
+        pairs = [
+            (tensor, source[name]) for name, (tensor, source) in held.items() if name in source
+        ]
+        pairs += zip(tensors(instance.inputs), tensors(base.inputs), strict=True)
         with torch.no_grad():
-            for name, tensor in instance.part.state_dict().items():
-                tensor.copy_(theirs[name])
+            for tensor, value in pairs:
+                # What repeats in memory cannot be written, by the step neither.
+                if 0 not in tensor.stride() and tensor.shape == value.shape:
+                    tensor.copy_(value)
 
 
 def _gradients(instance: Workload) -> list[torch.Tensor]:
@@ -110,7 +127,7 @@ def _channels_last(twin: Workload) -> Changed:
     module = twin.part
     if not isinstance(module, nn.Module):
         return twin, "the step is no module"
-    inputs, refused = to_channels_last(module, twin.inputs)
+    inputs, refused = to_channels_last(module, twin.inputs, twin.optimizer)
     return replace(twin, inputs=inputs), refused
 
 

@@ -14,14 +14,14 @@ from pathlib import Path
 from advisor.apply.graph.records import Rewritten
 from advisor.apply.judge import Judgement, judge_action, judge_region, judge_set, outputs_agree
 from advisor.apply.recipe import ON_GRAPH, UNCHANGED, Recipe
-from advisor.errors import AdvisorError, IllegalFusionError, WorkloadError
+from advisor.errors import AdvisorError, IllegalFusionError
 from advisor.model.actions import ActionKind, facts_of
 from advisor.model.applied import SetVerdict
 from advisor.model.run import Emit
 from advisor.pipeline.candidates import Candidate
 from advisor.pipeline.measure import Agreement, Bench, Variant
 from advisor.pipeline.training import LossCurves
-from advisor.pipeline.trials import Trial, by_finding, of_actions
+from advisor.pipeline.trials import KEPT_BEFORE, Trial, by_finding, of_actions
 from advisor.report.text import counted
 from advisor.verify.statistics import compare
 
@@ -66,28 +66,35 @@ class Search:
         return self._judge_sets(self.winners)
 
     def _if_time(self, trial: Trial, attempt: Callable[[Trial], None]) -> None:
-        if self.deadline is not None and time.monotonic() > self.deadline:
+        if self._late(trial):
             trial.judgement = NOT_TRIED
             return
         attempt(trial)
 
+    def _late(self, trial: Trial) -> bool:
+        """Whether time is used up; what was kept before is nothing new: it is not lost to time."""
+        late = self.deadline is not None and time.monotonic() > self.deadline
+        return late and trial.finding != KEPT_BEFORE
+
     # --- actions ----------------------------------------------------------------------------------
 
     def _try_action(self, trial: Trial) -> None:
-        """Build the best step so far with one more action; keep it if it pays and agrees."""
+        """Try one more action on the best step so far; one that fails is lost, no other."""
         kind = trial.action
         assert kind is not None
         title = facts_of(kind).title
         self.emit("rewrite", "running", plan=kind, message=title)
         try:
-            variant = self.bench.build(_with_action(self.best.recipe, kind))
+            self._with_one_more(trial, kind)
         except IllegalFusionError as error:
             trial.judgement = Judgement(False, error.what, applies=False)
-            return
-        except WorkloadError as error:
+        except AdvisorError as error:  # when it was built, or at any later step
             trial.judgement = Judgement(False, error.line())
             self.emit("rewrite", "running", plan=kind, message=error.line())
-            return
+
+    def _with_one_more(self, trial: Trial, kind: ActionKind) -> None:
+        """Build it and compare it; keep it if it pays and agrees."""
+        variant = self.bench.build(_with_action(self.best.recipe, kind))
         if kind in ON_GRAPH:
             trial.details = tuple(_became(item) for item in variant.log.rewritten)
             trial.swapped = {kind: sum(item.refused is None for item in variant.log.rewritten)}
@@ -122,7 +129,12 @@ class Search:
         if not groups:
             return
         structure = self.best.recipe
-        best = self.bench.unswapped(structure)
+        try:
+            best = self.bench.unswapped(structure)
+        except AdvisorError as error:  # the kernels are lost, not what was kept before them
+            for trial in (trial for group in groups for trial in group):
+                trial.judgement = Judgement(False, error.line())
+            return
         for group in groups:
             chosen: tuple[Trial, Variant] | None = None
             for trial in group:
@@ -143,15 +155,19 @@ class Search:
             refused = self.found[trial.plan_ids[0]].refused
             trial.judgement = Judgement(False, refused or "refused")
             return None
-        if self.deadline is not None and time.monotonic() > self.deadline:
+        if self._late(trial):
             trial.judgement = NOT_TRIED
             return None
         try:
-            variant = self.bench.trial(self._with_plans(current.recipe, usable))
-        except WorkloadError as error:  # this trial is lost, no other
+            return self._swapped(current, trial, usable)
+        except AdvisorError as error:  # this trial is lost, no other
             trial.judgement = Judgement(False, error.line())
             self.emit("rewrite", "running", plan=usable[0], message=error.line())
             return None
+
+    def _swapped(self, current: Variant, trial: Trial, usable: list[str]) -> Variant | None:
+        """The step with these plans beside those already kept, compared; None without a site."""
+        variant = self.bench.trial(self._with_plans(current.recipe, usable))
         trial.swapped = {name: variant.log.swapped(name) for name in usable}
         count = sum(trial.swapped.values())
         message = f"{counted(count, 'site')} swapped"
@@ -191,13 +207,17 @@ class Search:
         return max(paying, key=lambda pair: _gain(pair[1]), default=judged)
 
     def _judge_set(self, winners: Sequence[Trial]) -> tuple[Variant | None, SetVerdict]:
-        """The step with all of a set as its user will compile it, by step time and results."""
-        bench = self.bench
+        """The step with all of a set as its user will compile it."""
         try:
-            best = bench.build(self._recipe_of(winners))
-        except AdvisorError as error:
+            best = self.bench.build(self._recipe_of(winners))
+            return best, self._measured(best, winners)
+        except AdvisorError as error:  # when it was built, or at any later step
             lost = SetVerdict(verdict="reverted", reason=error.line(), plans=())
             return None, lost
+
+    def _measured(self, best: Variant, winners: Sequence[Trial]) -> SetVerdict:
+        """The verdict on a set by its step time and its results."""
+        bench = self.bench
         times = bench.step_time([bench.eager, bench.compiled, best])
         compiled = compare(times["compiled"], times[best.name], "step")
         gpu = bench.gpu_time(bench.compiled, best)
@@ -214,7 +234,7 @@ class Search:
         gain = compiled.gain_mid_ns
         self.emit("decide", "running", value=gain, message=judgement.reason)
         kept = judgement.keep
-        return best, SetVerdict(
+        return SetVerdict(
             verdict="kept" if kept else "reverted",
             reason=judgement.reason,
             plans=tuple(kernel.plan.id for kernel in best.recipe.kernels) if kept else (),
@@ -222,7 +242,7 @@ class Search:
             against_eager=compare(times["eager"], times[best.name], "step"),
             against_compiled=compiled,
             gpu_time=gpu,
-            outputs_agree=None if found is None else not differs,
+            outputs_agree=None if found is None or found.note else not differs,
             output_error=found and found.error,
             baseline_error=found and found.baseline,
             loss_divergence=losses.divergence if losses is not None else None,
@@ -266,6 +286,8 @@ def _difference(found: Agreement | None) -> str:
     """Why a variant's results are not good enough; "" if they are."""
     if found is None:
         return "the step returns no tensor: nothing shows that results agree"
+    if found.note:
+        return found.note
     if outputs_agree(found.error, found.baseline, found.epsilon):
         return ""
     return (

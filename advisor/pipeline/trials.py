@@ -17,6 +17,8 @@ from advisor.pipeline.unfinished import is_incomplete
 from advisor.store import RunDirectory, verify
 from collectors.live.target import parse_target
 
+# In place of a finding: what an earlier application kept, and a later one starts from.
+KEPT_BEFORE = "kept before"
 KINDS: tuple[ActionKind, ...] = tuple(item.kind for item in ACTIONS)
 
 

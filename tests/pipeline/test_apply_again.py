@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from msgspec.structs import replace
 
+from advisor.errors import RefusedError
 from advisor.model.applied import Applied, PlanVerdict, SetVerdict, Verdict
-from advisor.pipeline.apply import kept_before, with_earlier
+from advisor.pipeline.apply import kept_before, refuse_to_forget, with_earlier
+from advisor.store import RunDirectory
 
 HERE = {"torch": "2.11.0"}
 
@@ -42,3 +47,13 @@ def test_verdicts_of_another_device_or_version_are_not_carried_over() -> None:
     now = applied(verdict("c", "kept"), kept=("c",))
     assert with_earlier(replace(now, device="another"), earlier).plans == now.plans
     assert with_earlier(replace(now, versions={"torch": "2.12"}), earlier).plans == now.plans
+
+
+def test_without_a_gpu_what_was_kept_with_one_is_not_written_over(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    refuse_to_forget(run)
+    run.write_applied(applied(verdict("a", "reverted")))
+    refuse_to_forget(run)
+    run.write_applied(applied(verdict("a", "kept"), kept=("a",)))
+    with pytest.raises(RefusedError, match="cannot be judged again without a GPU"):
+        refuse_to_forget(run)

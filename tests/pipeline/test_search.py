@@ -19,7 +19,7 @@ from advisor.pipeline.backend import SwapLog
 from advisor.pipeline.measure import Agreement, Bench, Variant
 from advisor.pipeline.search import NO_TIME, Search, no_site_in
 from advisor.pipeline.training import LossCurves
-from advisor.pipeline.trials import KINDS, Trial, of_actions
+from advisor.pipeline.trials import KEPT_BEFORE, KINDS, Trial, of_actions
 from advisor.pipeline.verdicts import action_verdicts
 from advisor.verify.statistics import compare
 
@@ -199,6 +199,41 @@ def test_what_lost_is_told_from_what_was_not_compared() -> None:
     times = saving(channels_last=-50)
     _, result = search(Scripted(times, times), "channels_last").run()
     assert result.reason == "nothing beat what it was compared with"
+
+
+def test_what_was_kept_before_is_not_lost_to_the_time() -> None:
+    times = saving(channels_last=100, fused_optimizer=100)
+    trials = [Trial(KEPT_BEFORE, action="channels_last"), Trial("new", action="fused_optimizer")]
+    bench = cast(Bench, Scripted(times, times))
+    late = time.monotonic() - 1
+    found = Search(bench, {}, trials, Path(), lambda *_, **__: None, late)
+    _, result = found.run()
+    assert result.verdict == "kept"
+    assert result.actions == ("channels_last",)
+
+
+def test_a_step_that_fails_while_it_is_measured_is_lost_alone() -> None:
+    def flaky(recipe: Recipe) -> int:
+        if "channels_last" in recipe.actions:
+            raise WorkloadError("the step failed", why="out of memory at its tenth run")
+        return saving(fused_optimizer=100)(recipe)
+
+    found = search(Scripted(flaky, flaky), "channels_last", "fused_optimizer")
+    _, result = found.run()
+    assert result.actions == ("fused_optimizer",)
+    assert "out of memory" in reasons(found, result)["channels_last"][1]
+
+
+def test_a_set_that_fails_while_it_is_measured_is_not_kept() -> None:
+    def together(recipe: Recipe) -> int:
+        if recipe.actions == ("channels_last",) and next(calls) > 1:
+            raise WorkloadError("the step failed", why="its last run")
+        return saving(channels_last=100)(recipe)
+
+    calls = iter(range(100))
+    _, result = search(Scripted(together, together), "channels_last").run()
+    assert result.verdict == "reverted"
+    assert "its last run" in result.reason
 
 
 def test_actions_nobody_asked_for_leave_no_record_where_they_do_not_apply() -> None:

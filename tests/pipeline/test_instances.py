@@ -1,0 +1,105 @@
+"""Twins of a workload: in the state of the one that was measured, changed or lost alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from advisor.apply.recipe import UNCHANGED, Recipe
+from advisor.errors import WorkloadError
+from advisor.pipeline.instances import Instances
+from advisor.pipeline.measure import Bench
+from collectors.live.workload import Workload
+
+CPU = torch.device("cpu")
+
+
+class Counting(nn.Module):
+    """Counts its calls in a buffer that no state dict has; adds state that is no tensor."""
+
+    calls: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3)
+        self.register_buffer("calls", torch.zeros(()), persistent=False)
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 3}
+
+    def set_extra_state(self, state: Any) -> None:
+        pass
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x.mul_(0.5)
+        self.calls.add_(1)
+        result: torch.Tensor = self.layer(x) * self.calls
+        return result
+
+
+def inference() -> Workload:
+    torch.manual_seed(0)
+    return Workload("w", "inference", CPU, Counting().eval(), inputs=(torch.randn(2, 3, 8, 8),))
+
+
+def training() -> Workload:
+    torch.manual_seed(0)
+    module, x = Counting(), torch.randn(2, 3, 8, 8)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    return Workload(
+        *("w", "training", CPU, module), optimizer=optimizer,
+        loss=lambda part: part(x.clone()).square().mean(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [inference, training])
+def test_a_twin_answers_from_the_state_that_the_workload_has_come_to(make: Any) -> None:
+    base = make()
+    instances = Instances(base, make)
+    twin = instances.of(UNCHANGED.with_action("channels_last"))
+    for _ in range(3):
+        base.step_of()()
+    twin.step_of()()
+    ours = instances.results_of(twin, twin.part)()
+    assert ours
+    for a, b in zip(ours, base.results_of(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_a_change_that_fails_is_an_error_of_the_workload() -> None:
+    class Strange(nn.Conv2d):
+        @property
+        def weight(self) -> Any:
+            raise ValueError("not before Tuesday")
+
+        @weight.setter
+        def weight(self, value: Any) -> None:
+            pass
+
+    def make() -> Workload:
+        module = nn.Identity()
+        module.add_module("strange", Strange.__new__(Strange))
+        nn.Module.__init__(module.strange)  # type: ignore[arg-type]
+        return Workload("w", "inference", CPU, module, inputs=(torch.zeros(1, 1, 1, 1),))
+
+    with pytest.raises(WorkloadError, match="not before Tuesday"):
+        Instances(make(), make).of(Recipe(("channels_last",)))
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_step_that_never_gives_the_same_again_proves_nothing(trains: bool) -> None:
+    weight = torch.ones(8)
+
+    def step() -> torch.Tensor:
+        if trains:
+            weight.mul_(1.01)
+        return weight * 2.0
+
+    work = Workload("w", "step", CPU, step)
+    bench = Bench(work, lambda: work)
+    found = bench.agreement(bench.compiled)
+    assert found is not None
+    assert ("nothing shows that ours agree" in found.note) == trains
