@@ -9,6 +9,13 @@ from advisor.model.base import Record
 
 RUN_SCHEMA_VERSION = 1
 JobState = Literal["queued", "running", "done", "failed", "cancelled"]
+# Between a script and its arguments, in a target kept as one text.
+ARGUMENTS = " -- "
+
+
+def names_script(target: str) -> bool:
+    """Whether a target is a program that is run as it stands, not a factory."""
+    return target.partition(ARGUMENTS)[0].endswith(".py")
 
 
 class Emit(Protocol):

@@ -29,12 +29,15 @@ from advisor.report.text import (
     timing_text,
 )
 from advisor.report.words import (
+    ORDER,
     cannot_judge,
     device_text,
     evidence_text,
+    kernels_text,
     members_text,
     nothing_found,
     place_text,
+    priced,
     ranked,
     share,
     sites_text,
@@ -72,8 +75,8 @@ def report_document(
     if report.recommended.order:
         by_id = {finding.id: finding for finding in report.findings}
         chosen = [by_id[finding_id] for finding_id in report.recommended.order]
-        lines = tuple(f"{f.title}: {range_text(f.exposed_saving_ns)}" for f in chosen)
-        blocks += [Heading("Recommended order"), Items(lines, numbered=True)]
+        lines = tuple(priced(finding) for finding in chosen)
+        blocks += [Heading(ORDER), Items(lines, numbered=True)]
     if applied is not None:
         blocks += [Heading("Applied"), *_applied(applied)]
     if report.metrics:
@@ -144,7 +147,9 @@ def _findings(report: Report, findings: tuple[Finding, ...]) -> Block:
                 Words(finding.title, "strong"),
                 Words(finding.kind, KIND_MOOD[finding.kind]),
                 UNKNOWN if saving is None else headline(saving),
-                UNKNOWN if saving is None else interval(saving.low, saving.high),
+                (kernels_text(finding) or UNKNOWN)
+                if saving is None
+                else interval(saving.low, saving.high),
                 sites_text(report, finding),
                 code(finding.id, "dim"),
             )
@@ -159,8 +164,8 @@ def _detail(number: int, finding: Finding) -> list[Block]:
     if finding.members:
         lines.append((Words("Members: ", "strong"), Words(members_text(finding.members))))
     lines += [evidence_text(evidence) for evidence in finding.evidence]
-    if finding.locations:
-        lines.append((Words("At: ", "strong"), code(place_text(finding.locations))))
+    if place := place_text(finding.locations):
+        lines.append((Words("At: ", "strong"), code(place)))
     for other in finding.alternatives:
         route = f"{other.route.replace('_', ' ')}, {range_text(other.saving_ns)}: {other.text}"
         lines.append((Words("Or: ", "strong"), Words(route)))

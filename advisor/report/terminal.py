@@ -11,6 +11,7 @@ from rich.text import Text
 from advisor.model.applied import Applied
 from advisor.model.findings import Finding
 from advisor.model.report import Metric, Report
+from advisor.model.run import names_script
 from advisor.report.text import (
     command,
     counted,
@@ -22,12 +23,15 @@ from advisor.report.text import (
     table,
 )
 from advisor.report.words import (
+    ORDER,
     cannot_judge,
     device_text,
     evidence_text,
+    kernels_text,
     members_text,
     nothing_found,
     place_text,
+    priced,
     ranked,
     share,
     sites_text,
@@ -49,7 +53,7 @@ def render_report(report: Report) -> RenderableType:
         parts += [heading("Findings"), _findings_table(report, findings)]
         parts += [heading("Why, and what to do"), *_details(findings)]
     if report.recommended.order:
-        parts += [heading("Recommended order"), *_order(report)]
+        parts += [heading(ORDER), *_order(report)]
     if report.metrics:
         parts += [heading("Metrics per step"), _metrics_table(report)]
     if report.warnings:
@@ -58,12 +62,15 @@ def render_report(report: Report) -> RenderableType:
 
 
 def render_next(report: Report, run: str, applied: Applied | None) -> RenderableType:
-    """What to type next, given the run directory and what came of its plans, if they were tried."""
-    name = shlex.quote(run)
+    """What to type next, given the run directory and what came of its plans, if they were tried.
+
+    A script cannot be applied to. On a GPU there are actions to try even without plans.
+    """
+    name, script = shlex.quote(run), names_script(report.workload.target)
     steps: list[tuple[str, str]] = []
     if applied is not None and applied.set.verdict == "kept":
         steps.append((f"fusion-advisor revert {name}", "take the kept fusions out again"))
-    elif applied is None and report.plans:
+    elif applied is None and not script and (report.plans or report.hardware.present):
         steps.append((f"fusion-advisor apply {name}", "prove the kernels, keep those that pay"))
     steps.append((f"fusion-advisor show {name} --json", "the same as data"))
     lines = [
@@ -119,6 +126,8 @@ def _findings_table(report: Report, findings: tuple[Finding, ...]) -> Renderable
         if saving is not None:
             price = Text(headline(saving), style="bold")
             price.append(f"\n{spread(saving)}", style="dim")
+        elif kernels := kernels_text(finding):
+            price.append(f"\n{kernels}")
         rows.add_row(str(number), title, price, sites_text(report, finding))
     return rows
 
@@ -138,8 +147,8 @@ def _detail(number: int, finding: Finding) -> list[RenderableType]:
     if finding.members:
         lines.append(plain(f"members: {members_text(finding.members)}"))
     lines += [plain(evidence_text(evidence)) for evidence in finding.evidence[:MAX_EVIDENCE]]
-    if finding.locations:
-        lines.append(plain(f"at: {place_text(finding.locations)}", "dim"))
+    if place := place_text(finding.locations):
+        lines.append(plain(f"at: {place}", "dim"))
     for other in finding.alternatives:
         price = range_text(other.saving_ns)
         lines.append(plain(f"or: {other.route.replace('_', ' ')}, {price}: {other.text}", "dim"))
@@ -149,9 +158,7 @@ def _detail(number: int, finding: Finding) -> list[RenderableType]:
 def _order(report: Report) -> list[RenderableType]:
     by_id = {finding.id: finding for finding in report.findings}
     return [
-        plain(
-            f"{place}. {by_id[finding_id].title}: {range_text(by_id[finding_id].exposed_saving_ns)}"
-        )
+        plain(f"{place}. {priced(by_id[finding_id])}")
         for place, finding_id in enumerate(report.recommended.order, 1)
     ]
 

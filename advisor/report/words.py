@@ -12,6 +12,7 @@ from advisor.units import UNKNOWN, format_fraction, format_ns
 
 # The metric that a saving is a share of: the step with no profiler attached.
 STEP_METRIC = "step_ns"
+ORDER = "Recommended order, least effort first"
 # The mode of a report that was made from a bare trace.
 INFERRED_MODE = "trace"
 MAX_MEMBERS = 8
@@ -105,6 +106,20 @@ def worth(report: Report, finding: Finding) -> str:
     return share(report, saving)
 
 
+def kernels_text(finding: Finding) -> str:
+    """The kernel time that goes, for a finding whose saving per step is unknown; else empty."""
+    if finding.exposed_saving_ns is not None or not finding.kernel_saving_ns:
+        return ""
+    return f"{format_ns(finding.kernel_saving_ns)} of kernel time"
+
+
+def priced(finding: Finding) -> str:
+    """The title and what is known of the saving, on one line."""
+    kernels = kernels_text(finding)
+    told = range_text(finding.exposed_saving_ns) + (f" ({kernels})" if kernels else "")
+    return f"{finding.title}: {told}"
+
+
 def share(report: Report, saving: Range) -> str:
     """`310 µs (250 µs … 380 µs) of a 10.4 ms step, 3.0 %`, as far as the step is known.
 
@@ -149,7 +164,8 @@ def evidence_text(evidence: Evidence) -> str:
 
 
 def place_text(places: tuple[Location, ...]) -> str:
-    """The first place, module and line, and how many more there are; empty without any."""
+    """The first known place, module and line, and how many more; empty without any."""
+    places = tuple(place for place in places if place.module or place.file)
     if not places:
         return ""
     place = places[0]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.errors import UsageError
+from advisor.model.run import ARGUMENTS, names_script
 from advisor.samples import PREFIX, sample_module
 
-SEPARATOR = " -- "
 SAMPLE_FACTORY = "inference"
 
 
@@ -37,8 +37,8 @@ def parse_target(text: str) -> Target:
     if text.startswith(PREFIX):
         name, _, factory = text.removeprefix(PREFIX).partition(":")
         return Target(sample_module(name), factory or SAMPLE_FACTORY)
-    head, separator, tail = text.partition(SEPARATOR)
-    if head.endswith(".py"):
+    head, separator, tail = text.partition(ARGUMENTS)
+    if names_script(text):
         return Target(head, None, tuple(shlex.split(tail)))
     place, colon, factory = text.rpartition(":")
     if separator or not colon or not place:
@@ -63,7 +63,7 @@ def script_target(script: str, arguments: Sequence[str]) -> str:
             where=script,
             remedy="arguments after -- are those of a script.py",
         )
-    return f"{script}{SEPARATOR}{shlex.join(arguments)}"
+    return f"{script}{ARGUMENTS}{shlex.join(arguments)}"
 
 
 def is_script(text: str) -> bool:

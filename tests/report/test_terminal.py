@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from msgspec.structs import replace
 
 from advisor.model.applied import Applied, Comparison
-from advisor.model.base import Range, Warning_
+from advisor.model.base import Location, Range, Warning_
 from advisor.model.findings import Evidence
 from advisor.model.report import INCOMPLETE, Recommended, Report
 from advisor.report.applied import render_applied
@@ -154,8 +154,30 @@ def test_an_upper_bound_is_not_a_value(saving: Range, text: str) -> None:
 def test_next_names_the_run_quoted_for_a_shell() -> None:
     text = render(render_next(report(), "my runs/it's", None))
     assert "fusion-advisor apply 'my runs/it'\"'\"'s'" in text
+
+
+def test_next_offers_to_apply_only_where_there_is_something_to_try() -> None:
     no_plans = replace(report(), plans=())
-    assert "apply" not in render(render_next(no_plans, "r", None))
+    assert "fusion-advisor apply r" in render(render_next(no_plans, "r", None))
+    no_gpu = replace(no_plans, hardware=replace(no_plans.hardware, present=False))
+    assert "apply" not in render(render_next(no_gpu, "r", None))
+    workload = replace(report().workload, target="train.py -- --width 128")
+    assert "apply" not in render(render_next(replace(report(), workload=workload), "r", None))
+
+
+def test_a_place_without_a_name_is_not_shown() -> None:
+    nowhere = replace(finding("lost"), locations=(Location(),))
+    text = shown(replace(report(nowhere), recommended=Recommended(order=("lost",))))
+    assert "at:" not in text
+    known = replace(nowhere, locations=(Location(), Location(module="block.norm")))
+    assert "at: block.norm\n" in shown(replace(report(known), recommended=Recommended()))
+
+
+def test_kernel_time_stands_beside_a_saving_that_is_unknown() -> None:
+    spared = Evidence(kind="cannot_judge", text="no GPU", values={"kernel_saving_ns": 75_700})
+    one = replace(finding("masked"), evidence=(spared,))
+    text = shown(replace(report(one), recommended=Recommended(order=("masked",))))
+    assert f"1. {one.title}: unknown (75.7 µs of kernel time)" in text
 
 
 def test_next_is_never_broken_on_a_narrow_terminal() -> None:
