@@ -73,3 +73,8 @@ def format_value(value: float | None, unit: str) -> str:
         return _BY_UNIT[unit](value)
     text = f"{value:,}" if isinstance(value, int) else _digits(value, 4)
     return text if unit == "count" else f"{text} {unit}"
+
+
+def counted(number: float, noun: str, plural: str = "") -> str:
+    """A number with its noun: `9 sites`, `1 softmax`; `plural` where that is not noun and s."""
+    return f"{format_value(number, 'count')} {noun if number == 1 else plural or f'{noun}s'}"

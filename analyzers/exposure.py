@@ -20,7 +20,7 @@ from advisor.model.base import Range
 from advisor.model.findings import Evidence
 from advisor.model.report import Metric
 from advisor.model.trace import Trace
-from advisor.units import format_fraction, format_ns
+from advisor.units import counted, format_fraction, format_ns
 from analyzers.activities import NONE, activities, step_of
 from analyzers.replay import Step, replay
 from analyzers.replay_calibration import (
@@ -138,7 +138,7 @@ class Exposure:
             "host_saved_ns": round(effect.host_removed_ns * self.scale.mid),
             "replayed_ns": self.scale.replayed_ns,
         }
-        text = f"{self.text()}; {effect.calls_removed} launches fewer"
+        text = f"{self.text()}; {counted(effect.calls_removed, 'launch', 'launches')} fewer"
         return Evidence(kind="host", text=text, values=values)
 
     def text(self) -> str:

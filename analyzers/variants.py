@@ -16,7 +16,7 @@ from advisor.model.base import Phase, Range
 from advisor.model.findings import Alternative, Evidence, Finding, Member
 from advisor.model.graph import node_of
 from advisor.model.plan import FusionPlan, Prediction, Site
-from advisor.units import format_bytes, format_ns
+from advisor.units import counted, format_bytes, format_ns
 from analyzers.dataflow import Dataflow
 from analyzers.exposure import Situation, judged
 from analyzers.fan_out import FanOut
@@ -253,7 +253,7 @@ class FindingVariants:
             id=f"row-program-{main.id[:10]}",
             rule=main.rule,
             kind="opportunity",
-            title=f"{main.title} in {ops} separate ops, {_counted(len(self.places), 'site')}",
+            title=f"{main.title} in {ops} separate ops, {counted(len(self.places), 'site')}",
             exposed_saving_ns=saving,
             evidence=(*self._evidence(best), exposure, *self._shared_values(), *self._reasons()),
             members=_members(claims, claimed),
@@ -269,7 +269,7 @@ class FindingVariants:
         site = plan.sites[0]
         space = (
             f"the ops share one iteration space of {site.rows:,} rows × {site.columns:,} columns; "
-            f"one pass reads {_counted(len(plan.inputs), 'tensor')} "
+            f"one pass reads {counted(len(plan.inputs), 'tensor')} "
             f"and writes {len(plan.outputs)}"
         )
         traffic = (
@@ -374,15 +374,11 @@ def _members(claims: Sequence[Claim], claimed: Sequence[Claimed]) -> tuple[Membe
     return tuple(Member(name=name, count=count) for name, count in counts.items())
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' if count > 1 else ''}"
-
-
 def _action(best: Variant, places: int) -> str:
     several = len(best.plans) > 1
     kernels = f"{len(best.plans)} generated kernels" if several else "one generated kernel"
     proof = "apply proves and times " + ("them" if several else "it")
-    return f"replace the {_counted(places, 'site')} by {kernels}; {proof} on the workload first"
+    return f"replace the {counted(places, 'site')} by {kernels}; {proof} on the workload first"
 
 
 def _alternatives(variants: Sequence[Variant], situation: Situation) -> tuple[Alternative, ...]:
@@ -390,7 +386,7 @@ def _alternatives(variants: Sequence[Variant], situation: Situation) -> tuple[Al
         Alternative(
             route="generated_kernel",
             text="; ".join(
-                f"{plan.title} at {_counted(len(plan.sites), 'site')}" for plan in variant.plans
+                f"{plan.title} at {counted(len(plan.sites), 'site')}" for plan in variant.plans
             ),
             saving_ns=variant.prediction.saving_ns,
             plan_ids=tuple(plan.id for plan in variant.plans),

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.units import format_bytes, format_fraction, format_ns, format_ratio, format_value
+from advisor.units import (
+    counted,
+    format_bytes,
+    format_fraction,
+    format_ns,
+    format_ratio,
+    format_value,
+)
 
 SCALES = {
     "ns": 1, "µs": 10**3, "ms": 10**6, "s": 10**9,
@@ -101,3 +108,10 @@ def test_absent_is_unknown_never_zero() -> None:
     assert {
         render(None) for render in (format_ns, format_bytes, format_fraction, format_ratio)
     } == {"unknown"}
+
+
+def test_counts_are_exact_however_large() -> None:
+    assert counted(1, "site") == "1 site"
+    assert counted(12_345, "time") == "12,345 times"
+    assert counted(2, "softmax", "softmaxes") == "2 softmaxes"
+    assert counted(2.5, "kernel") == "2.5 kernels"

@@ -25,9 +25,8 @@ from advisor.model.configs import L2_BYTES, candidate_configs, default_config
 from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.plan import FusionPlan
 from advisor.model.run import Emit
-from advisor.report.text import counted
 from advisor.store import RunDirectory
-from advisor.units import format_fraction, format_ns
+from advisor.units import counted, format_fraction, format_ns
 from advisor.verify.numerics import verify_numerics
 from advisor.verify.region import region_disagreement
 from advisor.verify.resources import ResourceRequest, resources_of

@@ -29,8 +29,8 @@ from advisor.pipeline.job import (
     ProfileJob,
     failed_of,
 )
-from advisor.report.text import counted
 from advisor.store import RunDirectory
+from advisor.units import counted
 
 EXIT_INTERRUPTED = 130
 

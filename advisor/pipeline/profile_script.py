@@ -24,8 +24,8 @@ from advisor.pipeline.recording import (
     read_recorded,
     take_counters,
 )
-from advisor.report.text import counted
 from advisor.store import RunDirectory
+from advisor.units import counted
 from collectors.live.conductor import Conductor, Phase, Repeat
 from collectors.live.nvml import GpmSampler, GpuSnapshot, snapshot
 from collectors.live.recorder import TRACED_STEPS, recorded, synchronize

@@ -18,7 +18,6 @@ from advisor.model.applied import (
 )
 from advisor.report.text import (
     comparison_style,
-    counted,
     gain_text,
     heading,
     plain,
@@ -27,7 +26,7 @@ from advisor.report.text import (
     table,
     timing_text,
 )
-from advisor.units import UNKNOWN, format_bytes, format_fraction, format_value
+from advisor.units import UNKNOWN, counted, format_bytes, format_fraction, format_value
 
 VERDICT_STYLE = {"kept": "green", "reverted": "yellow", "refused": "red", "not_measured": "cyan"}
 INDENT = (0, 0, 0, 3)

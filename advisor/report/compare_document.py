@@ -22,8 +22,8 @@ from advisor.report.document import (
     table,
 )
 from advisor.report.report_document import Namer, short
-from advisor.report.text import INSIGNIFICANT, counted, range_text
-from advisor.units import UNKNOWN, format_fraction, format_value
+from advisor.report.text import INSIGNIFICANT, range_text
+from advisor.units import UNKNOWN, counted, format_fraction, format_value
 
 MAX_KERNELS = 30
 UNTESTED = "?"
@@ -73,9 +73,8 @@ def change_words(change: Difference, unit: str) -> Words:
 def _moved(change: Difference, unit: str) -> str:
     """As a share of the value before, with its interval; in the unit where that value is 0."""
     if not change.before or change.change is None:
-        return (
-            f"{change.change or 0:+,.4g}" if unit == "count" else format_value(change.change, unit)
-        )
+        sign = "+" if unit == "count" and (change.change or 0) > 0 else ""
+        return sign + format_value(change.change, unit)
     base = abs(change.before)
     text = _signed(change.change / base)
     if change.low is None or change.high is None:
@@ -169,7 +168,8 @@ def _roles(comparison: ReportComparison) -> Block:
     rows = [
         (
             role.role,
-            f"{role.count_before:,.4g} → {role.count_after:,.4g}",
+            f"{format_value(role.count_before, 'count')} → "
+            f"{format_value(role.count_after, 'count')}",
             format_value(role.time.before, "ns"),
             format_value(role.time.after, "ns"),
             change_words(role.time, "ns"),

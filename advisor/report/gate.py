@@ -18,8 +18,7 @@ from advisor.model.report import INCOMPLETE, Metric, Report
 from advisor.report.compare import finding_changes, metric_changes
 from advisor.report.compare_work import comparability
 from advisor.report.gate_config import check_names
-from advisor.report.text import counted
-from advisor.units import format_fraction, format_ns, format_value
+from advisor.units import counted, format_fraction, format_ns, format_value
 
 # Warnings after which figures are of a part of the run, and nothing can be concluded from them.
 PARTIAL = (INCOMPLETE, "truncated", "salvaged", "ranks_missing", "empty")

@@ -14,7 +14,7 @@ from advisor.report.document import (
     code,
     table,
 )
-from advisor.report.text import counted
+from advisor.units import counted
 
 TITLES = {
     "passed": "Gate passed",

@@ -6,8 +6,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from advisor.model.scores import Scores
-from advisor.report.text import counted, heading, plain, range_text, table
-from advisor.units import UNKNOWN, format_fraction
+from advisor.report.text import heading, plain, range_text, table
+from advisor.units import UNKNOWN, counted, format_fraction
 
 
 def render_scores(scores: Scores) -> RenderableType:

@@ -14,6 +14,7 @@ from advisor.model.applied import Comparison, Timing
 from advisor.model.base import Range
 from advisor.report.document import visible
 from advisor.units import UNKNOWN, format_ns, format_ratio
+from advisor.units import counted as counted  # noqa: PLC0414  one of the words of all views
 
 INSIGNIFICANT = "~"
 
@@ -21,11 +22,6 @@ INSIGNIFICANT = "~"
 def plain(text: str, style: str = "") -> Text:
     """Text of a record: no markup is read and control characters are made visible."""
     return Text(visible(text), style=style)
-
-
-def counted(number: float, noun: str) -> str:
-    """A number with its noun: `counted(9, "site") == "9 sites"`."""
-    return f"{number:,.4g} {noun}{'' if number == 1 else 's'}"
 
 
 def interval(low: int, high: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from advisor.model.findings import Alternative
 from advisor.model.graph import Node
 from advisor.model.optable import spec_of
+from advisor.units import counted
 from analyzers.library_ops import DROPOUTS
 from analyzers.rules.base import (
     Match,
@@ -14,7 +15,6 @@ from analyzers.rules.base import (
     is_pointwise,
     is_worth,
     opportunity,
-    plural,
 )
 from analyzers.rules.softmaxes import Softmax, softmaxes
 from analyzers.rules.walk import calls, elements, is_copy, is_gemm, operands, readers
@@ -39,11 +39,11 @@ def find(subject: Subject) -> tuple[Match, ...]:
     if not is_worth(subject, cost):
         return ()
     count, masked = len(places), sum(mask for _, mask in found)
-    title = f"Attention written out, {plural(count, 'site')}"
+    title = f"Attention written out, {counted(count, 'site')}"
     text = (
-        f"{plural(count, 'softmax')} between two matrix products: the score matrix is written and "
-        "read by every op in between; fused attention never stores it"
-    ).replace("softmaxs", "softmaxes")
+        f"{counted(count, 'softmax', 'softmaxes')} between two matrix products: the score matrix "
+        "is written and read by every op in between; fused attention never stores it"
+    )
     return (
         opportunity(
             RULE.id,

@@ -280,11 +280,6 @@ def finding_id(rule_id: str, key: str) -> str:
     return f"{rule_id}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
 
-def plural(count: int, word: str) -> str:
-    """`1 site`, `4 sites`."""
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
-
-
 def is_pointwise(facts: GraphFacts, name: str) -> bool:
     """Whether a node is a pure pointwise op of the table."""
     node = facts.flow.nodes[name]

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from advisor.model.findings import Alternative
 from advisor.model.graph import Node
+from advisor.units import counted
 from analyzers.library_ops import BATCH_NORMS, CONVOLUTIONS
-from analyzers.rules.base import Cost, Match, Place, Rule, cost_of, is_worth, opportunity, plural
+from analyzers.rules.base import Cost, Match, Place, Rule, cost_of, is_worth, opportunity
 from analyzers.rules.chains import single_reader
 from analyzers.rules.walk import calls, elements, operands
 from analyzers.subject import GraphFacts, Subject
@@ -45,7 +46,7 @@ def _match(subject: Subject, sites: list[_Site], cost: Cost, folds: bool) -> Mat
     count, activated = len(sites), sum(site.activation for site in sites)
     what = "BatchNorm + ReLU" if activated else "BatchNorm"
     if folds:
-        title = f"{what} behind convolutions as passes of their own, {plural(count, 'site')}"
+        title = f"{what} behind convolutions as passes of their own, {counted(count, 'site')}"
         action = (
             "fold BatchNorm into the convolution's weights "
             "(torch.nn.utils.fusion.fuse_conv_bn_eval, or torch.compile"
@@ -56,7 +57,7 @@ def _match(subject: Subject, sites: list[_Site], cost: Cost, folds: bool) -> Mat
             "weights it costs nothing, and addition and ReLU fit the convolution's epilogue"
         )
     else:
-        title = f"{what} in separate ops, {plural(count, 'site')}"
+        title = f"{what} in separate ops, {counted(count, 'site')}"
         action = (
             "fuse the normalisation with its activation and residual (torch.compile, cuDNN's fused "
             "BatchNorm)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from advisor.model.findings import Alternative
 from advisor.model.graph import Node
+from advisor.units import counted
 from analyzers.rules.base import (
     Cost,
     Match,
@@ -13,7 +14,6 @@ from analyzers.rules.base import (
     is_pointwise,
     is_worth,
     opportunity,
-    plural,
 )
 from analyzers.rules.chains import units_of
 from analyzers.rules.walk import elements, is_gemm, operands
@@ -46,7 +46,7 @@ def _match(subject: Subject, name: str, places: list[Place], cost: Cost) -> Matc
         subject,
         places,
         cost,
-        title=f"{name} gate in separate ops, {plural(len(places), 'site')}",
+        title=f"{name} gate in separate ops, {counted(len(places), 'site')}",
         action="fuse activation and product (torch.compile, Liger, or a generated kernel)",
         dataflow=(
             "the activation of one matrix product times another: the activated tensor is written "

@@ -5,7 +5,8 @@ from __future__ import annotations
 from advisor.model.base import Location
 from advisor.model.compiler import GraphBreak
 from advisor.model.findings import Evidence
-from analyzers.rules.base import Match, Rule, finding_id, note, plural
+from advisor.units import counted
+from analyzers.rules.base import Match, Rule, finding_id, note
 from analyzers.subject import Subject
 
 _NO_HINT = "take the call out of the compiled function, or write it in ops that can be traced"
@@ -34,7 +35,7 @@ def _match(subject: Subject, breaks: list[GraphBreak]) -> Match:
         evidence=tuple(
             Evidence(
                 kind="legality",
-                text=f"{item.reason} ({plural(item.count, 'time')} while compiling)",
+                text=f"{item.reason} ({counted(item.count, 'time')} while compiling)",
                 values={"breaks": item.count},
             )
             for item in breaks

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from advisor.model.graph import Node
+from advisor.units import counted
 from analyzers.library_ops import LIBRARY_NORMS, call_of
 from analyzers.rules.base import (
     Cost,
@@ -15,7 +16,6 @@ from analyzers.rules.base import (
     is_pointwise,
     is_worth,
     opportunity,
-    plural,
 )
 from analyzers.rules.chains import single_reader, whole_ops
 from analyzers.rules.walk import calls, elements, operands
@@ -62,7 +62,7 @@ def _match(
         subject,
         places,
         cost,
-        title=f"{common} in separate ops, {plural(len(places), 'site')}",
+        title=f"{common} in separate ops, {counted(len(places), 'site')}",
         action=(
             "fuse the norm with its neighbours (torch.compile, Apex or Liger kernels, or a "
             "generated one)"

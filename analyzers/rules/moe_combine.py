@@ -9,8 +9,8 @@ import msgspec
 from advisor.model.base import Range
 from advisor.model.findings import Alternative, Evidence
 from advisor.model.graph import Node
-from advisor.units import format_bytes
-from analyzers.rules.base import Cost, Match, Place, Rule, cost_of, is_worth, opportunity, plural
+from advisor.units import counted, format_bytes
+from analyzers.rules.base import Cost, Match, Place, Rule, cost_of, is_worth, opportunity
 from analyzers.rules.chains import single_reader
 from analyzers.rules.walk import calls, elements, operands, producer
 from analyzers.subject import GraphFacts, Subject
@@ -41,7 +41,7 @@ def _match(subject: Subject, places: list[Place], cost: Cost) -> Match:
         subject,
         places,
         cost,
-        title=f"Experts' outputs gathered, weighted, summed apart, {plural(len(places), 'layer')}",
+        title=f"Experts' outputs gathered, weighted, summed apart, {counted(len(places), 'layer')}",
         action=(
             "measure a fused combine (the engine's unpermute kernel, or torch.compile) before "
             "taking it: it may lose"

@@ -6,7 +6,7 @@ from advisor.model.base import Range
 from advisor.model.findings import Alternative, Evidence, Finding
 from advisor.model.graph import Node
 from advisor.model.optable import item_bytes
-from advisor.units import format_fraction, format_ns
+from advisor.units import counted, format_fraction, format_ns
 from analyzers.cost_model import kernel_time
 from analyzers.dataflow import Dataflow
 from analyzers.library_ops import call_of
@@ -23,7 +23,6 @@ from analyzers.rules.base import (
     is_worth,
     members_of,
     opportunity,
-    plural,
 )
 from analyzers.subject import GraphFacts, Subject
 
@@ -79,7 +78,7 @@ def _one_by_one(subject: Subject, facts: GraphFacts) -> list[Match]:
             subject,
             [place],
             cost,
-            title=f"Optimizer update in {plural(len(inside), 'op')}, parameter by parameter",
+            title=f"Optimizer update in {counted(len(inside), 'op')}, parameter by parameter",
             action="construct the optimizer with fused=True (or foreach=True)",
             dataflow=(
                 "each parameter is updated by small ops of its own; they write in place, so they"
@@ -160,7 +159,7 @@ def _match(subject: Subject, place: Place, nodes: list[Node]) -> Match | None:
         id=finding_id(RULE.id, name),
         rule=RULE.id,
         kind="opportunity",
-        title=f"Optimizer update ({name}-like) in {plural(len(nodes), 'multi-tensor op')}",
+        title=f"Optimizer update ({name}-like) in {counted(len(nodes), 'multi-tensor op')}",
         exposed_saving_ns=exposed,
         evidence=(
             Evidence(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from advisor.units import counted
 from analyzers.naming import op_word
-from analyzers.rules.base import Cost, Match, Place, Rule, cost_of, is_worth, opportunity, plural
+from analyzers.rules.base import Cost, Match, Place, Rule, cost_of, is_worth, opportunity
 from analyzers.rules.chains import by_signature, chains, units_of
 from analyzers.subject import GraphFacts, Subject
 
@@ -52,7 +53,7 @@ def _match(
         subject,
         places,
         cost,
-        title=f"{kind} {shown} in {count} separate ops, {plural(len(places), 'site')}",
+        title=f"{kind} {shown} in {count} separate ops, {counted(len(places), 'site')}",
         action="compile the region (torch.compile) or use one generated kernel",
         dataflow=(
             f"{count} ops over the same elements, one after the other; one pass reads the inputs "

@@ -12,7 +12,7 @@ from advisor.model.findings import Alternative, Evidence, Finding
 from advisor.model.graph import Node
 from advisor.model.optable import FLOAT_DTYPES, item_bytes, spec_of
 from advisor.model.sizes import ONE, product
-from advisor.units import format_fraction
+from advisor.units import counted, format_fraction
 from analyzers.library_ops import call_of
 from analyzers.rules.base import (
     Cost,
@@ -23,7 +23,6 @@ from analyzers.rules.base import (
     is_pointwise,
     is_worth,
     opportunity,
-    plural,
 )
 from analyzers.rules.chains import units_of
 from analyzers.rules.walk import calls, elements, is_gemm, moves_only, operands, producer, readers
@@ -126,7 +125,8 @@ def _match(
         places,
         cost,
         title=(
-            f"Quantisation to {dtype}, {kind}, in {ops} separate ops, {plural(len(chains), 'site')}"
+            f"Quantisation to {dtype}, {kind}, in {ops} separate ops, "
+            f"{counted(len(chains), 'site')}"
         ),
         action=_action(first.whole, copied),
         dataflow=(
@@ -152,7 +152,7 @@ def _with_bounds(match: Match, share: float | None, others: int) -> Finding:
         more.append(Evidence(kind="time", text=text, values={"overhead_fraction": share}))
     if others:
         text = (
-            f"{plural(others, 'other op')} read the scale: it has to be stored, once; that bars "
+            f"{counted(others, 'other op')} read the scale: it has to be stored, once; that bars "
             "leaving the store out, not the fusion"
         )
         more.append(Evidence(kind="legality", text=text, values={"scale_readers": others}))

@@ -6,7 +6,8 @@ import re
 
 from advisor.model.compiler import Recompile
 from advisor.model.findings import Evidence
-from analyzers.rules.base import Match, Rule, finding_id, note, plural
+from advisor.units import counted
+from analyzers.rules.base import Match, Rule, finding_id, note
 from analyzers.rules.graph_breaks import place_text
 from analyzers.subject import Subject
 
@@ -50,7 +51,7 @@ def _match(subject: Subject, item: Recompile) -> Match:
         evidence=(
             Evidence(
                 kind="host",
-                text=f"a guard failed ({plural(item.count, 'time')}): {item.guard}",
+                text=f"a guard failed ({counted(item.count, 'time')}): {item.guard}",
                 values={"recompiles": item.count},
             ),
         ),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from advisor.model.findings import Alternative
 from advisor.model.graph import Node
-from analyzers.rules.base import Match, Place, Rule, cost_of, is_worth, opportunity, plural
+from advisor.units import counted
+from analyzers.rules.base import Match, Place, Rule, cost_of, is_worth, opportunity
 from analyzers.rules.walk import calls, elements, operands
 from analyzers.subject import GraphFacts, Subject
 
@@ -28,14 +29,14 @@ def find(subject: Subject) -> tuple[Match, ...]:
     cost = cost_of(subject, places)
     if not is_worth(subject, cost):
         return ()
-    layers = f" ({plural(pairs, 'pair')} of queries and keys)" if pairs else ""
+    layers = f" ({counted(pairs, 'pair')} of queries and keys)" if pairs else ""
     return (
         opportunity(
             RULE.id,
             subject,
             places,
             cost,
-            title=f"Rotary embedding written out, {plural(len(places), 'site')}{layers}",
+            title=f"Rotary embedding written out, {counted(len(places), 'site')}{layers}",
             action=(
                 "rotate queries and keys in one kernel (a fused rotary embedding, or torch.compile "
                 "of the function)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from advisor.units import counted
 from analyzers.rules.base import (
     Match,
     Place,
@@ -10,7 +11,6 @@ from analyzers.rules.base import (
     is_pointwise,
     is_worth,
     opportunity,
-    plural,
 )
 from analyzers.rules.chains import single_reader, units_of
 from analyzers.rules.softmaxes import softmaxes
@@ -42,7 +42,8 @@ def find(subject: Subject) -> tuple[Match, ...]:
             places,
             cost,
             title=(
-                f"Softmax with its neighbours in {most} separate ops, {plural(len(places), 'site')}"
+                f"Softmax with its neighbours in {most} separate ops, "
+                f"{counted(len(places), 'site')}"
             ),
             action=(
                 "fuse scaling, mask, casts and softmax into one row kernel (torch.compile, or a "

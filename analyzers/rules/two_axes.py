@@ -14,6 +14,7 @@ from advisor.model.findings import Alternative
 from advisor.model.graph import Node
 from advisor.model.optable import item_bytes, spec_of
 from advisor.model.sizes import ONE, product
+from advisor.units import counted
 from analyzers.rules.base import (
     Cost,
     Match,
@@ -23,7 +24,6 @@ from analyzers.rules.base import (
     is_pointwise,
     is_worth,
     opportunity,
-    plural,
 )
 from analyzers.rules.walk import elements, producer
 from analyzers.subject import GraphFacts, Subject
@@ -83,7 +83,7 @@ def _match(subject: Subject, places: list[Place], cost: Cost, again: int) -> Mat
         subject,
         places,
         cost,
-        title=f"Reductions over both axes of the same tensors, {plural(len(places), 'site')}",
+        title=f"Reductions over both axes of the same tensors, {counted(len(places), 'site')}",
         action=(
             "one kernel for both: each program takes some rows, and adds its part to the columns "
             "(Liger's or Apex's norm, or a compiler that mixes orders of reduction)"
