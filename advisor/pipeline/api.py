@@ -9,6 +9,7 @@ directory is executed.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, overload
@@ -19,13 +20,25 @@ from torch import nn
 from advisor.apply.model.batch_norm import fold_batch_norms
 from advisor.apply.model.channels_last import images_channels_last, to_channels_last
 from advisor.apply.model.optimizer import fuse_optimizer
-from advisor.apply.model.step_graph import ModuleGraph, StepGraph, prepare_optimizer
+from advisor.apply.model.step_graph import (
+    WARMUP,
+    ModuleGraph,
+    StepGraph,
+    beside,
+    prepare_optimizer,
+)
 from advisor.apply.recipe import Recipe
 from advisor.errors import IllegalFusionError, UsageError
+from advisor.model.actions import ActionKind
 from advisor.pipeline.backend import SwapLog, plan_backend, rewrites_of
 from advisor.pipeline.kept import kept_recipe
 from advisor.store import RunDirectory
+from collectors.live.workload import tensors
 
+MOVING_DATA = (
+    "the step is not captured as one CUDA graph: its model is given other tensors at every call; "
+    "copy each batch into the same ones"
+)
 Loss = Callable[[Any], torch.Tensor]
 
 
@@ -62,9 +75,11 @@ class AppliedRun:
         loss. Weights, batch norms and the optimizer are changed in place; `revert()` of the result
         runs the model by eager again, but leaves folded weights folded.
 
-        If the run kept `step_graph`, a training step replays what the second call did on the
-        tensors it used then: `loss` must read its data from tensors that stay where they are, into
-        which the next batch is copied. That second call warms up with a few steps of its own.
+        If the run kept `step_graph`, a training step after the first few replays what was done on
+        the tensors used then: `loss` must read its data from tensors that stay where they are, into
+        which the next batch is copied. A model that is given other tensors at every call is not
+        captured, with a warning; a step whose optimizer has other settings than the captured one,
+        but for its rate, runs uncaptured.
         """
         if (optimizer is None) != (loss is None):
             raise UsageError("a training step needs an optimizer and a loss, both or neither")
@@ -80,6 +95,7 @@ class OptimizedModule:
         self.recipe, self.model = recipe, model
         self.log = SwapLog()
         self._compiled: Callable[..., Any] | None = None
+        self._changed: set[ActionKind] = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns for these arguments."""
@@ -97,10 +113,13 @@ class OptimizedModule:
 
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
         for kind in self.recipe.on_model:
+            if kind in self._changed:  # by a call that failed after it
+                continue
             if kind == "fold_batch_norm":
                 _insist(fold_batch_norms(self.model, lambda: self.model(*args, **kwargs))[1])
             elif kind == "channels_last":
                 to_channels_last(self.model, ())
+            self._changed.add(kind)
         compiled = _compiled(self.recipe, self.model, self.log)
         if not self.recipe.whole_step_graph or torch.is_grad_enabled():
             return compiled
@@ -118,25 +137,49 @@ class OptimizedStep:
         self.recipe, self.model, self.optimizer, self.loss = recipe, model, optimizer, loss
         self.log = SwapLog()
         if "channels_last" in recipe.actions:
-            to_channels_last(model, ())
+            to_channels_last(model, (), optimizer)
         if "fused_optimizer" in recipe.actions:
             _insist(fuse_optimizer(optimizer))
         self._part: Callable[..., Any] = _compiled(recipe, model, self.log)
-        self._run: Callable[[], Any] = self._step
+        self._graph: StepGraph | None = None
+        self._captured_with: list[Any] = []
+        self._given = Given()
         self._calls = 0
 
     def __call__(self) -> torch.Tensor:
         """Do one step; the loss lives until the next one."""
-        if self._calls == 1 and self.recipe.whole_step_graph:
-            _insist(prepare_optimizer(self.optimizer))
-            self._run = StepGraph(self._step)
+        if not self.recipe.whole_step_graph:
+            return self._step()
         self._calls += 1
-        result: torch.Tensor = self._run()
+        if self._calls <= WARMUP + 1:
+            return self._towards_graph()
+        if self._graph is None or _settings(self.optimizer) != self._captured_with:
+            return self._step()
+        result: torch.Tensor = self._graph()
         return result
+
+    def _towards_graph(self) -> torch.Tensor:
+        """One of the steps that warm up what capture needs, or the first that is captured."""
+        if self._calls == 2:
+            _insist(prepare_optimizer(self.optimizer))
+        if self._calls <= WARMUP:
+            part, self._part = self._part, self._given.watching(self._part)
+            try:
+                result: torch.Tensor = beside(self._step)
+            finally:
+                self._part = part
+            return result
+        if self._given.differ:
+            warnings.warn(MOVING_DATA, stacklevel=3)
+            return self._step()
+        self._captured_with = _settings(self.optimizer)
+        self._graph = StepGraph(self._step, warmup=0)
+        replayed: torch.Tensor = self._graph()
+        return replayed
 
     def revert(self) -> nn.Module:
         """The model, trained by eager again; the optimizer keeps its state."""
-        self._part, self._run, self.recipe = self.model, self._step, Recipe()
+        self._part, self._graph, self.recipe = self.model, None, Recipe()
         return self.model
 
     def _step(self) -> torch.Tensor:
@@ -145,6 +188,48 @@ class OptimizedStep:
         loss.backward()
         self.optimizer.step()
         return loss.detach()
+
+
+class Given:
+    """The tensors that a model was given, held so that no later one takes their place in memory."""
+
+    def __init__(self) -> None:
+        self.differ = False
+        self._held: list[list[torch.Tensor]] = []
+
+    def watching(self, part: Callable[..., Any]) -> Callable[..., Any]:
+        """The part, each of its calls told from those at the same place in earlier steps."""
+        number = iter(range(1 << 30))
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self._look(next(number), tensors((args, kwargs)))
+            return part(*args, **kwargs)
+
+        return watched
+
+    def _look(self, number: int, given: list[torch.Tensor]) -> None:
+        if number == len(self._held):
+            self._held.append(given)
+        before = self._held[number]
+        self.differ |= len(given) != len(before) or not all(map(_stays, before, given))
+
+
+def _stays(before: torch.Tensor, given: torch.Tensor) -> bool:
+    """Whether it is the same memory, or the same values computed anew."""
+    if not given.layout == before.layout == torch.strided:
+        return given is before
+    same = given.data_ptr() == before.data_ptr()
+    return same or (given.shape == before.shape and torch.equal(given, before))
+
+
+def _settings(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """What a graph keeps of an optimizer as it was when captured: all that is no tensor."""
+    return [
+        (name, value)
+        for group in optimizer.param_groups
+        for name, value in group.items()
+        if name != "params" and not isinstance(value, torch.Tensor)
+    ]
 
 
 def _compiled(recipe: Recipe, model: nn.Module, log: SwapLog) -> Callable[..., Any]:

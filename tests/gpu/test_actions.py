@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -15,10 +16,11 @@ pytest.importorskip("triton", reason="kernels need triton")
 
 import advisor
 from advisor.apply.judge import outputs_agree
-from advisor.apply.model.step_graph import ModuleGraph, StepGraph
+from advisor.apply.model.step_graph import WARMUP, ModuleGraph, StepGraph
 from advisor.apply.recipe import UNCHANGED, Recipe
 from advisor.errors import IllegalFusionError, WorkloadError
 from advisor.model.actions import ActionKind
+from advisor.pipeline.api import AppliedRun
 from advisor.pipeline.measure import Bench
 from advisor.pipeline.search import Search
 from advisor.pipeline.trials import KINDS, Trial
@@ -136,6 +138,46 @@ def test_a_graphed_module_follows_its_inputs_and_leaves_other_shapes_to_the_modu
         for rows in (4, 4, 5):
             x = torch.randn(rows, 16, device=CUDA)
             torch.testing.assert_close(graph(x).clone(), module(x))
+
+
+def test_a_graphed_module_replays_only_what_it_was_captured_for() -> None:
+    module = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5)).to(CUDA).eval()
+    x = torch.randn(64, 16, device=CUDA)
+    graph = ModuleGraph(module, (x,), {})
+    assert graph(x).requires_grad
+    with torch.no_grad():
+        torch.testing.assert_close(graph(x), module(x))
+        module.train()
+        assert int((graph(x) == 0).sum()) > 100
+
+
+def stepping(next_x: Callable[[], torch.Tensor], *, graphed: bool) -> Callable[[], torch.Tensor]:
+    """A training step of one's own, whole and replayed or as it is."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1)).to(CUDA)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+    recipe = UNCHANGED.with_action("step_graph") if graphed else UNCHANGED
+    loss = lambda part: (part(next_x()) - 1.0).square().mean()  # noqa: E731
+    return AppliedRun(recipe).apply(module, optimizer, loss)
+
+
+def test_every_call_of_an_optimized_step_is_one_step() -> None:
+    x = torch.randn(64, 8, device=CUDA)
+    ours, theirs = (stepping(lambda: x, graphed=graphed) for graphed in (True, False))
+    for _ in range(10):
+        torch.testing.assert_close(ours(), theirs(), rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_whose_data_moves_is_not_captured() -> None:
+    def batches() -> Callable[[], torch.Tensor]:
+        generator = torch.Generator(CUDA).manual_seed(1)
+        return lambda: torch.randn(64, 8, device=CUDA, generator=generator)
+
+    ours, theirs = stepping(batches(), graphed=True), stepping(batches(), graphed=False)
+    for number in range(10):
+        with pytest.warns(match="other tensors") if number == WARMUP else nullcontext():
+            loss = ours()
+        torch.testing.assert_close(loss, theirs(), rtol=1e-4, atol=1e-6)
 
 
 def test_what_does_not_apply_is_refused() -> None:

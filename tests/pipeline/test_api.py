@@ -14,6 +14,7 @@ from advisor.errors import IllegalFusionError, UsageError
 from advisor.model.actions import ActionKind, facts_of
 from advisor.model.applied import ActionVerdict, Applied, SetVerdict
 from advisor.pipeline import optimizing
+from advisor.pipeline.api import Given
 from advisor.store import RunDirectory
 from collectors.live.workload import load_workload
 
@@ -102,6 +103,33 @@ def test_another_model_than_the_runs_is_refused(kept: Callable[..., Path]) -> No
 def test_a_run_that_kept_nothing_has_nothing_to_load(kept: Callable[..., Path]) -> None:
     with pytest.raises(UsageError, match="nothing is kept in this run"):
         advisor.load(kept("autotune", verdict="reverted"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="where a graph can be captured")
+def test_a_call_that_fails_leaves_the_model_to_be_called_again(kept: Callable[..., Path]) -> None:
+    ours = advisor.load(kept("fold_batch_norm", "step_graph")).apply(network().eval())
+    for _ in range(2):
+        # Not that the model is another: its batch norms are folded already.
+        with torch.no_grad(), pytest.raises((RuntimeError, AssertionError)):
+            ours(torch.randn(2, 3, 16, 16))
+
+
+def test_data_that_moves_is_told_from_data_that_stays() -> None:
+    def told(*given: torch.Tensor) -> bool:
+        seen = Given()
+        for x in given:
+            part = seen.watching(lambda x: x)
+            part(x)
+            part(fixed)
+        return seen.differ
+
+    fixed = torch.ones(3)
+    assert not told(fixed, fixed)
+    assert not told(torch.ones(3), torch.ones(3))
+    assert not told(fixed, fixed.mul_(2.0))
+    assert told(torch.ones(3), torch.zeros(3))
+    assert told(torch.ones(3), torch.ones(2))
+    assert told(torch.eye(3).to_sparse(), torch.eye(3).to_sparse())
 
 
 def test_half_a_training_step_is_refused(kept: Callable[..., Path]) -> None:
