@@ -26,7 +26,7 @@ from advisor.pipeline.recording import (
 )
 from advisor.store import RunDirectory
 from advisor.units import counted
-from collectors.live.conductor import Conductor, Phase, Repeat
+from collectors.live.conductor import Conductor, Repeat, ScriptPhase
 from collectors.live.nvml import GpmSampler, GpuSnapshot, snapshot
 from collectors.live.recorder import TRACED_STEPS, recorded, synchronize
 from collectors.live.script import run_script
@@ -43,7 +43,7 @@ Abandon = Callable[[WorkloadError], NoReturn]
 TO_CAPTURE = 3
 
 
-class _Clean:
+class _Clean(ScriptPhase):
     """Steps timed without a profiler."""
 
     def __init__(self, recording: Recording, announce: Announce, keep: Callable[[], None]) -> None:
@@ -77,7 +77,7 @@ class _Clean:
             self._recording.metrics |= clean_metrics(self._times_ns)
 
 
-class _Traced:
+class _Traced(ScriptPhase):
     """Steps recorded by the profiler into the run."""
 
     def __init__(
@@ -107,7 +107,7 @@ class _Traced:
         self._keep()
 
 
-class _Counted:
+class _Counted(ScriptPhase):
     """Steps that run while the GPU's counters are sampled."""
 
     def __init__(self, recording: Recording, announce: Announce) -> None:
@@ -120,12 +120,6 @@ class _Counted:
         self._sampler = undo.enter_context(GpmSampler(device_here()))
         undo.callback(self._look)
         return counted_steps(self._recording)
-
-    def enter(self) -> None:
-        """Nothing to do."""
-
-    def leave(self, completed: bool) -> None:
-        """Nothing to do."""
 
     def end(self) -> None:
         if self._sampler is not None and self._state is not None:
@@ -162,7 +156,7 @@ def record_script(
         announce=partial(announce, "capture", "compiling and reading the graphs"),
     )
     warm = Repeat(options.warmup, partial(announce, "warmup", "running steps to warm up"))
-    phases: list[Phase] = [compiles, watch, capture]
+    phases: list[ScriptPhase] = [compiles, watch, capture]
     if gpu_here:
         clean, traced = _Clean(recording, announce, keep), _Traced(recording, run, announce, keep)
         phases += [warm, clean, traced, _Counted(recording, announce)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from collectors.live.script import ScriptStopped
 
@@ -12,14 +12,15 @@ from collectors.live.script import ScriptStopped
 MOST_STOPS = 8
 
 
-class Phase(Protocol):
-    """Some steps in a row with the same purpose."""
+class ScriptPhase:
+    """Some steps in a row with the same purpose; what a phase does not care for does nothing."""
 
     def begin(self, undo: ExitStack) -> int:
         """Called before the first step; how many steps the phase takes, 0 to be left out.
 
         What is pushed on `undo` is undone after the last step, or when the script ends early.
         """
+        raise NotImplementedError
 
     def enter(self) -> None:
         """A step begins."""
@@ -38,10 +39,10 @@ class Conductor:
     return and cannot raise: the script would catch that too.
     """
 
-    def __init__(self, phases: Sequence[Phase], abandon: Callable[[], NoReturn]) -> None:
+    def __init__(self, phases: Sequence[ScriptPhase], abandon: Callable[[], NoReturn]) -> None:
         self._phases = list(phases)
         self._abandon = abandon
-        self._phase: Phase | None = None
+        self._phase: ScriptPhase | None = None
         self._undo = ExitStack()
         self._left = 0
         self._open = False
@@ -108,7 +109,7 @@ class Conductor:
         raise ScriptStopped
 
 
-class Repeat:
+class Repeat(ScriptPhase):
     """A phase of plain steps, of which nothing is wanted but that they run."""
 
     def __init__(self, steps: int, announce: Callable[[], None]) -> None:
@@ -118,12 +119,3 @@ class Repeat:
         """Announce the phase."""
         self._announce()
         return self._steps
-
-    def enter(self) -> None:
-        """Nothing to do."""
-
-    def leave(self, completed: bool) -> None:
-        """Nothing to do."""
-
-    def end(self) -> None:
-        """Nothing to do."""

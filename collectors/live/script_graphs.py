@@ -17,6 +17,7 @@ from torch.nn.modules import module as module_hooks
 
 from collectors.live.capture import Capture, no_compile_caches, running_backend
 from collectors.live.compiler_facts import CompilerWatch
+from collectors.live.conductor import ScriptPhase
 from collectors.live.workload import tensors
 
 
@@ -54,7 +55,7 @@ def compiled_regions(found: Capture, *, generate_code: bool) -> Iterator[None]:
             found.graph_breaks = sum(item.count for item in found.facts.graph_breaks)
 
 
-class Compiles:
+class Compiles(ScriptPhase):
     """A phase of one step that sees whether the script compiles regions of its own."""
 
     def __init__(self, found: Capture) -> None:
@@ -64,12 +65,6 @@ class Compiles:
     def begin(self, undo: ExitStack) -> int:
         """One step; nothing may be hooked meanwhile, or the hooks are compiled too."""
         return 1
-
-    def enter(self) -> None:
-        """Nothing to do."""
-
-    def leave(self, completed: bool) -> None:
-        """Nothing to do."""
 
     def end(self) -> None:
         """Count the graphs of one step: later ones are compiled again, for other shapes."""
@@ -85,7 +80,7 @@ class Compiles:
         return known
 
 
-class Watch:
+class Watch(ScriptPhase):
     """A phase of one step that finds the outermost modules it calls, and what they are given."""
 
     def __init__(self, found: Capture) -> None:
@@ -110,12 +105,6 @@ class Watch:
         """Forget what a step that failed has called."""
         self.modules, self.shapes, self._depth = [], (), 0
 
-    def leave(self, completed: bool) -> None:
-        """Nothing to do."""
-
-    def end(self) -> None:
-        """Nothing to do."""
-
     def _called(self, module: nn.Module, inputs: Any) -> None:
         if self._depth == 0 and module not in self.modules:
             self.modules.append(module)
@@ -128,7 +117,7 @@ class Watch:
         self._depth -= 1
 
 
-class CaptureModules:
+class CaptureModules(ScriptPhase):
     """A phase of one step in which the outermost modules are compiled, to record their graphs.
 
     They compute what they always compute, op by op; with `generate_code` by the compiler's kernels,
@@ -164,9 +153,6 @@ class CaptureModules:
             if not self._generate_code:
                 undo.callback(_uncompile, module)
         return 1
-
-    def enter(self) -> None:
-        """Nothing to do."""
 
     def leave(self, completed: bool) -> None:
         """A step that failed is compiled again: its graphs are not those of a step."""

@@ -17,13 +17,13 @@ import advisor
 from advisor import steps
 from advisor.errors import AdvisorError, UsageError, WorkloadError
 from collectors.live.capture import Capture
-from collectors.live.conductor import Conductor, Phase
+from collectors.live.conductor import Conductor, ScriptPhase
 from collectors.live.script import ScriptStopped, run_script
 from collectors.live.script_graphs import CaptureModules, Compiles, Watch, compiled_regions
 from collectors.live.target import parse_target, script_target
 
 
-class Counted:
+class Counted(ScriptPhase):
     """A phase of `wanted` steps that notes what happens to it."""
 
     def __init__(self, wanted: int) -> None:
@@ -58,7 +58,9 @@ def conducted(wanted: int = 1000) -> tuple[Conductor, Counted]:
     return Conductor([phase], fail), phase
 
 
-def run(folder: Path, body: str, *phases: Phase, arguments: str = "") -> tuple[bool, Conductor]:
+def run(
+    folder: Path, body: str, *phases: ScriptPhase, arguments: str = ""
+) -> tuple[bool, Conductor]:
     path = folder / "train.py"
     path.write_text("import sys\nimport torch\nimport advisor\n" + body)
     conductor = Conductor(phases, fail)
