@@ -6,6 +6,7 @@ others are its alternatives.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -259,7 +260,9 @@ class FindingVariants:
             members=_members(claims, claimed),
             provenance="exact",
             action=_action(best, len(self.places)),
-            alternatives=_alternatives(variants, self.situation),
+            alternatives=_alternatives(
+                [(variant, self._claims(variant.plans)) for variant in variants], self.situation
+            ),
             plan_id=main.id,
             locations=tuple(dict.fromkeys(place.whole.site.location for place in self.places)),
         )
@@ -381,17 +384,25 @@ def _action(best: Variant, places: int) -> str:
     return f"replace the {counted(places, 'site')} by {kernels}; {proof} on the workload first"
 
 
-def _alternatives(variants: Sequence[Variant], situation: Situation) -> tuple[Alternative, ...]:
+def _places_text(plans: Sequence[FusionPlan], claims: Sequence[Claim]) -> str:
+    """How many places each plan takes, beside the others of its variant."""
+    places = Counter(claim.plan.id for claim in claims)
+    return "; ".join(
+        f"{plan.title} at {counted(places[plan.id], 'site')}" for plan in plans if places[plan.id]
+    )
+
+
+def _alternatives(
+    variants: Sequence[tuple[Variant, Sequence[Claim]]], situation: Situation
+) -> tuple[Alternative, ...]:
     found = [
         Alternative(
             route="generated_kernel",
-            text="; ".join(
-                f"{plan.title} at {counted(len(plan.sites), 'site')}" for plan in variant.plans
-            ),
+            text=_places_text(variant.plans, claims),
             saving_ns=variant.prediction.saving_ns,
             plan_ids=tuple(plan.id for plan in variant.plans),
         )
-        for variant in variants
+        for variant, claims in variants
     ]
     if situation.eager:
         text = "torch.compile fuses the same ops; apply measures both against each other"

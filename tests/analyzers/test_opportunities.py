@@ -120,6 +120,11 @@ def test_a_norm_with_and_without_its_residual_is_one_finding_with_two_ways() -> 
     }
     savings = [way.saving_ns.mid for way in ways if way.saving_ns is not None]
     assert savings == sorted(savings, reverse=True)
+    # A place that the longer kernel takes is none of the shorter one's.
+    assert {way.text for way in ways} == {
+        "residual add + RMS norm with 2 outputs at 2 sites; RMS norm at 1 site",
+        "RMS norm at 3 sites",
+    }
 
 
 def test_node_names_that_repeat_in_another_graph_are_other_nodes() -> None:
