@@ -16,13 +16,13 @@ from statistics import median
 
 import pandas as pd
 
+from advisor.model.dtypes import RECORDED_DTYPES
 from advisor.model.findings import Member
 from advisor.model.graph import Graph, Node, node_of
 from advisor.model.optable import spec_of
 from advisor.model.trace import Trace
 from analyzers.activities import NONE, activities, step_of
 from analyzers.dataflow import Dataflow
-from analyzers.recorded_ops import DTYPES
 
 # A call of a generated kernel: its name, and the nodes that it computes.
 KernelCall = tuple[str, frozenset[str]]
@@ -285,7 +285,7 @@ def _trace_key(name: str, shapes: object, dtypes: object) -> OpKey | None:
     except ValueError:
         return None
     inputs = tuple(
-        (DTYPES.get(kind, kind), tuple(shape))
+        (RECORDED_DTYPES.get(kind, kind), tuple(shape))
         for shape, kind in zip(listed, kinds, strict=False)
         if shape and all(isinstance(size, int) for size in shape)
     )

@@ -8,26 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from advisor.model.base import Location
+from advisor.model.dtypes import RECORDED_DTYPES
 
 UNKNOWN_PLACE = Location()
-# PyTorch's dtypes by what the profiler calls them.
-DTYPES = {
-    "float": "float32",
-    "double": "float64",
-    "c10::BFloat16": "bfloat16",
-    "c10::Half": "float16",
-    "c10::Float8_e4m3fn": "float8_e4m3fn",
-    "c10::Float8_e5m2": "float8_e5m2",
-    "c10::Float8_e4m3fnuz": "float8_e4m3fnuz",
-    "long int": "int64",
-    "long": "int64",
-    "int": "int32",
-    "short": "int16",
-    "short int": "int16",
-    "unsigned char": "uint8",
-    "signed char": "int8",
-    "bool": "bool",
-}
 
 
 @dataclass(frozen=True)
@@ -128,8 +111,8 @@ def _argument(size: Any, kind: Any, step: Any, text: Any) -> Operand | tuple[Ope
         steps = step if isinstance(step, list) and len(step) == len(size) else [None] * len(size)
         items = (_operand("", s, t) for s, t in zip(size, steps, strict=True))
         return tuple(item for item in items if item is not None)
-    if kind in DTYPES:
-        found = _operand(DTYPES[kind], size, step)
+    if kind in RECORDED_DTYPES:
+        found = _operand(RECORDED_DTYPES[kind], size, step)
         if found is not None:
             return found
     return text if isinstance(text, str) else ""

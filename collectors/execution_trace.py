@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from advisor.errors import UnreadableError
 from advisor.model.base import Warning_
+from advisor.model.dtypes import RECORDED_DTYPES
 from advisor.model.execution import Argument, ExecutedOp, ExecutedTensor, ExecutionTrace
 from collectors.bytes_in import Source
 
@@ -25,33 +26,6 @@ MAX_BYTES = 4 << 30
 _TENSOR = re.compile(r"Tensor\((?P<dtype>.*)\)")
 _LIST = "GenericList["
 _ALIAS = re.compile(r"\([a-z]+(?P<write>!)?(?: -> \*)?\)")
-# Type names of the file to those of the model.
-_DTYPES = {
-    "float": "float32",
-    "double": "float64",
-    "c10::Half": "float16",
-    "c10::BFloat16": "bfloat16",
-    "c10::Float8_e4m3fn": "float8_e4m3fn",
-    "c10::Float8_e5m2": "float8_e5m2",
-    "c10::Float8_e4m3fnuz": "float8_e4m3fnuz",
-    "c10::Float8_e5m2fnuz": "float8_e5m2fnuz",
-    "c10::Float8_e8m0fnu": "float8_e8m0fnu",
-    "long int": "int64",
-    "long": "int64",
-    "long long": "int64",
-    "int": "int32",
-    "short int": "int16",
-    "short": "int16",
-    "unsigned char": "uint8",
-    "signed char": "int8",
-    "bool": "bool",
-    "c10::complex<float>": "complex64",
-    "c10::complex<double>": "complex128",
-    "c10::complex<c10::Half>": "complex32",
-    "unsigned short": "uint16",
-    "unsigned int": "uint32",
-    "unsigned long": "uint64",
-}
 
 
 class _Values(msgspec.Struct, gc=False):
@@ -211,7 +185,7 @@ class _Reading:
     def _tensor(self, kind: str, value: Any, shape: Any, strides: Any) -> ExecutedTensor | None:
         match = _TENSOR.fullmatch(kind)
         name = match["dtype"] if match else kind
-        dtype = _DTYPES.get(name)
+        dtype = RECORDED_DTYPES.get(name)
         if not isinstance(value, list) or len(value) < 6 or not isinstance(shape, list):
             return None
         if name.startswith("nullptr"):  # an undefined tensor: autograd's word for no gradient

@@ -152,7 +152,8 @@ def _kernel(row: Sequence[str], columns: Columns) -> KernelCounters:
     whole = {field: _scaled(row, columns, metric) for field, metric in _BYTES.items()}
     for field, metric in _LOCAL_BYTES.items():
         whole[field] = _scaled(row, columns, metric)
-        if whole[field] is None:
+        # Only where the file counts no bytes: it then says `estimated` of all of them.
+        if metric not in columns:
             count = _scaled(row, columns, _LOCAL_INSTRUCTIONS[field])
             whole[field] = None if count is None else count * _BYTES_PER_LOCAL_INSTRUCTION
     shares = {field: _scaled(row, columns, metric) for field, metric in _PERCENT.items()}

@@ -11,16 +11,16 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from advisor.model.dtypes import RECORDED_DTYPES
 from advisor.model.trace import Trace
 from analyzers.metrics import STEP_PREFIX, trace_metrics
-from analyzers.recorded_ops import DTYPES
 from analyzers.rules import find_all
 from analyzers.rules.base import Match
 from analyzers.subject import Subject
 from analyzers.trace_subject import trace_subject
 from tests.builders.trace import Timeline
 
-KINETO = {ours: theirs for theirs, ours in reversed(DTYPES.items())}
+KINETO = {ours: theirs for theirs, ours in reversed(RECORDED_DTYPES.items())}
 
 
 @dataclass(frozen=True)
