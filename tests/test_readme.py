@@ -20,6 +20,23 @@ def example() -> str:
     return found[1]
 
 
+def test_the_output_of_the_bundled_block_is_what_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("the README shows the output of a machine without a GPU")
+    block = re.search(
+        r"<!-- output: demo without a GPU -->\n```text\n(.*?) *…\n```", README, re.DOTALL
+    )
+    assert block
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert run(["profile", "sample:transformer_block", "--out", str(tmp_path / "run")]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[: len(block[1].splitlines())] == block[1].splitlines()
+
+
 @pytest.mark.parametrize(
     ("factory", "kind"), [("inference", "inference"), ("training", "training"), ("step", "step")]
 )
