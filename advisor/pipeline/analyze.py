@@ -53,13 +53,7 @@ def analyze(
     sources = ThreadPoolExecutor(max_workers=1).map(_source, files)
     ranks = rank_facts(traces, step_prefix) if len(traces) > 1 else ()
     trace, ranks = _lead(traces, ranks)
-    steps = trace.steps(step_prefix)
-    if not len(steps) and step_prefix != STEP_PREFIX:
-        raise UsageError(
-            f"no range of this trace begins with {step_prefix[:60]!r}",
-            where=_name(files),
-            remedy="name the range that surrounds a step, or leave --step-range out",
-        )
+    steps = _steps(trace, step_prefix, files)
     counted = _counted(trace, ncu, steps)
     trace = counted.trace
     metrics = trace_metrics(trace, step_prefix) | counted.metrics
@@ -101,6 +95,18 @@ def analyze(
     )
     report.check()
     return report
+
+
+def _steps(trace: Trace, prefix: str, files: Sequence[Path]) -> pd.DataFrame:
+    """The ranges of steps; raises `UsageError` if a name was given and none has it."""
+    steps = trace.steps(prefix)
+    if not len(steps) and prefix != STEP_PREFIX:
+        raise UsageError(
+            f"no range of this trace begins with {prefix[:60]!r}",
+            where=_name(files),
+            remedy="name the range that surrounds a step, or leave --step-range out",
+        )
+    return steps
 
 
 @dataclass(frozen=True)

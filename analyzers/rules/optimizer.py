@@ -42,6 +42,24 @@ _STEP_RANGE = "Optimizer.step"
 _FEWEST_UPDATES = 8
 
 
+_ALTERNATIVES = (
+    Alternative(
+        route="compile_region",
+        text=(
+            "torch.compile of optimizer.step; keep a changing learning rate in a tensor, or every "
+            "step recompiles"
+        ),
+    ),
+    Alternative(
+        route="do_not_fuse",
+        text=(
+            "fused Adam of PyTorch before 2.3 needed almost twice the registers and could lose to "
+            "these (pytorch#121857): compare time per parameter"
+        ),
+    ),
+)
+
+
 def find(subject: Subject) -> tuple[Match, ...]:
     """Multi-tensor updates in several passes, and updates parameter by parameter."""
     found = []
@@ -140,20 +158,31 @@ def _match(subject: Subject, place: Place, nodes: list[Node]) -> Match | None:
     price = place.facts.prices.price(place.facts.flow, place.fused)
     busy = subject.balance.device_ns if subject.balance else 0
     adaptive = any(_kind(n) in ("addcdiv", "addcmul") for n in nodes)
-    passes = sum(_PASSES.get(_kind(n), 2) for n in nodes)
-    # Parameters of each dtype and device are a list of their own, with every op repeated.
-    lists = max(sum(_kind(n) == "addcdiv" for n in nodes), 1)
-    fused = lists * (_FUSED_PASSES if adaptive else _SGD_PASSES)
-    kept = min(fused / passes, 1.0)
+    before, after = _passes(nodes, adaptive=adaptive)
     untimed = [node for node in nodes if node.id in price.unpriced]
-    modelled = _modelled_ns(subject, untimed, place.facts.flow)
-    time_ns = price.time_ns + modelled
-    basis = basis_text(measured=bool(price.units), modelled=bool(untimed))
-    saved = round(time_ns * (1 - kept))
+    time_ns = price.time_ns + _modelled_ns(subject, untimed, place.facts.flow)
+    saved = round(time_ns * (1 - min(after / before, 1.0)))
     if time_ns < _SHARE * busy or saved <= 0:
         return None
+    basis = basis_text(measured=bool(price.units), modelled=bool(untimed))
+    traffic = Evidence(
+        kind="traffic",
+        text=(
+            f"{before} reads and writes of all parameters or their state; one fused update "
+            f"needs {after}"
+        ),
+        values={"passes_before": before, "passes_after": after},
+    )
+    time = Evidence(
+        kind="time",
+        text=(
+            f"kernel time per step {format_ns(time_ns)} now ({basis}); up to "
+            f"{format_fraction(saved / time_ns)} of it is traffic that goes"
+        ),
+        values={"before_ns": time_ns, "kernel_saving_ns": saved},
+    )
     change = change_of([place], Range(low=0, mid=saved, high=saved))
-    exposed, evidence = exposure(subject, change)
+    exposed, host = exposure(subject, change)
     name = "Adam" if adaptive else "SGD"
     finding = Finding(
         id=finding_id(RULE.id, name),
@@ -161,49 +190,21 @@ def _match(subject: Subject, place: Place, nodes: list[Node]) -> Match | None:
         kind="opportunity",
         title=f"Optimizer update ({name}-like) in {counted(len(nodes), 'multi-tensor op')}",
         exposed_saving_ns=exposed,
-        evidence=(
-            Evidence(
-                kind="traffic",
-                text=(
-                    f"{passes} reads and writes of all parameters or their state; one fused update "
-                    f"needs {fused}"
-                ),
-                values={
-                    "passes_before": passes,
-                    "passes_after": fused,
-                },
-            ),
-            Evidence(
-                kind="time",
-                text=(
-                    f"kernel time per step {format_ns(time_ns)} now ({basis}); up to "
-                    f"{format_fraction(1 - kept)} of it is traffic that goes"
-                ),
-                values={"before_ns": time_ns, "kernel_saving_ns": saved},
-            ),
-            evidence,
-        ),
+        evidence=(traffic, time, host),
         members=members_of([place]),
         provenance=subject.provenance,
         action="construct the optimizer with fused=True",
-        alternatives=(
-            Alternative(
-                route="compile_region",
-                text=(
-                    "torch.compile of optimizer.step; keep a changing learning rate in a tensor, "
-                    "or every step recompiles"
-                ),
-            ),
-            Alternative(
-                route="do_not_fuse",
-                text=(
-                    "fused Adam of PyTorch before 2.3 needed almost twice the registers and could "
-                    "lose to these (pytorch#121857): compare time per parameter"
-                ),
-            ),
-        ),
+        alternatives=_ALTERNATIVES,
     )
     return Match(finding, place.nodes, change.saved_ns, "library", change)
+
+
+def _passes(nodes: list[Node], *, adaptive: bool) -> tuple[int, int]:
+    """Reads and writes of all parameters or their state: (now, of one fused update)."""
+    # Parameters of each dtype and device are a list of their own, with every op repeated.
+    lists = max(sum(_kind(n) == "addcdiv" for n in nodes), 1)
+    fused = _FUSED_PASSES if adaptive else _SGD_PASSES
+    return sum(_PASSES.get(_kind(n), 2) for n in nodes), lists * fused
 
 
 def _kind(node: Node) -> str:
