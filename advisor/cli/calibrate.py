@@ -54,7 +54,7 @@ def render_calibration(gpu: Gpu, found: Calibration) -> RenderableType:
     shown = table([("figure", False), ("measured", True), ("table", True)])
     for row in _rows(gpu, found, estimate):
         shown.add_row(*(plain(cell) for cell in row))
-    return Group(heading(f"Calibration of {found.device}"), shown)
+    return Group(heading(f"Calibration of {found.device}"), plain(found.source, "dim"), shown)
 
 
 def _rows(gpu: Gpu, found: Calibration, estimate: Calibration) -> list[tuple[str, str, str]]:

@@ -69,8 +69,15 @@ def calibration_of(
         matrix_flops=_matrix_flops(times),
         reduction_share=_reduction_share(times, cold[-1].bytes_per_s, floor),
     )
+    unsolved = []
     for name, work, change in _constants(gpu):
-        found = _solved(gpu, found, work, times[name], change)
+        solved = _solved(gpu, found, work, times[name], change)
+        if solved is None:
+            unsolved.append(name)
+        found = solved or found
+    if unsolved:
+        note = f"{found.source}; still estimated, since no value fits: {', '.join(unsolved)}"
+        found = msgspec.structs.replace(found, source=note)
     found = msgspec.structs.replace(found, spreads=_spreads(gpu, found, times))
     found.check()
     return found
@@ -185,8 +192,8 @@ def _like(value: float, factor: float) -> float:
 
 def _solved(
     gpu: Gpu, calibration: Calibration, work: Work, taken: float, change: Change
-) -> Calibration:
-    """The calibration that predicts what was timed; as it was, where no constant near it does."""
+) -> Calibration | None:
+    """The calibration that predicts what was timed; None where no constant near it does."""
     low, high = 1 / SEARCH_FACTOR, SEARCH_FACTOR
 
     def error(factor: float) -> float:
@@ -194,7 +201,7 @@ def _solved(
 
     rising = error(high) > error(low)
     if error(low) * error(high) > 0:
-        return calibration
+        return None
     for _ in range(40):
         middle = (low * high) ** 0.5
         if (error(middle) > 0) == rising:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -47,6 +48,16 @@ def calibrated(readings: Readings) -> Calibration:
     return calibration_of(
         H200, "NVIDIA H200", readings, created="2026-01-01T00:00:00+00:00", state=DeviceState()
     )
+
+
+def test_a_constant_that_nothing_explains_stays_an_estimate_and_says_so() -> None:
+    base = default_calibration(H200)
+    readings = readings_of(base)
+    slow = {**readings.kernel_ns, "chunks": 1_000 * readings.kernel_ns["chunks"]}
+    found = calibrated(replace(readings, kernel_ns=slow))
+    assert found.trip_ns == base.trip_ns
+    assert found.source.endswith("still estimated, since no value fits: chunks")
+    assert "estimated" not in calibrated(readings).source
 
 
 @settings(max_examples=20, deadline=None)
