@@ -10,7 +10,7 @@ from typing import Any
 from advisor.codegen import KernelSource, render
 from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.plan import FusionPlan
-from advisor.store.files import write_atomic
+from advisor.store.files import make_directory, write_atomic
 from advisor.verify.kernel_module import load_module
 
 
@@ -41,7 +41,7 @@ def write_source(
     A stored kernel file is never read back.
     """
     source = render(plan, scheme)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_directory(folder, parents=True)
     path = folder / f"{name or plan.id}.py"
     write_atomic(path, source.text.encode())
     return source, path

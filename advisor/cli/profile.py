@@ -46,7 +46,11 @@ from advisor.store.store import RUN_ID
     help="Steps before timing.",
 )
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="Seed set before the workload is built."
+    "--seed",
+    type=click.IntRange(-(2**63), 2**63 - 1),
+    default=0,
+    show_default=True,
+    help="Seed set before the workload is built.",
 )
 @click.option(
     "--ncu",

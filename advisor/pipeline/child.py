@@ -80,6 +80,10 @@ def _run(job: Job, messages: int) -> int:
     except Exception as error:
         tell(failed_of(error))
         raise
+    except BaseException as error:
+        name = type(error).__name__
+        tell(failed_of(WorkloadError(f"the workload raised {name}, which is no Exception")))
+        raise
     tell(Finished())
     return EXIT_OK
 

@@ -17,7 +17,7 @@ from advisor.apply.recipe import Recipe
 from advisor.errors import AdvisorError, IllegalFusionError
 from advisor.model.actions import ActionKind, facts_of
 from collectors.live.failures import failure
-from collectors.live.workload import RESULTS_SEED, Workload, tensors
+from collectors.live.workload import RESULTS_SEED, Workload, is_writable, tensors
 
 
 class Instances:
@@ -101,8 +101,7 @@ class Instances:
         pairs += zip(tensors(instance.inputs), tensors(base.inputs), strict=True)
         with torch.no_grad():
             for tensor, value in pairs:
-                # What repeats in memory cannot be written, by the step neither.
-                if 0 not in tensor.stride() and tensor.shape == value.shape:
+                if is_writable(tensor) and tensor.shape == value.shape:
                     tensor.copy_(value)
 
 

@@ -16,7 +16,7 @@ from advisor.model.base import MAX_RECORD_BYTES, Record, decode, encode
 from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
 from advisor.model.run import RunInfo
-from advisor.store.files import read_bounded, read_tail, write_atomic
+from advisor.store.files import make_directory, read_bounded, read_tail, write_atomic
 from advisor.store.jobrecord import JobRecord
 
 MAX_SMALL_BYTES = 4 << 20
@@ -163,7 +163,7 @@ class RunDirectory:
 
     def write_plan(self, plan: FusionPlan) -> None:
         """Write `plans/ID.json`."""
-        self.plans_path.mkdir(exist_ok=True)
+        make_directory(self.plans_path)
         self._write(f"plans/{checked_plan_id(plan.id)}.json", plan)
 
     def plan_bytes(self, plan_id: str) -> bytes:
@@ -180,7 +180,7 @@ class RunDirectory:
     def write_kernel(self, plan_id: str, source: str) -> None:
         """Write `kernels/ID.py`."""
         directory = self.path / "kernels"
-        directory.mkdir(exist_ok=True)
+        make_directory(directory)
         write_atomic(directory / f"{checked_plan_id(plan_id)}.py", source.encode())
 
     def log_tail(self) -> str:

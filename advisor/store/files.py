@@ -63,6 +63,16 @@ def read_tail(path: Path, limit: int) -> bytes:
         return b""
 
 
+def make_directory(path: Path, *, parents: bool = False) -> None:
+    """Make a directory unless it is there; raises `UnreadableError` where that cannot be done."""
+    try:
+        path.mkdir(exist_ok=True, parents=parents)
+    except OSError as error:
+        raise UnreadableError(
+            "cannot write", where=str(path), why=error.strerror or str(error)
+        ) from error
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace `path` by `data`: a reader, or a crash at any moment, sees the old file or the new.
 

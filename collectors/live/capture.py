@@ -38,6 +38,7 @@ from advisor.model.base import Phase
 from advisor.model.compiler import CompilerFacts
 from collectors.live.as_written import as_written
 from collectors.live.compiler_facts import CompilerWatch
+from collectors.live.failures import first_line, shortened
 from collectors.live.fx_graph import Lowered, copied, lower
 from collectors.live.workload import Workload
 
@@ -221,9 +222,8 @@ def _last_line(error: BaseException) -> str:
     text = str(error)
     quoted = _QUOTED.search(text)
     if quoted is not None:
-        return quoted["error"]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+        return shortened(quoted["error"])
+    return first_line(error)
 
 
 @contextlib.contextmanager

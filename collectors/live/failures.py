@@ -8,6 +8,7 @@ from advisor.errors import WorkloadError
 
 # How PyTorch says that the host has no memory left; it raises a plain RuntimeError.
 HOST_MEMORY = ("can't allocate memory", "not enough memory: you tried to allocate")
+MOST_SAID = 400
 SMALLER = "use a smaller batch or model"
 
 
@@ -26,4 +27,9 @@ def first_line(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"it called sys.exit({'' if error.code is None else repr(error.code)})"
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {shortened(lines[0])}" if lines else type(error).__name__
+
+
+def shortened(line: str) -> str:
+    """At most as much of a line as can be read as one."""
+    return line if len(line) <= MOST_SAID else f"{line[:MOST_SAID]}… ({len(line)} characters)"

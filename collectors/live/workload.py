@@ -85,8 +85,7 @@ class Workload:
     def preserved(self) -> Iterator[None]:
         """Give the module's buffers and the inputs back the values they came with."""
         buffers = list(self.part.buffers()) if isinstance(self.part, nn.Module) else []
-        # What repeats in memory cannot be written in place, by the step neither.
-        state = [t for t in (*buffers, *tensors(self.inputs)) if 0 not in t.stride()]
+        state = [t for t in (*buffers, *tensors(self.inputs)) if is_writable(t)]
         held = [tensor.detach().clone() for tensor in state]
         try:
             yield
@@ -97,9 +96,7 @@ class Workload:
 
     def shapes(self) -> tuple[str, ...]:
         """The input tensors as text: `float32[2, 512, 1024]`."""
-        return tuple(
-            f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors(self.inputs)
-        )
+        return tuple(shape_text(t) for t in tensors(self.inputs))
 
     def _guarded(self, body: Callable[[Callable[..., Any]], Any], part: Callable[..., Any]) -> Any:
         try:
@@ -151,6 +148,19 @@ def tensors(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
+def shape_text(tensor: torch.Tensor) -> str:
+    """Type and shape: `float32[2, 512, 1024]`; a nested tensor has one a part."""
+    shape = "nested" if tensor.is_nested else ", ".join(map(str, tensor.shape))
+    return f"{str(tensor.dtype).removeprefix('torch.')}[{shape}]"
+
+
+def is_writable(tensor: torch.Tensor) -> bool:
+    """Whether all of it can be written in place: not what repeats in memory."""
+    if tensor.is_nested or tensor.is_meta:
+        return False
+    return tensor.layout != torch.strided or 0 not in tensor.stride()
+
+
 def load_workload(
     target: str, device: torch.device, *, seed: int = 0, directory: Path = HERE
 ) -> Workload:
@@ -163,6 +173,7 @@ def load_workload(
     try:
         with device:
             made = factory()
+        return _workload(target, made, device)
     except AdvisorError:
         raise
     except (Exception, SystemExit) as error:  # the user's code may raise anything: it is reported
@@ -172,7 +183,6 @@ def load_workload(
             where=target,
             remedy=f"it must run on {device.type} and {EXPECTED}",
         ) from error
-    return _workload(target, made, device)
 
 
 def _workload(target: str, made: Any, device: torch.device) -> Workload:

@@ -43,6 +43,10 @@ def leaves():
     os._exit(5)
 
 
+def escapes():
+    raise BaseException("caught by no handler of errors")
+
+
 def exits():
     print("usage: none", file=sys.stderr)
     sys.exit(7)
@@ -80,6 +84,7 @@ def dying(tmp_path: Path) -> Path:
     [
         ("crashes", "killed by signal 11 (SIGSEGV): during the stage 'load'", "in crashes"),
         ("leaves", "ended its process with exit code 5", "hello from the factory"),
+        ("escapes", "the workload raised BaseException, which is no Exception", "in escapes"),
         ("exits", "the factory failed: it called sys.exit(7)", "usage: none"),
     ],
 )

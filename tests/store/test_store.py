@@ -198,3 +198,11 @@ def test_an_unwritable_store_is_one_named_error(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file where the store should be")
     with pytest.raises(AdvisorError, match="cannot create a run"):
         RunStore(tmp_path / "runs").create("x")
+
+
+def test_a_run_that_was_removed_meanwhile_is_one_named_error(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "gone")
+    with pytest.raises(UnreadableError, match="cannot write"):
+        run.write_plan(norm_plan())
+    with pytest.raises(UnreadableError, match="cannot write"):
+        run.write_kernel("0" * 16, "")
