@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from advisor.model.findings import Alternative
@@ -10,10 +11,22 @@ from advisor.units import counted
 from analyzers.library_ops import BATCH_NORMS, CONVOLUTIONS
 from analyzers.rules.base import Cost, Match, Place, Rule, cost_of, is_worth, opportunity
 from analyzers.rules.chains import single_reader
-from analyzers.rules.walk import calls, elements, operands
+from analyzers.rules.walk import calls, elements, is_view, operands
 from analyzers.subject import GraphFacts, Subject
 
+# In the name of the op that normalises with constant statistics.
+_NO_TRAINING = "batch_norm_legit_no_training"
 _ACTIVATIONS = ("relu", "maximum", "sigmoid", "mul")
+
+
+@dataclass(frozen=True)
+class _Norm:
+    """A BatchNorm: its nodes, the one that yields the result, and what it normalises."""
+
+    nodes: frozenset[str]
+    last: Node
+    before: Node
+    inference: bool
 
 
 @dataclass(frozen=True)
@@ -28,8 +41,8 @@ def find(subject: Subject) -> tuple[Match, ...]:
     sites = [
         site
         for facts in subject.graphs
-        for node in facts.graph.nodes
-        if calls(node, BATCH_NORMS) and (site := _site(subject, facts, node)) is not None
+        for norm in (*_called(facts), *_decomposed(facts))
+        if (site := _site(subject, facts, norm)) is not None
     ]
     found = []
     for folds in (True, False):
@@ -82,14 +95,43 @@ def _match(subject: Subject, sites: list[_Site], cost: Cost, folds: bool) -> Mat
     )
 
 
-def _site(subject: Subject, facts: GraphFacts, node: Node) -> _Site | None:
-    if not subject.free(facts, node.id) or not node.value_args:
+def _called(facts: GraphFacts) -> Iterator[_Norm]:
+    """As a trace has them: one call each."""
+    for node in facts.graph.nodes:
+        if calls(node, BATCH_NORMS) and node.value_args:
+            before = next(operands(facts, node))
+            inference = node.attributes.get("training") is False or _NO_TRAINING in node.target
+            yield _Norm(frozenset({node.id}), node, before, inference)
+
+
+def _decomposed(facts: GraphFacts) -> Iterator[_Norm]:
+    """As a capture has those of inference: a scale and a shift a channel, op by op."""
+    groups: dict[tuple[str, str], list[Node]] = {}
+    for node in facts.graph.nodes:
+        computes = node.op != "opaque" and not is_view(node)
+        if computes and node.origin is not None and _NO_TRAINING in node.label:
+            groups.setdefault((node.origin, node.label), []).append(node)
+    for nodes in groups.values():
+        last = nodes[-1]
+        size = elements(facts, last)
+        # What is as small as the channels, the one kernel computes beside the tensor.
+        wide = [node for node in nodes if elements(facts, node) == size]
+        names = frozenset(node.id for node in wide)
+        outside = (item for node in wide for item in operands(facts, node))
+        before = next(
+            (item for item in outside if item.id not in names and elements(facts, item) == size),
+            None,
+        )
+        if before is not None:
+            yield _Norm(names, last, before, True)
+
+
+def _site(subject: Subject, facts: GraphFacts, norm: _Norm) -> _Site | None:
+    if not all(subject.free(facts, name) for name in norm.nodes):
         return None
-    before = next(operands(facts, node))
-    convolved = calls(before, CONVOLUTIONS)
-    members = {node.id}
+    members = set(norm.nodes)
     activation = False
-    current, size = node, elements(facts, node)
+    current, size = norm.last, elements(facts, norm.last)
     while (reader := single_reader(facts, current)) is not None:
         if elements(facts, reader) != size or not subject.free(facts, reader.id):
             break
@@ -100,15 +142,10 @@ def _site(subject: Subject, facts: GraphFacts, node: Node) -> _Site | None:
         current = reader
         if activation:
             break
-    folds = convolved and _is_inference(node)
-    if len(members) == 1 and not folds:
+    folds = norm.inference and calls(norm.before, CONVOLUTIONS)
+    if members == norm.nodes and not folds:
         return None
     return _Site(Place(facts, frozenset(members), gone=folds), folds, activation)
-
-
-def _is_inference(node: Node) -> bool:
-    """Whether the node was recorded with training = False, or is the inference-only variant."""
-    return node.attributes.get("training") is False or "no_training" in node.target
 
 
 RULE = Rule(

@@ -19,7 +19,7 @@ EXPECTED: dict[str, tuple[set[str], set[str]]] = {
         {"row_program", "two-axes", "optimizer-updates"},
     ),
     "bert_layer": ({"row_program"}, {"row_program", "two-axes", "optimizer-updates"}),
-    "resnet_block": ({"pointwise-chain"}, {"pointwise-chain", "optimizer-updates"}),
+    "resnet_block": ({"batch-norm"}, {"pointwise-chain", "optimizer-updates"}),
     "unet_block": ({"pointwise-chain"}, {"pointwise-chain", "optimizer-updates"}),
     "mamba_block": ({"row_program", "pointwise-chain"}, {"row_program", "optimizer-updates"}),
     "dlrm": (set(), {"optimizer-updates"}),
