@@ -17,18 +17,23 @@ from advisor.model.base import Location, Warning_
 from advisor.model.execution import ExecutedOp, ExecutionTrace
 from advisor.model.graph import Graph
 from advisor.model.optable import spec_of
+from advisor.model.range_names import (
+    CAPTURED_RANGE,
+    COMPILED_REGION,
+    GRADIENT_PREFIX,
+    OPTIMIZER_STEP,
+    STEP_PREFIX,
+)
 from advisor.model.trace import Trace
 from analyzers.execution_builder import ExecutionBuilder, recorded
-from analyzers.execution_join import Timeline, join_ops
+from analyzers.execution_join import JoinedOps, join_ops
 from analyzers.inferred_ops import translate
 from analyzers.library_ops import attributes_of, operands_of
 from analyzers.pricing import PriceList, Unit, price_list
 
 Part = Literal["optimizer", "rest"]
 # Ranges that the recorder and PyTorch put around parts of a step.
-STEP, OPTIMIZER = "ProfilerStep#", "Optimizer.step"
-CAPTURED = ("fusion_advisor.captured", "Torch-Compiled Region")
-_GRADIENT = "autograd::engine::evaluate_function: "
+CAPTURED = (CAPTURED_RANGE, COMPILED_REGION)
 _ACCUMULATE = "AccumulateGrad"
 # Ops that make memory or read a number from it, and do no work of their own.
 _NO_WORK = (
@@ -73,7 +78,7 @@ def executed_parts(
 
 def _last_step(trace: ExecutionTrace) -> list[ExecutedOp]:
     """The ops inside the last step range; all, where there is none."""
-    steps = [op.id for op in trace.ops if op.name.startswith(STEP)]
+    steps = [op.id for op in trace.ops if op.name.startswith(STEP_PREFIX)]
     if not steps:
         return list(trace.ops)
     inside = {steps[-1]}
@@ -82,7 +87,7 @@ def _last_step(trace: ExecutionTrace) -> list[ExecutedOp]:
         if op.parent in inside or op.id in inside:
             inside.add(op.id)
             found.append(op)
-        elif op.id > steps[-1] and op.name.startswith(_GRADIENT):
+        elif op.id > steps[-1] and op.name.startswith(GRADIENT_PREFIX):
             # On a GPU gradients run on a thread of their own, beside the range of the step.
             inside.add(op.id)
             found.append(op)
@@ -130,7 +135,7 @@ def _parts(ops: Sequence[ExecutedOp], work: Sequence[ExecutedOp]) -> dict[Part, 
     gradients = _captured_gradients(ops, by_id)
     found: dict[Part, list[ExecutedOp]] = {"optimizer": [], "rest": []}
     for op in work:
-        if _within(op, by_id, OPTIMIZER):
+        if _within(op, by_id, OPTIMIZER_STEP):
             found["optimizer"].append(op)
         elif not _is_captured(op, by_id, gradients):
             found["rest"].append(op)
@@ -149,9 +154,9 @@ def _captured_gradients(ops: Sequence[ExecutedOp], by_id: Mapping[int, ExecutedO
         if op.sequence < 0:
             continue
         around = by_id.get(op.parent)
-        if around is not None and around.name.startswith(_GRADIENT):
+        if around is not None and around.name.startswith(GRADIENT_PREFIX):
             ranges[around.id] = op.sequence
-        elif not _within(op, by_id, _GRADIENT):
+        elif not _within(op, by_id, GRADIENT_PREFIX):
             maker[op.sequence] = op
     return {
         at
@@ -183,7 +188,7 @@ def _around(op: ExecutedOp, by_id: Mapping[int, ExecutedOp]) -> Iterator[Execute
 # --- from ops to a graph --------------------------------------------------------------------------
 
 
-def _warnings(owned: Mapping[Part, Sequence[ExecutedOp]], joined: Timeline) -> Iterator[Warning_]:
+def _warnings(owned: Mapping[Part, Sequence[ExecutedOp]], joined: JoinedOps) -> Iterator[Warning_]:
     if not joined.recorded:
         return
     ops = [op for found in owned.values() for op in found]
@@ -196,7 +201,7 @@ def _warnings(owned: Mapping[Part, Sequence[ExecutedOp]], joined: Timeline) -> I
         yield Warning_(code="execution-unjoined", message=note, count=lost)
 
 
-def _part(part: Part, ops: Iterable[ExecutedOp], joined: Timeline) -> ExecutedPart:
+def _part(part: Part, ops: Iterable[ExecutedOp], joined: JoinedOps) -> ExecutedPart:
     builder = ExecutionBuilder()
     units, count = [], 0
     for op in ops:

@@ -20,7 +20,7 @@ _OWN = str(Path(__file__).resolve().parents[1] / "collectors")
 
 
 @dataclass(frozen=True)
-class Timeline:
+class JoinedOps:
     """What a trace says of each op, by record-function id; `timed`: a trace of another step."""
 
     kernels: dict[int, list[int]]
@@ -31,10 +31,10 @@ class Timeline:
     timed: bool = False
 
 
-def join_ops(timeline: Trace | None, timed: Trace | None, wanted: set[int]) -> Timeline:
+def join_ops(timeline: Trace | None, timed: Trace | None, wanted: set[int]) -> JoinedOps:
     """Kernels (rows) and places of the wanted ops; a kernel belongs to the outermost one around."""
     if timeline is None:
-        return Timeline({}, {}, np.empty(0, dtype=np.int64), frozenset(), recorded=False)
+        return JoinedOps({}, {}, np.empty(0, dtype=np.int64), frozenset(), recorded=False)
     ids = timeline.ops["record_function_id"].to_numpy(dtype=np.int64, na_value=NONE).tolist()
     rows = {number: row for row, number in enumerate(ids) if number in wanted}
     held = timeline.ops.loc[list(rows.values()), ["module", "source"]].astype(object)
@@ -51,7 +51,7 @@ def join_ops(timeline: Trace | None, timed: Trace | None, wanted: set[int]) -> T
     for kernel, owner in _owners(measured, number_of).items():
         kernels.setdefault(number_of[owner], []).append(kernel)
     durations = measured.kernels["duration_ns"].to_numpy()
-    return Timeline(kernels, places, durations, frozenset(rows), True, timed is not None)
+    return JoinedOps(kernels, places, durations, frozenset(rows), True, timed is not None)
 
 
 def counterparts(observed: Trace, timed: Trace) -> dict[int, int]:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from advisor.model.range_names import COMPILED_FUNCTION, COMPILED_REGION
 from advisor.model.report import Metric
 from advisor.model.trace import Trace
 from analyzers.intervals import Spans, intersect, merge
+from analyzers.starvation import BLOCKING
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,11 +42,10 @@ KINDS: dict[str, str] = {
 }
 _GUARDS = ("TorchDynamo Cache Lookup",)
 _COMPILED = (
-    "Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunction", "Pregraph bytecode",
+    COMPILED_REGION, "## Call CompiledFxGraph", COMPILED_FUNCTION, "Pregraph bytecode",
     "AOTDispatcher", "triton_", "inductor_",
 )  # fmt: skip
 _AUTOGRAD = ("autograd::", "torch::autograd::")
-_WAITING = ("device", "stream", "event")
 _LAUNCHING = ("kernel", "graph", "copy", "set")
 
 
@@ -108,7 +109,7 @@ def _events(trace: Trace) -> tuple[Ints, Ints, Ints, NDArray[np.int8]]:
         ),
         (
             trace.syncs,
-            np.where(trace.syncs["kind"].isin(_WAITING), place["wait"], place["runtime"]).astype(
+            np.where(trace.syncs["kind"].isin(BLOCKING), place["wait"], place["runtime"]).astype(
                 np.int8
             ),
         ),

@@ -17,6 +17,7 @@ import numpy as np
 
 from advisor.model.base import Location, Warning_
 from advisor.model.graph import Graph, Node
+from advisor.model.range_names import COMPILED_FUNCTION, COMPILED_REGION
 from advisor.model.trace import Trace
 from analyzers.activities import NONE, activities, step_of
 from analyzers.inferred_builder import InferredBuilder
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
-COMPILED = ("Torch-Compiled Region", "CompiledFunction", "triton_")
+COMPILED = (COMPILED_REGION, COMPILED_FUNCTION, "triton_")
 # A step longer than this is analysed in its first part only: graphs are searched in Python.
 MOST_KERNELS = 20_000
 # What was guessed or left out, by the code of its warning.

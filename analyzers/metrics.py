@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from advisor.model.base import Provenance
+from advisor.model.range_names import STEP_PREFIX
 from advisor.model.report import KernelRow, Metric
 from advisor.model.trace import Trace
 from analyzers.activities import NONE, Activities, activities, host_steps, step_of
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
     Figure: TypeAlias = Callable[[Activities], int | float | None]
 
-STEP_PREFIX = "ProfilerStep#"
 _OPS_SHOWN = 5
 _CALLS_SHOWN = 32
 _STEPS_SHOWN = 256

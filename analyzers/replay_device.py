@@ -12,6 +12,7 @@ import numpy as np
 
 from analyzers.replay import GRAPH_GAP_NS, NONE
 from analyzers.replay_calls import Calls
+from analyzers.starvation import BLOCKING
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
     Floats: TypeAlias = NDArray[np.float64]
 
-_BLOCKING = ("device", "stream", "event", "blocking")
+_WAITING = (*BLOCKING, "blocking")
 # A blocking call returns so soon after what it waited for has ended (Kineto: 1 to 20 µs).
 _RETURN_NS = 50_000
 # Used where a step shows none (H200: 1.0 to 1.7 µs between queued kernels).
@@ -65,7 +66,7 @@ def host_waits(calls: Calls, stream: Ints) -> Ints:
     """
     waits = np.full(len(calls.start), NONE, dtype=np.int64)
     held = np.flatnonzero(stream != NONE)
-    for index in np.flatnonzero(np.isin(calls.kind.astype(str), _BLOCKING)).tolist():
+    for index in np.flatnonzero(np.isin(calls.kind.astype(str), _WAITING)).tolist():
         # A blocking copy is its own activity: what it has to wait for is before it on its stream.
         before = held[: np.searchsorted(held, index, side="left")]
         if calls.kind[index] != "device":

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
+from advisor.model.range_names import COMPILED_FUNCTION, COMPILED_REGION
 from advisor.model.trace import Trace
 from analyzers.activities import NONE
 from analyzers.replay import Step
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 # Profiled host time never shrinks below this share of itself.
 _LEAST_SHARE = 0.2
 # Operators around what a compiler made: their calls can become one CUDA graph.
-_REGIONS = ("Torch-Compiled Region", "CompiledFunctionBackward", "CompiledFunction")
+_REGIONS = (COMPILED_REGION, COMPILED_FUNCTION)
 
 
 class Overhead(NamedTuple):

@@ -11,13 +11,13 @@ from advisor.model.compiler import CompilerFacts
 from advisor.model.findings import FindingProvenance
 from advisor.model.graph import Graph
 from advisor.model.metric_names import per_step_name
+from advisor.model.range_names import STEP_PREFIX
 from advisor.model.report import Metric
 from advisor.model.trace import Trace
 from analyzers.balance import Balance
 from analyzers.dataflow import Dataflow, dataflow
 from analyzers.execution_graph import ExecutedPart
 from analyzers.exposure import Exposure, Situation
-from analyzers.metrics import STEP_PREFIX
 from analyzers.opportunities import Advice, PricedGraph
 from analyzers.pricing import PriceList, price_list
 

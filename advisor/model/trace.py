@@ -19,6 +19,7 @@ from advisor.errors import InvalidRecordError
 from advisor.model import frames, linking, overruns
 from advisor.model.base import Provenance, Record, Warning_
 from advisor.model.growing import DTYPES, MISSING
+from advisor.model.range_names import STEP_PREFIX
 from advisor.model.trace_columns import INPUTS, TraceColumns
 from advisor.model.trace_schema import TABLES, ColumnType
 
@@ -78,7 +79,7 @@ class Trace:
         frame: pd.DataFrame = getattr(self, name)
         return frame
 
-    def steps(self, prefix: str = "ProfilerStep#") -> pd.DataFrame:
+    def steps(self, prefix: str = STEP_PREFIX) -> pd.DataFrame:
         """The host ranges whose name starts with `prefix`, by start: the profiled steps."""
         ranges = self.ranges
         names = ranges["name"].astype(object)

@@ -14,11 +14,12 @@ from advisor.hardware.calibration import load_calibration
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
 from advisor.model.base import Warning_
+from advisor.model.range_names import STEP_PREFIX
 from advisor.model.report import Hardware, Metric, Report, Source, Workload
 from advisor.model.trace import Trace
 from advisor.pipeline.facts import TOOL, hardware_of, now
 from analyzers.counters import counter_metrics, join_counters
-from analyzers.metrics import STEP_PREFIX, kernel_rows, trace_metrics
+from analyzers.metrics import kernel_rows, trace_metrics
 from analyzers.recommendation import recommend
 from analyzers.rules import changes_of, find_all, without_overlaps
 from analyzers.subject import RankFacts

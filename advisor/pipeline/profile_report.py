@@ -14,6 +14,7 @@ from advisor.model.base import Warning_
 from advisor.model.configs import default_config
 from advisor.model.findings import Finding
 from advisor.model.plan import FusionPlan
+from advisor.model.range_names import STEP_PREFIX
 from advisor.model.report import Metric, PlanSummary, Recommended, Report, Source, Workload
 from advisor.model.run import RunInfo
 from advisor.model.trace import Trace
@@ -25,7 +26,7 @@ from advisor.pipeline.unfinished import UNFINISHED, incomplete
 from advisor.store import RunDirectory, sign
 from analyzers.balance import Balance
 from analyzers.exposure import Exposure, Situation, exposure_of, replay_metrics
-from analyzers.metrics import STEP_PREFIX, kernel_rows
+from analyzers.metrics import kernel_rows
 from analyzers.opportunities import PricedGraph, advise
 from analyzers.pricing import KernelCall, compiled_prices, eager_prices
 from analyzers.recommendation import recommend

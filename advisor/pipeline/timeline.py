@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 from advisor.errors import EXIT_OK, AdvisorError, UnreadableError
+from advisor.model.range_names import STEP_PREFIX
 from advisor.model.trace import Trace
 from advisor.store.directory import RunDirectory
 from advisor.store.timeline import (
@@ -27,7 +28,6 @@ from advisor.store.timeline import (
 )
 from analyzers.intervals import Spans, gaps, intersect, merge
 from analyzers.kernel_roles import classify
-from analyzers.metrics import STEP_PREFIX
 from collectors.ranks import read_ranks
 
 if TYPE_CHECKING:

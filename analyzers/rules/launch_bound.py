@@ -6,6 +6,7 @@ import numpy as np
 
 from advisor.model.base import Range
 from advisor.model.findings import Alternative, Evidence, Finding
+from advisor.model.range_names import COMPILED_REGION
 from advisor.units import format_fraction, format_ns
 from analyzers.replay_changes import Change
 from analyzers.rules.base import Match, Rule, finding_id, note
@@ -164,9 +165,7 @@ def _regions(subject: Subject) -> int:
     if subject.trace is None:
         return 0
     names = subject.trace.ops["name"].cat
-    wanted = [
-        i for i, n in enumerate(names.categories) if str(n).startswith("Torch-Compiled Region")
-    ]
+    wanted = [i for i, n in enumerate(names.categories) if str(n).startswith(COMPILED_REGION)]
     return int(names.codes.isin(wanted).sum())
 
 

@@ -6,6 +6,7 @@ from advisor.model.base import Range
 from advisor.model.findings import Alternative, Evidence, Finding
 from advisor.model.graph import Node
 from advisor.model.optable import item_bytes
+from advisor.model.range_names import OPTIMIZER_STEP
 from advisor.units import counted, format_fraction, format_ns
 from analyzers.cost_model import kernel_time
 from analyzers.dataflow import Dataflow
@@ -38,7 +39,6 @@ _PASSES = {
 _FUSED_PASSES = 7
 _SGD_PASSES = 5
 _SHARE = 0.01
-_STEP_RANGE = "Optimizer.step"
 _FEWEST_UPDATES = 8
 
 
@@ -114,7 +114,7 @@ def _launched_in_step(subject: Subject, facts: GraphFacts) -> list[str]:
     trace = subject.trace
     if trace is None:
         return []
-    ranges = trace.ranges[trace.ranges["name"].astype(str).str.startswith(_STEP_RANGE)]
+    ranges = trace.ranges[trace.ranges["name"].astype(str).str.startswith(OPTIMIZER_STEP)]
     starts = ranges["start_ns"].to_numpy()
     ends = starts + ranges["duration_ns"].to_numpy()
     launch = trace.kernels["launch"].to_numpy(dtype="int64", na_value=-1)

@@ -18,14 +18,14 @@ from torch import nn
 from torch.profiler import ExecutionTraceObserver, profile, record_function
 
 from advisor.model.execution import ExecutionTrace
+from advisor.model.range_names import CAPTURED_RANGE, STEP_PREFIX
 from advisor.model.trace import Trace
 from collectors import read_trace
 from collectors.execution_trace import read_execution_trace
 from collectors.live.recorder import synchronize
 from collectors.live.workload import Workload
 
-CAPTURED_RANGE = "fusion_advisor.captured"
-STEP_RANGE = "ProfilerStep#0"
+STEP_RANGE = f"{STEP_PREFIX}0"
 
 
 @dataclass(frozen=True)

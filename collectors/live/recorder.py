@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from advisor.model.range_names import STEP_PREFIX
+
 # Steps in the trace of one way to run a workload: before and after are recorded alike.
 TRACED_STEPS = 2
 VARIANT_PREFIX = "fusion_advisor.variant:"
@@ -49,7 +51,7 @@ def recorded(path: Path) -> Iterator[Callable[[int], AbstractContextManager[None
 
 @contextmanager
 def _step_range(number: int) -> Iterator[None]:
-    with record_function(f"ProfilerStep#{number}"):
+    with record_function(f"{STEP_PREFIX}{number}"):
         yield
         synchronize()
 

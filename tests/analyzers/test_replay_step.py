@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from advisor.model.range_names import STEP_PREFIX
 from advisor.model.trace import Trace
 from analyzers.exposure import replay_window
-from analyzers.metrics import STEP_PREFIX
 from analyzers.replay import NONE, Step, replay
 from analyzers.replay_calls import Window
 from analyzers.replay_step import Overhead, outermost_sole, recorded_step

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from advisor.model.dtypes import RECORDED_DTYPES
+from advisor.model.range_names import STEP_PREFIX
 from advisor.model.trace import Trace
-from analyzers.metrics import STEP_PREFIX, trace_metrics
+from analyzers.metrics import trace_metrics
 from analyzers.rules import find_all
 from analyzers.rules.base import Match
 from analyzers.subject import Subject

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from advisor.model.range_names import STEP_PREFIX
 from analyzers.exposure import Exposure, exposure_of
-from analyzers.metrics import STEP_PREFIX
 from tests.builders.trace import Timeline
 
 

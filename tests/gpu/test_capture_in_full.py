@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from advisor.model.range_names import STEP_PREFIX
 from advisor.model.report import Report
 from advisor.pipeline.profile import ProfileOptions, profile
 from advisor.store import RunDirectory
 from analyzers.host_time import KINDS
-from analyzers.metrics import STEP_PREFIX
 from collectors import read_trace
 from collectors.live.ncu import find_ncu
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from advisor.model.base import Range
+from advisor.model.range_names import STEP_PREFIX
 from advisor.model.trace import Trace
-from analyzers.metrics import STEP_PREFIX, trace_metrics
+from analyzers.metrics import trace_metrics
 from analyzers.rules import RULES, find_all
 from analyzers.rules.base import Match
 from analyzers.subject import RankFacts, Subject
