@@ -97,7 +97,10 @@ def _one_by_one(subject: Subject, facts: GraphFacts) -> list[Match]:
             [place],
             cost,
             title=f"Optimizer update in {counted(len(inside), 'op')}, parameter by parameter",
-            action="construct the optimizer with fused=True (or foreach=True)",
+            action=(
+                "construct the optimizer with fused=True (PyTorch: Adam, AdamW, SGD, Adagrad), "
+                "others with foreach=True"
+            ),
             dataflow=(
                 "each parameter is updated by small ops of its own; they write in place, so they"
                 " are fused by the library's multi-tensor kernels, not by reordering"
@@ -193,7 +196,7 @@ def _match(subject: Subject, place: Place, nodes: list[Node]) -> Match | None:
         evidence=(traffic, time, host),
         members=members_of([place]),
         provenance=subject.provenance,
-        action="construct the optimizer with fused=True",
+        action="construct the optimizer with fused=True (PyTorch: Adam, AdamW, SGD, Adagrad)",
         alternatives=_ALTERNATIVES,
     )
     return Match(finding, place.nodes, change.saved_ns, "library", change)
