@@ -42,7 +42,7 @@ def marked(component: Component, **attributes: str) -> Component:
 
 def heading(text: str, level: Literal[1, 2, 3, 4] = 2, *, small: bool = False) -> Component:
     """A heading that wraps anywhere, since names come from reports; `small` looks one lower."""
-    size = f"h{min(level + 1, 6)}" if small else None
+    size = f"h{level + small}"
     return dmc.Title(text, order=level, size=size, className="wrap")
 
 

@@ -38,7 +38,7 @@ from dashboard.split import NOT_BUSY, PARTS, splits
 HEADLINE: tuple[tuple[str, str], ...] = (
     ("step_ns", "Step time"),
     ("gpu_busy_per_step_ns", "GPU busy"),
-    ("gpu_idle_fraction", "GPU idle"),
+    ("gpu_idle_fraction_per_step", "GPU idle, under the profiler"),
     ("kernel_launches_per_step", "Kernel launches"),
     ("kernels_per_step", "Kernels"),
     ("fusion_coverage_time", "Fusion coverage, by time"),
