@@ -99,6 +99,10 @@ def test_revert_forgets_what_was_applied(
 ) -> None:
     shutil.copytree(applied.path, tmp_path / "run")
     run = RunDirectory.at(tmp_path / "run")
+    assert command(["revert", str(run.path)]) == 2, "a copy keeps the record it came with"
+    assert run.applied() is not None
+    sign(run)
+    capsys.readouterr()
     assert command(["revert", str(run.path)]) == 0
     assert run.applied() is None
     assert "reverted" in capsys.readouterr().out
