@@ -89,7 +89,14 @@ def decode(data: bytes, kind: type[T], where: str = "") -> T:
         raise InvalidRecordError(
             f"not a valid {kind.__name__}", where=where, why=str(error)
         ) from error
-    check_deep(record)
+    try:
+        check_deep(record)
+    except InvalidRecordError as error:
+        if error.where:
+            raise
+        raise InvalidRecordError(
+            error.what, where=where, why=error.why, remedy=error.remedy
+        ) from error
     return record
 
 

@@ -161,10 +161,11 @@ def record_script(
         clean, traced = _Clean(recording, announce, keep), _Traced(recording, run, announce, keep)
         phases += [warm, clean, traced, _Counted(recording, announce)]
     conductor = Conductor(phases, partial(_give_up, recording, keep, abandon))
+    stopped = False
     try:
         with compiled_regions(found, generate_code=gpu_here):
             try:
-                run_script(
+                stopped = run_script(
                     parse_target(options.target), options.target, conductor, seed=options.seed
                 )
             finally:
@@ -173,7 +174,7 @@ def record_script(
         recording.shapes = watch.shapes
         known = capture.used or compiles.settle()
         _describe(recording, watch, by_modules=capture.used, known=known)
-    _check_complete(recording, watch, conductor.completed)
+    _check_complete(recording, watch, conductor.completed, stopped=stopped)
 
 
 def _give_up(recording: Recording, keep: Callable[[], None], abandon: Abandon) -> NoReturn:
@@ -225,8 +226,11 @@ def _no_graphs(watch: Watch) -> str:
     return "the step calls no module and compiles nothing"
 
 
-def _check_complete(recording: Recording, watch: Watch, completed: int) -> None:
-    """Raise `UsageError` for a script without marks, `WorkloadError` for one without enough."""
+def _check_complete(recording: Recording, watch: Watch, completed: int, *, stopped: bool) -> None:
+    """Raise `UsageError` for a script without marks, `WorkloadError` for one without enough.
+
+    One that we have `stopped` had enough, however few there was anything to do with.
+    """
     options, gpu_here = recording.options, recording.device.type == "cuda"
     if completed == 0:
         raise UsageError("the script marked no step", where=options.target, remedy=NO_MARK)
@@ -237,7 +241,7 @@ def _check_complete(recording: Recording, watch: Watch, completed: int) -> None:
     done = recording.trace is not None if gpu_here else bool(recording.captured.graphs)
     if done:
         return
-    if completed < steps:
+    if completed < steps and not stopped:
         raise WorkloadError(
             f"the script ended after {counted(completed, 'step')}",
             where=options.target,

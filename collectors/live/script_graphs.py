@@ -158,6 +158,7 @@ class CaptureModules(ScriptPhase):
         """A step that failed is compiled again: its graphs are not those of a step."""
         if not completed:
             self._found.graphs.clear()
+            torch.compiler.reset()
 
     def end(self) -> None:
         """Put on record what the compiler said."""

@@ -16,6 +16,8 @@ import torch
 import advisor
 from advisor import steps
 from advisor.errors import AdvisorError, UsageError, WorkloadError
+from advisor.pipeline.profile import ProfileOptions, profile
+from advisor.store import RunDirectory
 from collectors.live.capture import Capture
 from collectors.live.conductor import Conductor, ScriptPhase
 from collectors.live.script import ScriptStopped, run_script
@@ -247,6 +249,36 @@ def test_regions_that_the_script_compiles_are_its_graphs(tmp_path: Path) -> None
     assert watch.modules == []
     assert [item.lowered.graph.phase for item in found.graphs] == ["forward", "backward"]
     assert compiles.settle()
+
+
+def test_a_step_that_fails_while_it_is_captured_is_captured_again(tmp_path: Path) -> None:
+    found = Capture()
+    compiles, watch = Compiles(found), Watch(found)
+    capture = CaptureModules(found, watch, generate_code=False, announce=lambda: None)
+    body = """
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Softmax(-1))
+for number in range(20):
+    try:
+        with advisor.step():
+            model(torch.ones(4, 8)).sum().backward()
+            if number == 2:
+                raise ValueError("while it is captured")
+    except ValueError:
+        pass
+"""
+    with compiled_regions(found, generate_code=False):
+        run(tmp_path, body, compiles, watch, capture)
+    assert [item.lowered.graph.phase for item in found.graphs] == ["forward", "backward"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a trace is enough where there is a GPU")
+def test_a_step_without_modules_is_not_too_few_steps(tmp_path: Path) -> None:
+    path = tmp_path / "empty.py"
+    path.write_text("import advisor\nfor _ in advisor.step(range(20)): pass\n")
+    made = RunDirectory.create_at(tmp_path / "run")
+    options = ProfileOptions(target=str(path), mode="eager")
+    with pytest.raises(WorkloadError, match="the step calls no module and compiles nothing"):
+        profile(options, made, lambda *_: None)
 
 
 def test_a_script_that_catches_what_stops_it_is_abandoned() -> None:

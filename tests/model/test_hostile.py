@@ -226,3 +226,10 @@ def test_values_and_literals_are_told_apart() -> None:
     assert not is_value("nan")
     with pytest.raises(InvalidRecordError):
         literal_value("x")
+
+
+def test_a_broken_invariant_names_the_file() -> None:
+    body = json.loads(encode(builders.applied()))
+    body["schema_version"] = 99
+    with pytest.raises(InvalidRecordError, match=r"^run/applied\.json: applied\.json schema 99"):
+        decode(json.dumps(body).encode(), Applied, "run/applied.json")
