@@ -29,9 +29,9 @@ def _zip(data: bytes, path: Path) -> None:
 
 PACKERS: dict[str, Callable[[bytes, Path], object]] = {
     "plain": lambda data, path: path.write_bytes(data),
-    "gzip": lambda data, path: path.write_bytes(gzip.compress(data)),
+    "gzip": lambda data, path: path.write_bytes(gzip.compress(data, mtime=0)),
     "two gzip members": lambda data, path: path.write_bytes(
-        gzip.compress(data[:5000]) + gzip.compress(data[5000:]) + b"\0" * 20
+        gzip.compress(data[:5000], mtime=0) + gzip.compress(data[5000:], mtime=0) + b"\0" * 20
     ),
     "zstd": lambda data, path: path.write_bytes(zstandard.compress(data)),
     "two zstd frames": lambda data, path: path.write_bytes(
@@ -71,7 +71,7 @@ def test_a_truncated_file_is_salvaged_and_says_so(
 
 
 def test_damage_inside_gzip_keeps_what_came_before(tmp_path: Path) -> None:
-    packed = bytearray(gzip.compress(TRACE, 1))
+    packed = bytearray(gzip.compress(TRACE, 1, mtime=0))
     packed[-8:-4] = b"\1\2\3\4"  # the checksum
     path = tmp_path / "damaged.gz"
     path.write_bytes(packed)
@@ -116,8 +116,8 @@ def test_bombs_are_refused(tmp_path: Path) -> None:
         (b"PK\x03\x04 nonsense", "not a readable zip"),
         (b"\x1f\x8bnonsense", "cannot be decompressed"),
         (b"\x28\xb5\x2f\xfdnonsense", "cannot be decompressed"),
-        (gzip.compress(TRACE)[:30], "the compressed file ends early"),
-        (gzip.compress(gzip.compress(TRACE)), "compressed twice"),
+        (gzip.compress(TRACE, mtime=0)[:30], "the compressed file ends early"),
+        (gzip.compress(gzip.compress(TRACE, mtime=0), mtime=0), "compressed twice"),
         (TRACE.decode().encode("utf-16"), "UTF-16"),
         (b"SQLite format 3\0" + bytes(100), "SQLite"),
         (
