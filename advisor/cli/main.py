@@ -30,6 +30,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("apply", "advisor.cli.apply:apply", "Prove the fusions of a run and keep those that pay."),
     ("revert", "advisor.cli.revert:revert", "Take applied fusions out again."),
     ("show", "advisor.cli.show:show", "Print a run or a report."),
+    ("explain", "advisor.cli.explain:explain", "Print one finding of a run in full."),
     ("compare", "advisor.cli.compare:compare", "Say what changed between two runs."),
     ("gate", "advisor.cli.gate:gate", "Check a report against limits, for CI."),
     ("rules", "advisor.cli.rules:rules", "List and explain the rules."),

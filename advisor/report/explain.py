@@ -1,0 +1,180 @@
+"""One finding in full: what runs now, what would run, at which lines, for which bytes, or else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from advisor.model.base import Location
+from advisor.model.findings import Alternative, Evidence, Finding
+from advisor.model.optable import item_bytes, spec_of
+from advisor.model.plan import FusionPlan, PlanOp, Site
+from advisor.model.report import Report
+from advisor.report.text import headline, plain, range_text, spread, table
+from advisor.report.words import cannot_judge, evidence_text
+from advisor.units import NS_PER_S, counted, format_bytes, format_fraction, format_ns
+
+INDENT = (0, 0, 0, 3)
+MAX_SITES = 20
+# The line of a source file, None where it cannot be read.
+SourceLine = Callable[[Location], str | None]
+_KINDS_BEFORE = ("dataflow", "time", "traffic", "host", "resources")
+
+
+def render_explanation(
+    report: Report, finding: Finding, plans: Sequence[FusionPlan], source: SourceLine
+) -> RenderableType:
+    """Everything that is known of a finding; `plans` are those of its ways, the main one first."""
+    parts: list[RenderableType] = [plain(finding.title, "bold"), _worth(finding)]
+    parts += _section("Today", [*_members(finding), *_evidence(finding, _KINDS_BEFORE)])
+    for plan in plans:
+        parts += _section(f"Fused: {plan.title} {plan.id}", _plan(report, plan))
+    parts += _section("Where", _places(finding, plans, source))
+    parts += _section("What stays out, and why", _evidence(finding, ("legality", "cannot_judge")))
+    parts += _section("Ways", [_alternative(item) for item in finding.alternatives])
+    parts += _section("Do", [plain(finding.action)])
+    return Group(*parts)
+
+
+def _section(title: str, lines: Sequence[RenderableType]) -> list[RenderableType]:
+    if not lines:
+        return []
+    return [Text(), plain(title, "bold"), *(Padding(line, INDENT) for line in lines)]
+
+
+def _worth(finding: Finding) -> Text:
+    saving = finding.exposed_saving_ns
+    if saving is None:
+        return plain(f"worth: unknown; {cannot_judge(finding)}")
+    return plain(f"worth: {headline(saving)} per step ({spread(saving)})")
+
+
+def _members(finding: Finding) -> list[RenderableType]:
+    if not finding.members:
+        return []
+    rows = table((("Kernel or op", False), ("A step", True), ("Time", True)))
+    for member in finding.members:
+        rows.add_row(plain(member.name), f"{member.count:,}", format_ns(member.time_ns))
+    return [rows]
+
+
+def _evidence(finding: Finding, kinds: Sequence[str]) -> list[RenderableType]:
+    found: list[Evidence] = [item for item in finding.evidence if item.kind in kinds]
+    return [plain(evidence_text(item)) for item in found]
+
+
+def _plan(report: Report, plan: FusionPlan) -> list[RenderableType]:
+    """The program line by line, then its traffic and its place under the roofline."""
+    lines: list[RenderableType] = [
+        plain(f"{item.name}: {item.dtype} {_spans(item.spans)}", "dim") for item in plan.inputs
+    ]
+    lines += [plain(f"{op.name} = {_call(op)}") for op in plan.ops]
+    lines += [
+        plain(f"writes {output.value}: {output.dtype} for every {_of(output.space)}", "dim")
+        for output in plan.outputs
+    ]
+    return lines + _roofline(report, plan)
+
+
+def _spans(spans: tuple[bool, ...]) -> str:
+    if all(spans):
+        return "for every element"
+    if not any(spans):
+        return "one value"
+    return "for every column" if spans[-1] and not any(spans[:-1]) else "for every row"
+
+
+def _of(space: str) -> str:
+    return "row" if space == "row" else "element"
+
+
+def _call(op: PlanOp) -> str:
+    """An op as a formula."""
+    infix = {"add": "+", "sub": "-", "mul": "*", "div": "/"}.get(op.op)
+    if infix is not None:
+        return f"{op.args[0]} {infix} {op.args[1]}"
+    given = ", ".join(str(arg) for arg in op.args)
+    return f"{op.dtype}({given})" if op.op == "cast" else f"{op.op}({given})"
+
+
+def _roofline(report: Report, plan: FusionPlan) -> list[RenderableType]:
+    """Bytes and arithmetic of all sites, and the time below which no kernel can come."""
+    moved = sum(_site_bytes(plan, site) * site.executions for site in plan.sites)
+    work = sum(_site_flops(plan, site) * site.executions for site in plan.sites)
+    if not moved:
+        return []
+    lines = [
+        f"{format_bytes(round(moved))} and {work / 1e9:,.3g} GFLOP a step at "
+        f"{counted(len(plan.sites), 'site')}: {work / moved:.2f} FLOP a byte"
+    ]
+    bandwidth = report.hardware.dram_bandwidth_bytes_per_s
+    if bandwidth:
+        least = round(moved * NS_PER_S / bandwidth)
+        lines.append(f"no kernel takes less than {format_ns(least)} at {bandwidth / 1e12:.2f} TB/s")
+    if plan.prediction is not None:
+        before, after = plan.prediction.bytes_before, plan.prediction.bytes_after
+        share = 1 - after / before if before else None
+        lines.append(
+            f"traffic {format_bytes(before)} now, {format_bytes(after)} fused: "
+            f"{format_fraction(share)} goes"
+        )
+    return [plain(line) for line in lines]
+
+
+def _site_bytes(plan: FusionPlan, site: Site) -> int:
+    """External inputs once and outputs once."""
+    sizes = (*site.row_sizes, site.columns)
+    total = 0
+    for item in plan.inputs:
+        elements = 1
+        for size, span in zip(sizes, item.spans, strict=True):
+            elements *= size if span else 1
+        total += elements * item_bytes(item.dtype)
+    for output in plan.outputs:
+        elements = site.rows * (site.columns if output.space == "tile" else 1)
+        total += elements * item_bytes(output.dtype)
+    return total
+
+
+def _site_flops(plan: FusionPlan, site: Site) -> int:
+    """Arithmetic by the op table; a reduction works on every element of its operand."""
+    whole = site.rows * site.columns
+    elements = {"tile": whole, "row": site.rows, "column": site.columns, "scalar": 1}
+    return sum(
+        spec_of(op.op).flops * (whole if spec_of(op.op).kind == "reduction" else elements[op.space])
+        for op in plan.ops
+    )
+
+
+def _places(
+    finding: Finding, plans: Sequence[FusionPlan], source: SourceLine
+) -> list[RenderableType]:
+    """Every place, with its sizes where a plan knows them and its line where it can be read."""
+    sites = [site for plan in plans[:1] for site in plan.sites]
+    places: list[tuple[Location, str]] = [
+        (site.location, f"{site.rows:,} rows × {site.columns:,} columns") for site in sites
+    ] or [(location, "") for location in finding.locations]
+    lines: list[RenderableType] = []
+    for place, size in places[:MAX_SITES]:
+        where = " · ".join(part for part in (place.module, _line(place), size) if part)
+        lines.append(plain(where or "a place without a name"))
+        text = source(place)
+        if text:
+            lines.append(plain(f"   {text}", "dim"))
+    if len(places) > MAX_SITES:
+        lines.append(plain(f"and {len(places) - MAX_SITES} more"))
+    return lines
+
+
+def _line(place: Location) -> str:
+    if not place.file:
+        return ""
+    return place.file if place.line is None else f"{place.file}:{place.line}"
+
+
+def _alternative(item: Alternative) -> RenderableType:
+    price = "not priced" if item.saving_ns is None else range_text(item.saving_ns)
+    return plain(f"{item.route.replace('_', ' ')}, {price}: {item.text}")
