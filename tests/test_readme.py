@@ -32,6 +32,8 @@ def test_the_output_of_the_bundled_block_is_what_is_printed(
     assert block
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    # What a pipe gets; test processes may have a width of their own.
+    monkeypatch.setenv("COLUMNS", "100")
     assert run(["profile", "sample:transformer_block", "--out", str(tmp_path / "run")]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[: len(block[1].splitlines())] == block[1].splitlines()
