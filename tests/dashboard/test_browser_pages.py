@@ -18,6 +18,7 @@ from tests.dashboard.conftest import ROOT
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = playwright.expect
+expect.set_options(timeout=20_000)  # a busy machine reads a trace for longer than the usual 5 s
 pytestmark = needs_chromium
 
 TRACES, RUNS = ROOT / "sample_traces", ROOT / "sample_traces" / "runs"
