@@ -151,7 +151,9 @@ def causes(changes: Sequence[RoleChange]) -> go.Figure:
             hovertemplate="%{y}: %{x:+.3g} " + name + "<extra></extra>",
         )
     )
-    return styled(figure, f"change of kernel time per step, {name}; right of 0 is slower", len(known))
+    return styled(
+        figure, f"change of kernel time per step, {name}; right of 0 is slower", len(known)
+    )
 
 
 def calibration(rows: Sequence[Scored]) -> go.Figure:
