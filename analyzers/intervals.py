@@ -53,3 +53,14 @@ def intersect(a: Spans, b: Spans) -> Spans:
 def gaps(spans: Spans) -> Spans:
     """The intervals between consecutive spans."""
     return Spans(spans.ends[:-1], spans.starts[1:])
+
+
+def any_overlap(start: Ints, end: Ints, other_start: Ints, other_end: Ints) -> bool:
+    """Whether an interval of the first kind shares a moment with one of the second."""
+    if not len(other_start):
+        return False
+    order = np.argsort(other_start, kind="stable")
+    # Of all that have begun before an interval ends, does the last to end end after its start?
+    latest = np.maximum.accumulate(other_end[order])
+    begun = np.searchsorted(other_start[order], end, side="left")
+    return bool(((begun > 0) & (latest[np.maximum(begun, 1) - 1] > start)).any())

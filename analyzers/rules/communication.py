@@ -8,6 +8,7 @@ from advisor.model.base import Range
 from advisor.model.findings import Evidence, Finding
 from advisor.units import format_fraction, format_ns
 from analyzers.activities import NONE, activities, step_of
+from analyzers.intervals import any_overlap
 from analyzers.replay_changes import Change
 from analyzers.rules.base import Match, Rule, exposure, finding_id, note
 from analyzers.subject import Subject
@@ -98,10 +99,10 @@ def _behind_everything(subject: Subject) -> bool:
     large = np.flatnonzero(comm)[lengths >= 0.5 * lengths.max()]
     owner = step_of(found, trace.steps(subject.step_prefix))
     compute = found.kernel & ~comm
-    for row in large:
-        same = compute & (owner == owner[row]) if owner[row] != NONE else compute
-        running = same & (found.start < found.end[row]) & (found.end > found.start[row])
-        if running.any():
+    for step in np.unique(owner[large]):
+        rows = large[owner[large] == step]
+        beside = np.flatnonzero(compute & (owner == step) if step != NONE else compute)
+        if any_overlap(found.start[rows], found.end[rows], found.start[beside], found.end[beside]):
             return False
     return True
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzers.intervals import Spans, gaps, intersect, merge
+from analyzers.intervals import Spans, any_overlap, gaps, intersect, merge
 
 pairs = st.lists(st.tuples(st.integers(0, 40), st.integers(-3, 12)), max_size=12)
 
@@ -46,3 +46,15 @@ def test_gaps(listed: list[tuple[int, int]]) -> None:
     covered = moments(listed)
     inside = set(range(min(covered), max(covered))) if covered else set()
     assert marked(gaps(spans(listed))) == inside - covered
+
+
+@given(pairs, pairs)
+def test_any_overlap(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
+    first, second = (np.array(p, dtype=np.int64).reshape(-1, 2) for p in (a, b))
+    ends = [(p[:, 0], p[:, 0] + np.maximum(p[:, 1], 0)) for p in (first, second)]
+    shared = any(
+        s < f and t < e
+        for s, e in zip(*(x.tolist() for x in ends[0]), strict=True)
+        for t, f in zip(*(x.tolist() for x in ends[1]), strict=True)
+    )
+    assert any_overlap(*ends[0], *ends[1]) == shared
