@@ -12,7 +12,8 @@ from advisor.model.configs import default_config
 from advisor.model.graph import node_of
 from advisor.model.launch import grid_size
 from advisor.model.optable import item_bytes, spec_of
-from advisor.model.plan import FusionPlan, Site, Space
+from advisor.model.plan import FusionPlan, Site
+from advisor.model.site_work import site_arithmetic, site_bytes
 from analyzers.cost_model import kernel_time
 from analyzers.dataflow import Dataflow
 from analyzers.node_work import elements_of, source_op_work
@@ -28,29 +29,9 @@ def sum_of(times: Iterable[Range]) -> Range:
     return reduce(Range.plus, found) if found else Range(low=0, mid=0, high=0)
 
 
-def site_bytes(plan: FusionPlan, site: Site) -> int:
-    """External inputs read once and outputs written once."""
-    sizes = (*site.row_sizes, site.columns)
-    total = 0
-    for item in plan.inputs:
-        elements = 1
-        for size, span in zip(sizes, item.spans, strict=True):
-            elements *= size if span else 1
-        total += elements * item_bytes(item.dtype)
-    for output in plan.outputs:
-        total += _elements(output.space, site) * item_bytes(output.dtype)
-    return total
-
-
 def program_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibration) -> Range:
     """The predicted time of the generated kernel at one site, times its executions per step."""
-    flops = special = 0
-    for op in plan.ops:
-        spec = spec_of(op.op)
-        # A reduction works on every element of its operand, whatever the size of its result.
-        space: Space = "tile" if spec.kind == "reduction" else op.space
-        flops += spec.flops * _elements(space, site)
-        special += spec.special * _elements(space, site)
+    flops, special = site_arithmetic(plan, site)
     cost = kernel_time(
         gpu,
         calibration,
@@ -61,15 +42,6 @@ def program_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibratio
         resident_programs=gpu.sm_count * RESIDENT_PROGRAMS_PER_SM,
     )
     return cost.scaled(site.executions)
-
-
-def _elements(space: Space, site: Site) -> int:
-    return {
-        "tile": site.rows * site.columns,
-        "row": site.rows,
-        "column": site.columns,
-        "scalar": 1,
-    }[space]
 
 
 def modelled_before(

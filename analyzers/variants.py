@@ -17,6 +17,7 @@ from advisor.model.base import Phase, Range
 from advisor.model.findings import Alternative, Evidence, Finding, Member
 from advisor.model.graph import node_of
 from advisor.model.plan import FusionPlan, Prediction, Site
+from advisor.model.site_work import site_bytes
 from advisor.units import counted, format_bytes, format_ns
 from analyzers.dataflow import Dataflow
 from analyzers.exposure import Situation, judged
@@ -27,7 +28,6 @@ from analyzers.program_cost import (
     modelled_before,
     program_time,
     residual_time,
-    site_bytes,
     source_ops,
     sum_of,
 )

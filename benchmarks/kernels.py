@@ -31,6 +31,7 @@ from advisor.model.base import Record, decode, encode, load
 from advisor.model.launch import LaunchConfig
 from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan
+from advisor.model.site_work import site_bytes
 from advisor.pipeline.candidates import scheme_source, without_spills
 from advisor.pipeline.measure import gpu_recorder
 from advisor.store.files import write_atomic
@@ -44,7 +45,6 @@ from advisor.verify.timing import (
     flusher,
     site_inputs,
 )
-from analyzers.program_cost import site_bytes
 from analyzers.row_plans import canonical_program, cluster, plan_of
 from analyzers.row_programs import find_row_programs
 from collectors.live.capture import capture

@@ -20,6 +20,7 @@ from advisor.errors import IllegalFusionError
 from advisor.model.configs import scheme_schedule, schemes_of
 from advisor.model.launch import Scheme
 from advisor.model.plan import FusionPlan, PlanOp
+from advisor.model.site_work import equation
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def _held_kernel(plan: FusionPlan) -> str:
 
 def _header(plan: FusionPlan) -> str:
     lines = [*wrapped('"""' + _title(plan)), ""]
-    lines += [f"    {op.name} = {_equation(op)}" for op in plan.ops]
+    lines += [f"    {op.name} = {equation(op)}" for op in plan.ops]
     axes = [*(f"rows {axis}" for axis in range(plan.row_axes)), "columns"]
     lines += ["", f"Axes: {', '.join(axes)}."]
     for item in plan.inputs:
@@ -129,14 +130,3 @@ def _shape_text(spans: tuple[bool, ...]) -> str:
     names = [*(f"rows {axis}" for axis in range(len(spans) - 1)), "columns"]
     sizes = [name if span else "1" for name, span in zip(names, spans, strict=True)]
     return f"[{', '.join(sizes)}]"
-
-
-def _equation(op: PlanOp) -> str:
-    args = ", ".join(str(a) for a in op.args)
-    infix = {"add": "+", "sub": "-", "mul": "*", "div": "/"}.get(op.op)
-    if infix:
-        return f"{op.args[0]} {infix} {op.args[1]}"
-    if op.op == "cast":
-        return f"{op.dtype}({args})"
-    correction = f", correction {op.attributes['correction']}" if op.op == "var" else ""
-    return f"{op.op}({args}){correction}"

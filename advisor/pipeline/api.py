@@ -30,7 +30,7 @@ from advisor.apply.model.step_graph import (
 from advisor.apply.recipe import Recipe
 from advisor.errors import IllegalFusionError, UsageError
 from advisor.model.actions import ActionKind
-from advisor.pipeline.backend import SwapLog, plan_backend, rewrites_of
+from advisor.pipeline.backend import SwapLog, recipe_backend
 from advisor.pipeline.kept import kept_recipe
 from advisor.store import RunDirectory
 from collectors.live.workload import tensors
@@ -233,9 +233,7 @@ def _settings(optimizer: torch.optim.Optimizer) -> list[Any]:
 
 
 def _compiled(recipe: Recipe, model: nn.Module, log: SwapLog) -> Callable[..., Any]:
-    rewrites = rewrites_of(recipe.actions)
-    backend = plan_backend(recipe.kernels, log, rewrites=rewrites, **recipe.settings)
-    compiled: Callable[..., Any] = torch.compile(model, backend=backend)
+    compiled: Callable[..., Any] = torch.compile(model, backend=recipe_backend(recipe, log))
     return compiled
 
 

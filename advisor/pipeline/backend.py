@@ -22,6 +22,7 @@ from advisor import __version__
 from advisor.apply.graph.attention import rewrite_attention
 from advisor.apply.graph.records import Rewritten
 from advisor.apply.kernels import ReadyKernel
+from advisor.apply.recipe import Recipe
 from advisor.apply.rewrite import Outcome, Swap, rewrite
 from advisor.errors import UsageError
 from advisor.model.actions import ActionKind
@@ -157,8 +158,14 @@ def fusion_advisor(
             remedy='torch.compile(model, backend="fusion_advisor", options={"run": "runs/x"})',
         )
     recipe = kept_recipe(RunDirectory.at(Path(where)))
-    rewrites = rewrites_of(recipe.actions)
-    settings = recipe.settings | settings
-    return plan_backend(recipe.kernels, SwapLog(), rewrites=rewrites, **settings)(
-        gm, example_inputs
+    return recipe_backend(recipe, SwapLog(), **settings)(gm, example_inputs)
+
+
+def recipe_backend(recipe: Recipe, log: SwapLog, **settings: Any) -> Callable[..., Any]:
+    """The Dynamo backend that does what a recipe says of graphs; `settings` overrule its own."""
+    return plan_backend(
+        recipe.kernels,
+        log,
+        rewrites=rewrites_of(recipe.actions),
+        **recipe.settings | settings,
     )

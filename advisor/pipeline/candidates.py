@@ -25,13 +25,13 @@ from advisor.model.configs import L2_BYTES, candidate_configs, default_config
 from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.plan import FusionPlan
 from advisor.model.run import Emit
+from advisor.model.site_work import site_bytes
 from advisor.store import RunDirectory
 from advisor.units import counted, format_fraction, format_ns
 from advisor.verify.numerics import verify_numerics
 from advisor.verify.region import region_disagreement
 from advisor.verify.resources import ResourceRequest, resources_of
 from advisor.verify.timing import KernelRecorder, best_config, time_kernel
-from analyzers.program_cost import site_bytes
 from collectors.live.capture import Capture
 from collectors.live.fx_graph import Lowered
 

@@ -18,7 +18,7 @@ from advisor.errors import WorkloadError
 from advisor.model.actions import ActionKind
 from advisor.model.applied import Comparison
 from advisor.model.report import Metric
-from advisor.pipeline.backend import SwapLog, plan_backend, rewrites_of
+from advisor.pipeline.backend import SwapLog, recipe_backend, rewrites_of
 from advisor.pipeline.instances import Instances
 from advisor.pipeline.switch import PLAIN, GraphSwitch, Selection
 from advisor.pipeline.training import LossCurves, loss_curves
@@ -27,6 +27,7 @@ from advisor.verify.timing import time_steps
 from analyzers.metrics import gpu_busy_by_range, trace_metrics
 from collectors import read_trace
 from collectors.live.capture import no_compile_caches
+from collectors.live.failures import first_line
 from collectors.live.recorder import (
     TRACED_STEPS,
     VARIANT_PREFIX,
@@ -107,9 +108,7 @@ class Bench:
         be compiled or run so.
         """
         log = SwapLog()
-        backend = plan_backend(
-            recipe.kernels, log, rewrites=rewrites_of(recipe.actions), **recipe.settings
-        )
+        backend = recipe_backend(recipe, log)
         instance = self._instances.of(recipe)
         variant = self._compile(instance, recipe, backend, log)
         return self._graphed(instance, variant) if recipe.whole_step_graph else variant
@@ -213,9 +212,7 @@ class Bench:
 
         def ours() -> tuple[Workload, Callable[..., Any]]:
             twin = self._instances.fresh(recipe)
-            rewrites = rewrites_of(recipe.actions)
-            backend = plan_backend(recipe.kernels, SwapLog(), rewrites=rewrites, **recipe.settings)
-            return twin, torch.compile(twin.part, backend=backend)
+            return twin, torch.compile(twin.part, backend=recipe_backend(recipe, SwapLog()))
 
         with no_compile_caches():
             return loss_curves(self._instances.fresh, ours)
@@ -269,11 +266,7 @@ def _marked(step: Step) -> Step:
 
 
 def _not_compiled(error: BaseException) -> WorkloadError:
-    lines = str(error).strip().splitlines()
-    return WorkloadError(
-        "the step cannot be compiled with it",
-        why=f"{type(error).__name__}: {lines[0] if lines else ''}",
-    )
+    return WorkloadError("the step cannot be compiled with it", why=first_line(error))
 
 
 def agreement(

@@ -15,9 +15,9 @@ from advisor.model.applied import (
     Verdict,
 )
 from advisor.model.plan import FusionPlan
+from advisor.model.site_work import site_bytes
 from advisor.pipeline.candidates import Candidate
 from advisor.pipeline.trials import Trial, of_actions
-from analyzers.program_cost import site_bytes
 from analyzers.variants import MEASURED_BASIS
 from collectors.live.recorder import TRACED_STEPS
 

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from advisor.model.base import Location
 from advisor.model.findings import Alternative, Evidence, Finding
-from advisor.model.optable import item_bytes, spec_of
-from advisor.model.plan import FusionPlan, PlanOp, Site
+from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
+from advisor.model.site_work import equation, site_arithmetic, site_bytes
 from advisor.report.text import headline, plain, range_text, spread, table
 from advisor.report.words import cannot_judge, evidence_text
 from advisor.units import NS_PER_S, counted, format_bytes, format_fraction, format_ns
@@ -71,7 +71,7 @@ def _plan(report: Report, plan: FusionPlan) -> list[RenderableType]:
     lines: list[RenderableType] = [
         plain(f"{item.name}: {item.dtype} {_spans(item.spans)}", "dim") for item in plan.inputs
     ]
-    lines += [plain(f"{op.name} = {_call(op)}") for op in plan.ops]
+    lines += [plain(f"{op.name} = {equation(op)}") for op in plan.ops]
     lines += [
         plain(f"writes {output.value}: {output.dtype} for every {_of(output.space)}", "dim")
         for output in plan.outputs
@@ -91,19 +91,10 @@ def _of(space: str) -> str:
     return "row" if space == "row" else "element"
 
 
-def _call(op: PlanOp) -> str:
-    """An op as a formula."""
-    infix = {"add": "+", "sub": "-", "mul": "*", "div": "/"}.get(op.op)
-    if infix is not None:
-        return f"{op.args[0]} {infix} {op.args[1]}"
-    given = ", ".join(str(arg) for arg in op.args)
-    return f"{op.dtype}({given})" if op.op == "cast" else f"{op.op}({given})"
-
-
 def _roofline(report: Report, plan: FusionPlan) -> list[RenderableType]:
     """Bytes and arithmetic of all sites, and the time below which no kernel can come."""
-    moved = sum(_site_bytes(plan, site) * site.executions for site in plan.sites)
-    work = sum(_site_flops(plan, site) * site.executions for site in plan.sites)
+    moved = sum(site_bytes(plan, site) * site.executions for site in plan.sites)
+    work = sum(site_arithmetic(plan, site)[0] * site.executions for site in plan.sites)
     if not moved:
         return []
     lines = [
@@ -122,31 +113,6 @@ def _roofline(report: Report, plan: FusionPlan) -> list[RenderableType]:
             f"{format_fraction(share)} goes"
         )
     return [plain(line) for line in lines]
-
-
-def _site_bytes(plan: FusionPlan, site: Site) -> int:
-    """External inputs once and outputs once."""
-    sizes = (*site.row_sizes, site.columns)
-    total = 0
-    for item in plan.inputs:
-        elements = 1
-        for size, span in zip(sizes, item.spans, strict=True):
-            elements *= size if span else 1
-        total += elements * item_bytes(item.dtype)
-    for output in plan.outputs:
-        elements = site.rows * (site.columns if output.space == "tile" else 1)
-        total += elements * item_bytes(output.dtype)
-    return total
-
-
-def _site_flops(plan: FusionPlan, site: Site) -> int:
-    """Arithmetic by the op table; a reduction works on every element of its operand."""
-    whole = site.rows * site.columns
-    elements = {"tile": whole, "row": site.rows, "column": site.columns, "scalar": 1}
-    return sum(
-        spec_of(op.op).flops * (whole if spec_of(op.op).kind == "reduction" else elements[op.space])
-        for op in plan.ops
-    )
 
 
 def _places(

@@ -10,6 +10,7 @@ from advisor.hardware.gpus import gpu_by_key
 from advisor.model.base import Range
 from advisor.model.graph import Graph, node_of
 from advisor.model.plan import FusionPlan
+from advisor.model.site_work import site_bytes
 from analyzers.cost_model import kernel_time
 from analyzers.dataflow import dataflow
 from analyzers.pricing import Unit
@@ -18,7 +19,6 @@ from analyzers.program_cost import (
     nodes_bytes,
     program_time,
     residual_time,
-    site_bytes,
     sum_of,
 )
 from analyzers.row_plans import canonical_program, plan_of

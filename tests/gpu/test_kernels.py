@@ -18,12 +18,12 @@ from advisor.model.configs import candidate_configs
 from advisor.model.launch import LaunchConfig
 from advisor.model.optable import OpSpec
 from advisor.model.plan import FusionPlan
+from advisor.model.site_work import site_bytes
 from advisor.pipeline.measure import gpu_recorder
 from advisor.verify.interpret import evaluate
 from advisor.verify.kernel_module import load_module
 from advisor.verify.numerics import verify_numerics
 from advisor.verify.timing import best_config, time_kernel
-from analyzers.program_cost import site_bytes
 from tests.builders.plan import PlanBuilder, rms_norm
 from tests.codegen.programs import Program
 from tests.codegen.test_schemes import NAMED
