@@ -138,16 +138,13 @@ def _compiled(work: Any, mode: str) -> Step:
     """The step of a workload compiled in one of PyTorch's modes, warm."""
     import torch
 
+    from advisor.pipeline.measure import marked
+
     part = torch.compile(work.part, mode=None if mode == "default" else mode)
-    step = work.step_of(lambda _: part)
-
-    def marked() -> Any:
-        torch.compiler.cudagraph_mark_step_begin()
-        return step()
-
+    step: Step = marked(work.step_of(lambda _: part))
     for _ in range(WARMUP):
-        marked()
-    return marked
+        step()
+    return step
 
 
 def _tuned(name: str, device: Any, steps: Mapping[str, Step]) -> tuple[Step, str]:

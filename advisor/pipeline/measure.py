@@ -167,7 +167,7 @@ class Bench:
         part = torch.compile(instance.part, backend=backend)
         variant = Variant(
             name or recipe.name(),
-            _marked(instance.step_of(lambda _: part)),
+            marked(instance.step_of(lambda _: part)),
             self._instances.results_of(instance, part),
             part,
             recipe,
@@ -255,14 +255,14 @@ class Bench:
         return trace_metrics(read_trace(path))
 
 
-def _marked(step: Step) -> Step:
+def marked(step: Step) -> Step:
     """The step, told to CUDA graphs as one: what an earlier step returned may be overwritten."""
 
-    def marked() -> Any:
+    def begun() -> Any:
         torch.compiler.cudagraph_mark_step_begin()
         return step()
 
-    return marked
+    return begun
 
 
 def _not_compiled(error: BaseException) -> WorkloadError:
