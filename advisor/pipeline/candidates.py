@@ -15,29 +15,27 @@ from typing import NamedTuple
 import torch
 
 from advisor.apply.kernels import ReadyKernel, load_kernel, write_source
-from advisor.codegen import KernelSource, abi
+from advisor.codegen import KernelSource
 from advisor.errors import AdvisorError, IllegalFusionError
-from advisor.folders import cache_folder
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.applied import KernelResources, KernelTiming, Numerics
 from advisor.model.configs import L2_BYTES, candidate_configs, default_config
-from advisor.model.launch import LaunchConfig, Scheme
+from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.model.run import Emit
 from advisor.model.site_work import site_bytes
+from advisor.pipeline.sizing import needs_most, requests, scheme_source, spills
 from advisor.store import RunDirectory
 from advisor.units import counted, format_fraction, format_ns
 from advisor.verify.numerics import verify_numerics
 from advisor.verify.region import region_disagreement
-from advisor.verify.resources import ResourceRequest, resources_of
+from advisor.verify.resources import resources_of
 from advisor.verify.timing import KernelRecorder, best_config, time_kernel
 from collectors.live.capture import Capture
 from collectors.live.fx_graph import Lowered
 
 SHOWN_GPUS = ("a100", "h200", "b200", "rtx4090", "mi300x")
-# A few bytes come from slow paths and cost nothing; more is a configuration to avoid.
-TOLERATED_SPILL_BYTES = 32
 # Verification processes at once: each holds a CUDA context or an interpreter.
 MOST_WORKERS = 4
 
@@ -137,11 +135,7 @@ def _resources(item: Candidate, gpus: Sequence[Gpu]) -> tuple[KernelResources, .
     if item.config is None:
         return ()
     rows = resources_of(requests(item.plan, item.config), gpus)
-    return tuple(max(of_gpu, key=_need) for of_gpu in zip(*rows, strict=True))
-
-
-def _need(row: KernelResources) -> tuple[bool, int, int]:
-    return row.error is not None, _spilled(row), row.registers or 0
+    return tuple(max(of_gpu, key=needs_most) for of_gpu in zip(*rows, strict=True))
 
 
 def without_spills(plan: FusionPlan, here: Gpu) -> tuple[LaunchConfig, ...]:
@@ -151,42 +145,8 @@ def without_spills(plan: FusionPlan, here: Gpu) -> tuple[LaunchConfig, ...]:
     )
     wanted = [requests(plan, config) for config in configs]
     rows = iter(resources_of([one for group in wanted for one in group], [here]))
-    fits = [not any(_spills(next(rows)[0]) for _ in group) for group in wanted]
+    fits = [not any(spills(next(rows)[0]) for _ in group) for group in wanted]
     return tuple(config for config, fit in zip(configs, fits, strict=True) if fit)
-
-
-def _spills(row: KernelResources) -> bool:
-    impossible = row.error is not None or row.occupancy == 0
-    return impossible or _spilled(row) > TOLERATED_SPILL_BYTES
-
-
-def _spilled(row: KernelResources) -> int:
-    return (row.spill_store_bytes or 0) + (row.spill_load_bytes or 0)
-
-
-def requests(plan: FusionPlan, config: LaunchConfig) -> list[ResourceRequest]:
-    """The kernels of a configuration, as they are launched at the plan's first site."""
-    site, path = plan.sites[0], scheme_source(plan, config.scheme)
-    calls = abi.launches(plan, config, site.row_sizes, site.columns, site.input_strides)
-    return [
-        ResourceRequest(
-            source=str(path),
-            kernel=launch.kernel.name,
-            signature=launch.types,
-            constexprs=dict(launch.constants),
-            aligned=launch.aligned,
-            num_warps=config.num_warps,
-            num_stages=config.num_stages,
-            config=config.label(),
-        )
-        for launch in calls
-    ]
-
-
-def scheme_source(plan: FusionPlan, scheme: Scheme) -> Path:
-    """The file of one scheme among those that are tried: outside every run."""
-    _, path = write_source(plan, cache_folder() / "kernels", scheme, f"{plan.id}_{scheme}")
-    return path
 
 
 def check_regions(

@@ -6,7 +6,6 @@ as JSON. A crash or a hang costs this process only.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,34 +17,13 @@ import torch
 from advisor.model import base
 from advisor.model.applied import NumericCase, Numerics
 from advisor.model.launch import LaunchConfig
-from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan
+from advisor.model.tolerance import allowance, roundings
 from advisor.verify.cases import Case, cases, make_inputs, poisoned_outputs
 from advisor.verify.interpret import evaluate
 from advisor.verify.kernel_module import load_module
 
-# Rounding the result costs half an ulp; another order of float32 operations may cost one more.
-FLOOR_ULPS = 2.0
-EAGER_FACTOR = 2.0
-# Cancellation inside a program amplifies float32 roundings; beyond this it is another computation.
-MOST_FLOAT32_ULPS = 64.0
-# How far eager's own error may stretch the allowance where results are rounded to a narrow type.
-MOST_STRETCH = 4.0
-NARROW = ("float16", "bfloat16")
 SMALL_BLOCK = 128
-
-
-def roundings(plan: FusionPlan, value: str) -> tuple[str, ...]:
-    """The narrow types that the plan itself casts to on the way to a value, in order."""
-    by_name = {op.name: op for op in plan.ops}
-    needed, pending = set(), [value]
-    while pending:
-        name = pending.pop()
-        if name in by_name and name not in needed:
-            needed.add(name)
-            pending += [arg for arg in by_name[name].args if isinstance(arg, str)]
-    casts = [op.dtype for op in plan.ops if op.name in needed and op.op == "cast"]
-    return tuple(dtype for dtype in casts if dtype in NARROW)
 
 
 def unit_of(dtype: torch.dtype, casts: Sequence[str]) -> float:
@@ -72,19 +50,9 @@ def error_ulps(value: torch.Tensor, truth: torch.Tensor, by_row: bool, epsilon: 
 
 
 def tolerance(plan: FusionPlan, value: str, epsilon: float, columns: int, eager: float) -> float:
-    """Allowed error in ulps: the floor and one a rounding of the plan, or twice eager's own.
-
-    Counted in float32's last place, pairwise summation of n terms adds about log2(n) ulps (Higham,
-    Accuracy and Stability of Numerical Algorithms, 4.2) for every reduction. Eager rounds every
-    narrow intermediate, the kernel only where the plan casts, so eager's own error stretches the
-    allowance only so far.
-    """
-    casts = len(roundings(plan, value))
+    """Allowed error in ulps: the floor and one a rounding of the plan, or twice eager's own."""
     exact = epsilon <= torch.finfo(torch.float32).eps
-    reductions = sum(spec_of(op.op).kind == "reduction" for op in plan.ops)
-    base_ulps = FLOOR_ULPS + casts + (reductions * math.log2(max(columns, 2)) if exact else 0.0)
-    most = max(base_ulps, MOST_FLOAT32_ULPS) if exact else MOST_STRETCH * base_ulps
-    return max(base_ulps, min(EAGER_FACTOR * eager, most))
+    return allowance(plan, value, columns, narrow=not exact).beside(eager)
 
 
 def run_case(

@@ -1,0 +1,56 @@
+"""How far a kernel's results may be from exact ones: counted from its plan, not fitted."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from advisor.model.optable import spec_of
+from advisor.model.plan import FusionPlan
+
+# Rounding the result costs half an ulp; another order of float32 operations may cost one more.
+FLOOR_ULPS = 2.0
+EAGER_FACTOR = 2.0
+# How far eager's own error may stretch the allowance where results are rounded to a narrow type.
+MOST_STRETCH = 4.0
+# Cancellation inside a program amplifies float32 roundings; beyond this it is another computation.
+MOST_FLOAT32_ULPS = 64.0
+NARROW = ("float16", "bfloat16")
+
+
+def roundings(plan: FusionPlan, value: str) -> tuple[str, ...]:
+    """The narrow types that the plan itself casts to on the way to a value, in order."""
+    by_name = {op.name: op for op in plan.ops}
+    needed, pending = set(), [value]
+    while pending:
+        name = pending.pop()
+        if name in by_name and name not in needed:
+            needed.add(name)
+            pending += [arg for arg in by_name[name].args if isinstance(arg, str)]
+    casts = [op.dtype for op in plan.ops if op.name in needed and op.op == "cast"]
+    return tuple(dtype for dtype in casts if dtype in NARROW)
+
+
+class Allowance(NamedTuple):
+    """Error in ulps that is always allowed, and that twice eager's own may stretch it to."""
+
+    ulps: float
+    most_ulps: float
+
+    def beside(self, eager_ulps: float) -> float:
+        """What is allowed where eager itself is that far off."""
+        return max(self.ulps, min(EAGER_FACTOR * eager_ulps, self.most_ulps))
+
+
+def allowance(plan: FusionPlan, value: str, columns: int, *, narrow: bool) -> Allowance:
+    """Error in ulps that a value may have: the floor and one a rounding of the plan.
+
+    Eager rounds every narrow intermediate, the kernel only where the plan casts, so eager's own
+    error stretches the allowance only so far. Counted in float32's last place (not `narrow`),
+    pairwise summation of n terms adds about log2(n) ulps (Higham, Accuracy and Stability of
+    Numerical Algorithms, 4.2) for every reduction.
+    """
+    reductions = sum(spec_of(op.op).kind == "reduction" for op in plan.ops)
+    summed = 0.0 if narrow else reductions * math.log2(max(columns, 2))
+    ulps = FLOOR_ULPS + len(roundings(plan, value)) + summed
+    return Allowance(ulps, MOST_STRETCH * ulps if narrow else max(ulps, MOST_FLOAT32_ULPS))
