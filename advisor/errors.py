@@ -64,6 +64,16 @@ class WorkloadError(AdvisorError):
     code, exit_code = "workload-failed", EXIT_UNREADABLE
 
 
+class AbortedError(AdvisorError):
+    """This process cannot go on: its GPU is lost, or another rank of the job is.
+
+    What was judged until then is on record. Who tries things one by one must not take it for the
+    failure of one of them.
+    """
+
+    code = "aborted"
+
+
 class IllegalFusionError(AdvisorError):
     """A group of nodes may not be fused; the search goes on with the next one."""
 

@@ -85,12 +85,10 @@ class Timelines:
 
     def _place(self, run: RunDirectory) -> Path | None:
         """Where the timeline of these very files lies; None where the run has no trace."""
-        files = [run.trace_path, *sorted(run.path.glob("rank[0-9]*/trace.json.gz"))]
         facts = [str(TIMELINE_VERSION)]
-        for path in files:
-            if path.is_file():
-                status = path.stat()
-                facts.append(f"{path.resolve()} {status.st_mtime_ns} {status.st_size}")
+        for path in run.traces():
+            status = path.stat()
+            facts.append(f"{path.resolve()} {status.st_mtime_ns} {status.st_size}")
         if len(facts) == 1:
             return None
         return self._folder / hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]

@@ -112,12 +112,23 @@ class KernelTiming(Record, frozen=True, kw_only=True):
     launch_ns: int | None = None
 
 
+class RankVote(Record, frozen=True, kw_only=True):
+    """What one rank of a job measured, and whether it would keep what was tried."""
+
+    rank: int
+    keep: bool
+    reason: str
+    gpu_time: Comparison | None = None
+    step: Comparison | None = None
+
+
 class PlanVerdict(Record, frozen=True, kw_only=True):
     """The life of one plan in one application.
 
     `measured` is like for like with `predicted_ns`; `region` is the compiled step with the plan
     against the step without it, which decides. `launch` is how its kernel is launched; records of
-    earlier versions have `block_rows` and `num_warps` in its place.
+    earlier versions have `block_rows` and `num_warps` in its place. `votes` are those of all ranks
+    of a job of several, here as in the other verdicts; all other figures are this rank's.
     """
 
     plan_id: str
@@ -135,6 +146,7 @@ class PlanVerdict(Record, frozen=True, kw_only=True):
     numerics: Numerics | None = None
     resources: tuple[KernelResources, ...] = ()
     timings: tuple[KernelTiming, ...] = ()
+    votes: tuple[RankVote, ...] = ()
 
     @property
     def configuration(self) -> LaunchConfig:
@@ -162,6 +174,7 @@ class ActionVerdict(Record, frozen=True, kw_only=True):
     details: tuple[str, ...] = ()
     pool_bytes: int | None = None
     by_hand: str = ""
+    votes: tuple[RankVote, ...] = ()
 
 
 class SetVerdict(Record, frozen=True, kw_only=True):
@@ -190,6 +203,7 @@ class SetVerdict(Record, frozen=True, kw_only=True):
     peak_memory_after_bytes: int | None = None
     compile_before_ns: int | None = None
     compile_after_ns: int | None = None
+    votes: tuple[RankVote, ...] = ()
 
 
 class Applied(Record, frozen=True, kw_only=True):

@@ -10,5 +10,6 @@ def revert_run(run: RunDirectory, emit: Emit) -> bool:
     """Forget what was applied; later compilations are the compiler's own. False if nothing was."""
     had = run.applied() is not None
     run.remove_applied()
+    run.remove_attempt()
     emit("done", "done", message="reverted" if had else "nothing was applied")
     return had

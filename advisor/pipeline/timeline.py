@@ -62,12 +62,6 @@ class _Labels(NamedTuple):
     calls: dict[tuple[str, str | None], int]
 
 
-def trace_files(run: RunDirectory) -> tuple[Path, ...]:
-    """The traces of a run: its own, then those of its other ranks."""
-    others = sorted(run.path.glob("rank[0-9]*/trace.json.gz"))
-    return tuple(path for path in (run.trace_path, *others) if path.is_file())
-
-
 def timeline_of(traces: Sequence[Trace]) -> Timeline:
     """All ranks on one axis of time, as they were recorded."""
     labels = _Labels({}, {})
@@ -231,7 +225,7 @@ def main(arguments: Sequence[str]) -> int:
     """`RUN PLACE`: write the timeline of a run to a place; an error is one line."""
     try:
         run = RunDirectory.at(Path(arguments[0]))
-        files = trace_files(run)
+        files = run.traces()
         if not files:
             raise UnreadableError("the run kept no trace", where=run.id)
         write_timeline(Path(arguments[1]), timeline_of(read_ranks(files)))

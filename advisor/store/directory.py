@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 
 from advisor.errors import InvalidRecordError, RefusedError, UnreadableError, UsageError
 from advisor.model.applied import Applied
+from advisor.model.attempt import Attempt
 from advisor.model.base import MAX_RECORD_BYTES, Record, decode, encode
 from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
@@ -136,6 +137,29 @@ class RunDirectory:
     def remove_applied(self) -> None:
         """Remove `applied.json`; without one, nothing."""
         (self.path / "applied.json").unlink(missing_ok=True)
+
+    def attempt(self) -> Attempt | None:
+        """`attempt.json`: an application that is not at its end, None where there is none."""
+        return self._read_optional("attempt.json", Attempt)
+
+    def write_attempt(self, attempt: Attempt) -> None:
+        """Replace `attempt.json`."""
+        self._write("attempt.json", attempt)
+
+    def remove_attempt(self) -> None:
+        """Remove `attempt.json`; without one, nothing."""
+        (self.path / "attempt.json").unlink(missing_ok=True)
+
+    def traces(self) -> tuple[Path, ...]:
+        """The traces of a run in the order of their ranks: its own, and those of other ranks."""
+        others = [
+            (int(path.parent.name.removeprefix("rank")), path)
+            for path in self.path.glob("rank*/trace.json.gz")
+            if path.parent.name.removeprefix("rank").isdecimal()
+        ]
+        return tuple(
+            path for path in (self.trace_path, *(p for _, p in sorted(others))) if path.is_file()
+        )
 
     def job(self) -> JobRecord | None:
         """`job.json`: the latest job of the dashboard, None where there was none."""
