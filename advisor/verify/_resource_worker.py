@@ -41,6 +41,7 @@ class CompileJob(Record, frozen=True, kw_only=True):
     backend: str
     arch: int | str
     warp_size: int
+    max_registers: int | None = None
 
 
 def kernels_of(path: Path) -> dict[str, Any]:
@@ -115,12 +116,15 @@ def compile_job(job: CompileJob) -> Usage:
         constexprs=constants,
         attrs={(kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n in job.aligned},
     )
+    options = {"num_warps": job.num_warps, "num_stages": job.num_stages}
+    if job.max_registers is not None:
+        options["maxnreg"] = job.max_registers
     log = io.StringIO()
     with contextlib.redirect_stdout(log):
         compiled = compiler.compile(
             source,
             target=targets.GPUTarget(job.backend, job.arch, job.warp_size),
-            options={"num_warps": job.num_warps, "num_stages": job.num_stages},
+            options=options,
         )
     if job.backend == "hip":
         usage = read_amdgcn(compiled.asm["amdgcn"])

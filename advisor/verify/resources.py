@@ -40,7 +40,7 @@ class ResourceRequest(Record, frozen=True, kw_only=True):
 
     `signature` types the run-time arguments in Triton's words (`*fp16`, `i32`, `fp32`),
     `constexprs` fixes the others, `aligned` names arguments that are divisible by 16, as a launch
-    specialises. `config` is what the rows are labelled with.
+    specialises; `max_registers` bounds a thread's registers (NVIDIA). `config` labels the rows.
     """
 
     source: str
@@ -50,6 +50,7 @@ class ResourceRequest(Record, frozen=True, kw_only=True):
     aligned: tuple[str, ...] = ()
     num_warps: int = 4
     num_stages: int = 3
+    max_registers: int | None = None
     config: str = ""
 
     @property
@@ -58,7 +59,10 @@ class ResourceRequest(Record, frozen=True, kw_only=True):
         if self.config:
             return self.config
         words = [f"{name}={value}" for name, value in self.constexprs.items()]
-        return " ".join([*words, f"num_warps={self.num_warps}", f"num_stages={self.num_stages}"])
+        words += [f"num_warps={self.num_warps}", f"num_stages={self.num_stages}"]
+        if self.max_registers is not None:
+            words.append(f"max_registers={self.max_registers}")
+        return " ".join(words)
 
 
 def resources_of(
@@ -113,6 +117,7 @@ def _job(request: ResourceRequest, target: Target) -> CompileJob:
         aligned=request.aligned,
         num_warps=request.num_warps,
         num_stages=request.num_stages,
+        max_registers=request.max_registers,
         backend=target.backend,
         arch=target.arch,
         warp_size=target.warp_size,

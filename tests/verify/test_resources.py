@@ -133,6 +133,18 @@ def test_few_registers_do_not_mean_no_spill(
     assert (a100.local_bytes_per_thread or 0) > 1000
 
 
+def test_a_bound_on_registers_is_kept_at_the_price_of_spills(source: Path, cache: Path) -> None:
+    asked = [request(source, num_warps=4, max_registers=most) for most in (None, 32)]
+    (free,), (bound,) = resources_of(asked, FIVE[1:2], cache=cache)
+    assert free.registers is not None
+    assert free.registers > 32
+    assert bound.registers is not None
+    assert bound.registers <= 32
+    assert bound.spill_store_bytes
+    assert not free.spill_store_bytes
+    assert bound.config.endswith("max_registers=32")
+
+
 def test_a_failure_is_a_row_that_says_why(rows: dict[str, tuple[KernelResources, ...]]) -> None:
     assert all("no_such_kernel" in (row.error or "") for row in rows["missing"])
     assert all("y, stride, N" in (row.error or "") for row in rows["untyped"])
