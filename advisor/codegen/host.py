@@ -26,14 +26,25 @@ OPTIONS: dict[Scheme, str] = {
 }
 
 
-def launcher(plan: FusionPlan, scheme: Scheme) -> str:
-    """The function that allocates what is missing and launches the kernels of a scheme."""
+def launcher(
+    plan: FusionPlan,
+    scheme: Scheme,
+    *,
+    name: str = "fused",
+    options: str | None = None,
+    wrap: str = "",
+) -> str:
+    """The function that allocates what is missing and launches the kernels of a scheme.
+
+    `options` are its keyword arguments with their defaults, `wrap` a function that is applied to a
+    kernel before it is launched.
+    """
     inputs = [item.name for item in plan.inputs]
     axes = ", ".join(_axis_names(plan))
     shapes = ", ".join(f"{name}.shape" for name in inputs)
     lines = [
         "",
-        *statement(f"def fused({', '.join(inputs)}, *, out=None, {OPTIONS[scheme]}):"),
+        *statement(f"def {name}({', '.join(inputs)}, *, out=None, {options or OPTIONS[scheme]}):"),
         *docstring(LAUNCHER_DOC, 1),
         *statement(f"{axes}, n_columns = torch.broadcast_shapes({shapes})", 1),
     ]
@@ -43,7 +54,7 @@ def launcher(plan: FusionPlan, scheme: Scheme) -> str:
                 f"    if not {item.name}.is_contiguous():",
                 f'        raise ValueError("{item.name} must be contiguous")',
             ]
-    lines += [*_allocation(plan), *_launches(plan, scheme), "    return out"]
+    lines += [*_allocation(plan), *_launches(plan, scheme, wrap), "    return out"]
     return "\n".join(lines) + "\n"
 
 
@@ -65,7 +76,7 @@ def _device(plan: FusionPlan) -> str:
     return f"{plan.inputs[0].name}.device"
 
 
-def _launches(plan: FusionPlan, scheme: Scheme) -> list[str]:
+def _launches(plan: FusionPlan, scheme: Scheme, wrap: str) -> list[str]:
     """The grid, what is shared between kernels, and one call each."""
     rows = " * ".join(_axis_names(plan))
     lines = [f"n_rows = {rows}"] if plan.row_axes > 1 else []
@@ -89,7 +100,8 @@ def _launches(plan: FusionPlan, scheme: Scheme) -> list[str]:
     text += [line for part in body for line in statement(part, 2)]
     for kernel in abi.kernels(plan, scheme):
         columns = ", n_splits" if kernel.split_grid else ","
-        text.append(f"        {kernel.name}[(triton.cdiv({rows}, block_rows){columns})](")
+        function = f"{wrap}({kernel.name})" if wrap else kernel.name
+        text.append(f"        {function}[(triton.cdiv({rows}, block_rows){columns})](")
         text += [f"            {argument}," for argument in _arguments(plan, kernel, rows)]
         text.append("        )")
     return text
