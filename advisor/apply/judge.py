@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from advisor.model.applied import Comparison
-from advisor.units import format_ns
+from advisor.units import format_bytes, format_ns
 
 # A gain below a thousandth of the region is within what clocks and neighbours move between runs.
 LEAST_GAIN_FRACTION = 0.001
+# Peak memory moves by less between two runs of one step: the allocator's blocks are coarse.
+LEAST_MEMORY_FRACTION = 0.02
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,20 @@ def judge_action(gpu: Comparison, step: Comparison) -> Judgement:
     if region.keep:
         return region
     return Judgement(False, f"no gain beyond noise in the step: {span} saved")
+
+
+def judge_memory(by_time: Judgement, step: Comparison, before: int, after: int) -> Judgement:
+    """What is done for memory, judged by time already, is kept where it saves some and costs none.
+
+    `before` and `after` are peaks, bytes.
+    """
+    saved = before - after
+    if saved < LEAST_MEMORY_FRACTION * before:
+        return by_time
+    falls = f"peak memory falls by {format_bytes(saved)}"
+    if by_time.keep or step.gain_high_ns < 0:
+        return replace(by_time, reason=f"{by_time.reason}; {falls}")
+    return Judgement(True, f"{falls}, and the step gets no slower")
 
 
 def outputs_agree(error: float, baseline: float, resolution: float) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from advisor.apply.kernels import ReadyKernel
-from advisor.model.actions import ActionKind
+from advisor.model.actions import REPLACES, ActionKind
 
 # Inductor's settings by action: what `torch.compile(mode=...)` would set.
 SETTINGS: dict[ActionKind, tuple[tuple[str, Any], ...]] = {
@@ -20,7 +20,7 @@ SETTINGS: dict[ActionKind, tuple[tuple[str, Any], ...]] = {
 # Changes to the module, its inputs or its optimizer: they need an instance of their own.
 ON_MODEL: tuple[ActionKind, ...] = ("fold_batch_norm", "channels_last", "fused_optimizer")
 # Changes to the graphs that Dynamo hands to the compiler.
-ON_GRAPH: tuple[ActionKind, ...] = ("attention",)
+ON_GRAPH: tuple[ActionKind, ...] = ("attention", "flex_attention", "chunked_loss")
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,9 @@ class Recipe:
     kernels: tuple[ReadyKernel, ...] = ()
 
     def with_action(self, kind: ActionKind) -> Recipe:
-        """The recipe and one more action."""
-        return replace(self, actions=(*self.actions, kind))
+        """The recipe and one more action, which takes the place of the one that it replaces."""
+        others = tuple(item for item in self.actions if item != REPLACES.get(kind))
+        return replace(self, actions=(*others, kind))
 
     def with_kernels(self, kernels: tuple[ReadyKernel, ...]) -> Recipe:
         """The recipe with other kernels."""

@@ -8,6 +8,8 @@ from advisor.model.base import Record
 
 ActionKind = Literal[
     "attention",
+    "flex_attention",
+    "chunked_loss",
     "fold_batch_norm",
     "channels_last",
     "fused_optimizer",
@@ -33,6 +35,18 @@ ACTIONS: tuple[ActionFacts, ...] = (
         title="attention as one library call",
         explanation="scores and probabilities are never written to memory",
         by_hand="call torch.nn.functional.scaled_dot_product_attention",
+    ),
+    ActionFacts(
+        kind="flex_attention",
+        title="attention by FlexAttention where there is a mask or a bias",
+        explanation="masks and biases become part of the kernel; blocks that they hide are skipped",
+        by_hand="call torch.nn.attention.flex_attention.flex_attention",
+    ),
+    ActionFacts(
+        kind="chunked_loss",
+        title="vocabulary loss in pieces",
+        explanation="logits exist some rows at a time, and their gradient at once: less memory",
+        by_hand="a fused linear cross-entropy: LigerFusedLinearCrossEntropyLoss of liger_kernel",
     ),
     ActionFacts(
         kind="fold_batch_norm",
@@ -74,12 +88,21 @@ ACTIONS: tuple[ActionFacts, ...] = (
 
 # The rules whose findings an action answers; the others are tried wherever they apply.
 ANSWERS: dict[str, tuple[ActionKind, ...]] = {
-    "attention-written-out": ("attention",),
+    "attention-written-out": ("attention", "flex_attention"),
+    "cross-entropy": ("chunked_loss",),
     "batch-norm": ("fold_batch_norm",),
     "layout-conversion": ("channels_last",),
     "optimizer-updates": ("fused_optimizer",),
     "launch-bound": ("cuda_graph", "step_graph"),
 }
+
+# What another action is done in place of: both would do the same thing.
+REPLACES: dict[ActionKind, ActionKind] = {
+    "flex_attention": "attention",
+    "step_graph": "cuda_graph",
+}
+# What is done for less memory, and kept where that costs no time.
+FOR_MEMORY: tuple[ActionKind, ...] = ("chunked_loss",)
 
 
 def facts_of(kind: ActionKind) -> ActionFacts:

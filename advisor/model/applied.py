@@ -161,6 +161,7 @@ class ActionVerdict(Record, frozen=True, kw_only=True):
 
     `step` and `gpu_time` are the step with it against the best step before it. `sites` counts the
     places it changed, `details` say what became of each; `pool_bytes` is what a CUDA graph holds.
+    Peaks of memory are those of one step without and with it.
     """
 
     kind: ActionKind
@@ -173,6 +174,8 @@ class ActionVerdict(Record, frozen=True, kw_only=True):
     sites: int | None = None
     details: tuple[str, ...] = ()
     pool_bytes: int | None = None
+    peak_memory_before_bytes: int | None = None
+    peak_memory_after_bytes: int | None = None
     by_hand: str = ""
     votes: tuple[RankVote, ...] = ()
 

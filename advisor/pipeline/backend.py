@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch._inductor.compile_fx import compile_fx_inner
 
 from advisor import __version__
 from advisor.apply.graph.attention import rewrite_attention
+from advisor.apply.graph.loss import rewrite_losses
 from advisor.apply.graph.records import Rewritten
 from advisor.apply.kernels import ReadyKernel
 from advisor.apply.recipe import Recipe
@@ -29,6 +31,7 @@ from advisor.model.actions import ActionKind
 from advisor.model.base import Phase
 from advisor.model.graph import Graph
 from advisor.pipeline.kept import kept_recipe
+from advisor.pipeline.ranks import rank_here, run_here
 from advisor.store import RunDirectory
 from analyzers.row_plans import Program, canonical_program
 from analyzers.row_programs import find_row_programs
@@ -40,7 +43,11 @@ EXACT_LAYOUT = {"comprehensive_padding": False}
 
 
 GraphRewrite = Callable[[fx.GraphModule], Sequence[Rewritten]]
-GRAPH_REWRITES: dict[ActionKind, GraphRewrite] = {"attention": rewrite_attention}
+GRAPH_REWRITES: dict[ActionKind, GraphRewrite] = {
+    "attention": rewrite_attention,
+    "flex_attention": partial(rewrite_attention, prefer_flex=True),
+    "chunked_loss": rewrite_losses,
+}
 
 
 def rewrites_of(actions: Sequence[ActionKind]) -> list[GraphRewrite]:
@@ -157,7 +164,7 @@ def fusion_advisor(
             "the fusion_advisor backend needs a run",
             remedy='torch.compile(model, backend="fusion_advisor", options={"run": "runs/x"})',
         )
-    recipe = kept_recipe(RunDirectory.at(Path(where)))
+    recipe = kept_recipe(RunDirectory.at(run_here(Path(where), rank_here())))
     return recipe_backend(recipe, SwapLog(), **settings)(gm, example_inputs)
 
 

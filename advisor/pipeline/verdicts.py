@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from advisor.apply.judge import Judgement
-from advisor.model.actions import facts_of
+from advisor.model.actions import REPLACES, facts_of
 from advisor.model.applied import (
     ActionVerdict,
     Comparison,
@@ -48,6 +48,7 @@ def verdict_of(
         numerics=item.numerics,
         resources=item.resources,
         timings=tuple(item.timings),
+        votes=best.votes,
     )
 
 
@@ -76,6 +77,7 @@ def action_verdicts(trials: Sequence[Trial], result: SetVerdict) -> tuple[Action
                 details=trial.details,
                 pool_bytes=trial.pool_bytes,
                 by_hand=facts.by_hand,
+                votes=trial.votes,
             )
         )
     return tuple(found)
@@ -92,12 +94,13 @@ def _action_verdict(trial: Trial, judgement: Judgement, result: SetVerdict) -> V
 def _action_reason(trial: Trial, judgement: Judgement, result: SetVerdict) -> str:
     """Why it was kept or not: what pays by itself may still be taken out, for a reason of the set.
 
-    Graphs of the compiled parts go where one graph of the whole step comes.
+    It goes where what replaces it comes, as graphs of the parts where one of the whole step does.
     """
     if not judgement.keep or trial.action in result.actions:
         return judgement.reason
-    if trial.action == "cuda_graph" and "step_graph" in result.actions:
-        return "a graph of the whole step took its place"
+    for other in result.actions:
+        if REPLACES.get(other) == trial.action:
+            return f"{facts_of(other).title} took its place"
     return _outvoted(result)
 
 

@@ -140,7 +140,7 @@ def test_a_graph_of_the_whole_step_takes_the_place_of_graphs_of_its_parts() -> N
     found = search(bench, "cuda_graph", "step_graph")
     _, result = found.run()
     assert result.actions == ("step_graph",)
-    taken = ("reverted", "a graph of the whole step took its place")
+    taken = ("reverted", "the whole step as one CUDA graph took its place")
     assert reasons(found, result)["cuda_graph"] == taken
 
 

@@ -125,7 +125,8 @@ def _rewritten(
     gm: fx.GraphModule, softmax: Softmax, constants: Constants, choice: _Choice
 ) -> Rewritten | None:
     flow, location = constants.flow, location_of(softmax.result)
-    what, route = "attention", None
+    what = "attention"
+    route: Route | None = None
     try:
         site = Reader(flow, constants).site(softmax)
         if site is None:
@@ -136,7 +137,9 @@ def _rewritten(
         shapes = inputs.shapes
         mask = mask_of(inputs.steps, (shapes.queries, shapes.keys), inputs.dtype, constants)
         what += f", {mask.words}"
-        route = _route(site, inputs, mask, choice)
+        takes_flex = _takes_flex(site, inputs, mask, choice)
+        preferred = bool(inputs.caps) or (choice.prefer_flex and takes_flex)
+        route = "flex_attention" if preferred else "scaled_dot_product_attention"
         if route == "flex_attention":
             check_flex(site, inputs, mask, choice.flex_devices, nested=choice.nested)
         _check_writes(site, inputs, flow)
@@ -148,21 +151,20 @@ def _rewritten(
         location=location,
         route=route,
         backends=_backends(inputs, mask, route),
+        or_flex=takes_flex,
         changes=_changes(site, mask),
     )
 
 
-def _route(site: Site, inputs: Inputs, mask: Mask, choice: _Choice) -> Route:
-    """FlexAttention where scores are capped; if preferred, also instead of a mask tensor."""
-    if inputs.caps:
-        return "flex_attention"
-    if choice.prefer_flex and mask.kind not in ("none", "causal"):
-        try:
-            check_flex(site, inputs, mask, choice.flex_devices, nested=choice.nested)
-        except IllegalFusionError:
-            return "scaled_dot_product_attention"
-        return "flex_attention"
-    return "scaled_dot_product_attention"
+def _takes_flex(site: Site, inputs: Inputs, mask: Mask, choice: _Choice) -> bool:
+    """Whether FlexAttention, too, takes what `scaled_dot_product_attention` needs a mask for."""
+    if mask.kind in ("none", "causal"):
+        return False
+    try:
+        check_flex(site, inputs, mask, choice.flex_devices, nested=choice.nested)
+    except IllegalFusionError:
+        return False
+    return True
 
 
 def _backends(inputs: Inputs, mask: Mask, route: Route) -> tuple[SdpaBackend, ...]:

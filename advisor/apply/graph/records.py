@@ -6,17 +6,18 @@ from typing import Literal
 
 from advisor.model.base import Location, Record
 
-Route = Literal["scaled_dot_product_attention", "flex_attention"]
+Route = Literal["scaled_dot_product_attention", "flex_attention", "chunked_loss"]
 SdpaBackend = Literal["flash", "memory-efficient", "cudnn", "math"]
 
 
 class Rewritten(Record, frozen=True, kw_only=True):
-    """One place where attention is written out, and the call that took its place.
+    """One place where attention, or a loss over a vocabulary, is written out, and what replaced it.
 
     `route` is the call that was meant when the site was refused too, or None if the reason came
     before the choice. `backends` are the kernels of `scaled_dot_product_attention` that PyTorch's
     own checks of arguments admit on CUDA, best first; the GPU's generation may rule out more.
-    `changes` says in what the numbers differ from the original ones beyond rounding.
+    `or_flex`: FlexAttention takes the site too. `changes` says in what the numbers differ from the
+    original ones beyond rounding, and of a loss what it saves.
     """
 
     what: str
@@ -24,4 +25,5 @@ class Rewritten(Record, frozen=True, kw_only=True):
     route: Route | None = None
     refused: str | None = None
     backends: tuple[SdpaBackend, ...] = ()
+    or_flex: bool = False
     changes: tuple[str, ...] = ()

@@ -1,0 +1,185 @@
+"""Cross-entropy of a projection onto a vocabulary, a few rows of logits at a time.
+
+With z = h Wᵀ + b, cut by c·tanh(a z) or scaled by a number, and p = softmax(z) a row's loss is
+
+    (1 - s) (logsumexp(z) - z[label]) + s (logsumexp(z) - mean(z)),    dz = p - (1 - s) onehot - s/V
+
+so that loss and gradient follow from one look at a row, and with dh = dz W, dW = Σ dzᵀ h and
+db = Σ dz its logits are needed no more: [rows, V] never exists whole. Source: Liger-Kernel's fused
+linear cross-entropy (P.-L. Hsu et al., 2024). Gradients are of the sum over rows; what the loss is
+divided by, and a scaled gradient of it, multiply them in the backward pass, so that float16 neither
+overflows nor loses small numbers on the way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+
+from advisor.apply.loss_rows import AS_IT_IS, Cut, RowTask, pass_over_rows
+
+Reduction = Literal["mean", "sum"]
+
+# The gradient of W is read and written once a chunk, eight bytes an element; below this number of
+# rows that takes more than an eighth of what the three products take (by peak rate and bandwidth
+# of current cards).
+MOST_ROWS = 2_048
+# A product with fewer rows waits for W to be read.
+LEAST_ROWS = 256
+FEWEST_CHUNKS = 4
+MOST_BYTES = 1 << 30
+
+
+def rows_of_chunk(rows: int, classes: int, item_bytes: int) -> int:
+    """How many rows of logits exist at once, chosen from rows and memory: a power of two."""
+    wanted = min(max(-(-rows // FEWEST_CHUNKS), LEAST_ROWS), MOST_ROWS)
+    fits = max(MOST_BYTES // max(classes * item_bytes, 1), 1)
+    chosen = 1 << (wanted - 1).bit_length()
+    return min(chosen, 1 << (fits.bit_length() - 1))
+
+
+def chunked_cross_entropy(
+    rows: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    labels: torch.Tensor,
+    *,
+    compute: torch.dtype,
+    result: torch.dtype,
+    reduction: Reduction = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    cut: Cut = AS_IT_IS,
+    chunk: int = 0,
+) -> torch.Tensor:
+    """Cross-entropy of `cut(rows @ weight.T + bias)` [N, V] with `labels` [N], a scalar.
+
+    rows [N, D], weight [V, D], bias [V]; the products are in `compute`, softmax and sums in float32
+    at least, the loss in `result`. `chunk` rows of logits exist at once, 0: chosen from rows and
+    memory. A mean is over labels that are not `ignore_index`, NaN if there is none.
+    """
+    operands = [None if x is None else x.to(compute) for x in (rows, weight, bias)]
+    graded = torch.is_grad_enabled()
+    wanted = [graded and x is not None and x.requires_grad for x in operands]
+    total, *_ = _chunked(
+        *operands, labels, ignore_index, label_smoothing, list(map(float, cut)), wanted, chunk
+    )
+    if reduction == "mean":
+        counted = (labels != ignore_index).sum()
+        # Of no label at all the mean is NaN, its gradient 0, as eager has it.
+        none = torch.where(counted == 0, torch.nan, 0.0)
+        total = total / counted.clamp(min=1) + none
+    loss: torch.Tensor = total.to(result)
+    return loss
+
+
+@torch.library.custom_op("fusion_advisor::chunked_cross_entropy", mutates_args=())
+def _chunked(
+    rows: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    labels: torch.Tensor,
+    ignore_index: int,
+    label_smoothing: float,
+    cut: list[float],
+    wanted: list[bool],
+    chunk: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The sum over rows, and its gradients by rows, weight and bias; those not wanted are [0]."""
+    total = rows.new_zeros((), dtype=_wide(rows.dtype))
+    by_rows, by_weight, by_bias = _gradients(rows, weight, wanted, total.dtype)
+    step = chunk or rows_of_chunk(rows.shape[0], weight.shape[0], rows.element_size())
+    buffer = rows.new_empty(min(step, rows.shape[0]), weight.shape[0])
+    with torch.autocast(rows.device.type, enabled=False):
+        for start in range(0, rows.shape[0], step):
+            here = slice(start, start + step)
+            part = rows[here]
+            logits = buffer[: part.shape[0]]
+            _project(part, weight, bias, logits)
+            task = RowTask(
+                ignore_index, label_smoothing, Cut(cut[0], bool(cut[1]), cut[2]), any(wanted)
+            )
+            total += pass_over_rows(logits, labels[here], task).sum()
+            if wanted[0]:
+                torch.mm(logits, weight, out=by_rows[here])
+            if wanted[1]:
+                _add_product(by_weight, logits, part)
+            if wanted[2]:
+                by_bias += logits.sum(0, dtype=total.dtype)
+    return total, by_rows, by_weight.to(held_dtype(weight.dtype)), by_bias
+
+
+@_chunked.register_fake
+def _fake(
+    rows: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    labels: torch.Tensor,
+    ignore_index: int,
+    label_smoothing: float,
+    cut: list[float],
+    wanted: list[bool],
+    chunk: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    total = rows.new_empty((), dtype=_wide(rows.dtype))
+    by_rows, by_weight, by_bias = _gradients(rows, weight, wanted, total.dtype)
+    return total, by_rows, by_weight.to(held_dtype(weight.dtype)), by_bias
+
+
+def _gradients(
+    rows: torch.Tensor, weight: torch.Tensor, wanted: list[bool], wide: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Where gradients by rows, weight and bias are put; sums over rows start at zero."""
+    return (
+        rows.new_empty(rows.shape if wanted[0] else (0,)),
+        weight.new_zeros(weight.shape if wanted[1] else (0,), dtype=wide),
+        weight.new_zeros((weight.shape[0] if wanted[2] else 0,), dtype=wide),
+    )
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*output[1:])
+    ctx.dtypes = [None if item is None else item.dtype for item in inputs[:3]]
+    ctx.wanted = inputs[7]
+
+
+def _scaled(ctx: Any, of_total: torch.Tensor, *_: Any) -> tuple[Any, ...]:
+    found = [
+        (gradient * of_total).to(dtype) if wanted else None
+        for gradient, dtype, wanted in zip(ctx.saved_tensors, ctx.dtypes, ctx.wanted, strict=True)
+    ]
+    return (*found, *(None,) * 6)
+
+
+_chunked.register_autograd(_scaled, setup_context=_keep)
+
+
+def held_dtype(weight: torch.dtype) -> torch.dtype:
+    """What a gradient by the weight is kept in: float16 has no room for a sum over rows."""
+    return torch.float32 if weight == torch.float16 else weight
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _project(
+    part: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor
+) -> None:
+    """`out` becomes part @ weight.T + bias."""
+    if bias is None:
+        torch.mm(part, weight.t(), out=out)
+    else:
+        torch.addmm(bias, part, weight.t(), out=out)
+
+
+def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """`total` [V, D] grows by left.T @ right, added up in its own, wider type."""
+    if left.dtype == total.dtype:
+        total.addmm_(left.t(), right)
+    elif left.device.type == "cuda" and torch.version.hip is None:
+        torch.ops.aten.addmm.dtype_out(total, left.t(), right, total.dtype, out=total)
+    else:
+        total.addmm_(left.t().to(total.dtype), right.to(total.dtype))
