@@ -91,7 +91,10 @@ class _Traced(ScriptPhase):
 
     def begin(self, undo: ExitStack) -> int:
         self._announce("trace", "recording a trace")
-        self._range_of = undo.enter_context(recorded(self._run.trace_path))
+        self._range_of = undo.enter_context(
+            # Graphs know where their ops come from; without any, only stacks do.
+            recorded(self._run.trace_path, stacks=not self._recording.captured.graphs)
+        )
         return TRACED_STEPS
 
     def enter(self) -> None:

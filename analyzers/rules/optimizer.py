@@ -69,6 +69,7 @@ def find(subject: Subject) -> tuple[Match, ...]:
             for n in facts.graph.nodes
             if call_of(n).startswith("_foreach_") and subject.free(facts, n.id)
         ]
+        nodes = _of_parameters(nodes, facts.flow)
         updates = [n for n in nodes if _kind(n) in ("addcdiv", "lerp", "add", "mul")]
         if len(nodes) > 1 and updates:
             match = _match(subject, Place(facts, frozenset(n.id for n in nodes)), nodes)
@@ -147,14 +148,25 @@ def _modelled_ns(subject: Subject, nodes: list[Node], flow: Dataflow) -> int:
         return 0
     total = 0
     for node in nodes:
-        values = node.value_args
-        lists = node.attributes.get("lists")
-        own = values[: len(values) // lists] if isinstance(lists, int) and lists else values
-        metas = [meta for value in own if (meta := flow.meta(value)) is not None]
-        size = sum(elements_of(flow, meta) * item_bytes(meta.dtype) for meta in metas)
-        moved = size * _PASSES.get(_kind(node), 2)
+        moved = _list_bytes(node, flow) * _PASSES.get(_kind(node), 2)
         total += kernel_time(subject.gpu, subject.calibration, bytes_moved=moved).mid
     return total
+
+
+def _list_bytes(node: Node, flow: Dataflow) -> int:
+    """Bytes of one of the lists of tensors that an op goes through."""
+    values = node.value_args
+    lists = node.attributes.get("lists")
+    own = values[: len(values) // lists] if isinstance(lists, int) and lists else values
+    metas = [meta for value in own if (meta := flow.meta(value)) is not None]
+    return sum(elements_of(flow, meta) * item_bytes(meta.dtype) for meta in metas)
+
+
+def _of_parameters(nodes: list[Node], flow: Dataflow) -> list[Node]:
+    """The ops that go through lists as large as the parameters; not those that count steps."""
+    sizes = [_list_bytes(node, flow) for node in nodes]
+    least = _SHARE * max(sizes, default=0)
+    return [node for node, size in zip(nodes, sizes, strict=True) if size >= least]
 
 
 def _match(subject: Subject, place: Place, nodes: list[Node]) -> Match | None:

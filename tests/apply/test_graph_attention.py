@@ -60,7 +60,9 @@ def results(gm: Callable[..., Any], given: Sequence[Any], unused: int = 0) -> li
         for x in given
     ]
     (out,) = gm(*leaves)
-    weight = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).to(out.dtype)
+    weight = torch.linspace(-1, 1, out.numel(), dtype=torch.float64, device=out.device).to(
+        out.dtype
+    )
     weight = weight.view(out.shape).clone()
     if unused:
         weight[0, :, :unused] = 0
@@ -209,7 +211,7 @@ def soft_capped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Gemma 2: capped scores, a causal mask, grouped heads."""
     k, v = repeat_kv(k, 2), repeat_kv(v, 2)
     scores = torch.tanh(q @ k.mT * 0.25 / 2.0) * 2.0
-    mask = torch.full((12, 12), torch.finfo(q.dtype).min, dtype=q.dtype).triu(1)
+    mask = torch.full((12, 12), torch.finfo(q.dtype).min, dtype=q.dtype, device=q.device).triu(1)
     return (scores + mask).softmax(-1) @ v
 
 
@@ -248,6 +250,18 @@ def test_masks_go_to_flex_attention_if_preferred(name: str) -> None:
     (record,) = rewrite_attention(changed, prefer_flex=True, flex_devices=("cpu",))
     assert (record.refused, record.route) == (None, "flex_attention")
     torch.testing.assert_close(changed(*given), graph(*given), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["llama_eager", "mistral_window", "alibi_slopes"])
+@pytest.mark.parametrize("prefer_flex", [False, True], ids=["library", "flex"])
+def test_the_default_device_of_the_caller_plays_no_part(name: str, prefer_flex: bool) -> None:
+    (case,) = [case for case in FUSED if case.name == name]
+    options = {"prefer_flex": prefer_flex, "flex_devices": ("cpu",)}
+    original, changed, _, records = rewritten(case, torch.float32, **options)
+    again = copy.deepcopy(original)
+    with torch.device("meta"):
+        assert rewrite_attention(again, **options) == records
+    assert again.print_readable(print_output=False) == changed.print_readable(print_output=False)
 
 
 def test_record_says_what_and_where() -> None:
@@ -293,7 +307,7 @@ def test_checkpointed_attention_is_rewritten_and_its_mask_still_proved() -> None
         return (q @ k.mT * 0.25 + mask).softmax(-1) @ v
 
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        mask = torch.full((12, 12), -torch.inf, dtype=q.dtype).triu(1)
+        mask = torch.full((12, 12), -torch.inf, dtype=q.dtype, device=q.device).triu(1)
         return checkpoint(layer, q, k, v, mask, use_reentrant=False)
 
     case = Case(attention, QKV, {})

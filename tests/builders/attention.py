@@ -74,8 +74,12 @@ def tril_buffer(_: torch.dtype) -> list[Tensor]:
     return [torch.ones(16, 16).tril().view(1, 1, 16, 16)]
 
 
-def causal(length: int = QUERIES) -> Tensor:
-    return torch.ones(length, length, dtype=torch.bool).tril()
+def positions(like: Tensor) -> Tensor:
+    return torch.arange(QUERIES, device=like.device)
+
+
+def causal(like: Tensor, length: int = QUERIES) -> Tensor:
+    return torch.ones(length, length, dtype=torch.bool, device=like.device).tril()
 
 
 def repeat_kv(x: Tensor, times: int) -> Tensor:
@@ -103,7 +107,7 @@ def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def llama_eager(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     k, v = repeat_kv(k, HEADS // KV_HEADS), repeat_kv(v, HEADS // KV_HEADS)
-    mask = torch.full((QUERIES, QUERIES), lowest(q), dtype=q.dtype)
+    mask = torch.full((QUERIES, QUERIES), lowest(q), dtype=q.dtype, device=q.device)
     mask = torch.triu(mask, diagonal=1)[None, None].expand(BATCH, 1, -1, -1)
     scores = torch.matmul(q, k.transpose(2, 3)) * DIM**-0.5
     scores = scores + mask
@@ -122,9 +126,11 @@ def bert(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 
 def gpt2_where(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     scores = torch.matmul(q, k.transpose(-1, -2))
-    scores = scores / torch.full([], DIM**0.5, dtype=scores.dtype)
-    allowed = torch.tril(torch.ones((QUERIES, QUERIES), dtype=torch.bool)).view(1, 1, QUERIES, -1)
-    low = torch.full([], lowest(scores), dtype=scores.dtype)
+    scores = scores / torch.full([], DIM**0.5, dtype=scores.dtype, device=q.device)
+    allowed = torch.tril(torch.ones((QUERIES, QUERIES), dtype=torch.bool, device=q.device)).view(
+        1, 1, QUERIES, -1
+    )
+    low = torch.full([], lowest(scores), dtype=scores.dtype, device=q.device)
     scores = torch.where(allowed, scores.to(q.dtype), low)
     weights = functional.softmax(scores, dim=-1).type(v.dtype)
     return torch.matmul(weights, v)
@@ -138,7 +144,7 @@ def nano_gpt_buffer(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
 
 
 def t5_relative_bias(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
-    distance = torch.arange(QUERIES)[None, :] - torch.arange(QUERIES)[:, None]
+    distance = positions(q)[None, :] - positions(q)[:, None]
     bias = table[(distance + QUERIES).clamp(0, 23)].permute(2, 0, 1).unsqueeze(0)
     scores = torch.matmul(q, k.transpose(3, 2))
     scores += bias
@@ -148,7 +154,7 @@ def t5_relative_bias(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
 
 def mistral_window(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     k, v = repeat_kv(k, HEADS // KV_HEADS), repeat_kv(v, HEADS // KV_HEADS)
-    i, j = torch.arange(QUERIES)[:, None], torch.arange(QUERIES)[None, :]
+    i, j = positions(q)[:, None], positions(q)[None, :]
     allowed = (j <= i) & (j > i - 4)
     mask = torch.where(allowed, q.new_zeros(()), lowest(q))
     scores = q @ k.mT * DIM**-0.5 + mask
@@ -163,7 +169,7 @@ def gqa_repeat_interleave(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def multi_query(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     scores = torch.einsum("bhqd,bkd->bhqk", q, k) * 0.25
-    i = torch.arange(QUERIES)
+    i = positions(q)
     scores = scores.masked_fill(i[None, :] > i[:, None], -torch.inf)
     return torch.einsum("bhqk,bkd->bhqd", scores.softmax(dim=-1), v)
 
@@ -194,18 +200,20 @@ def boolean_mask(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 def two_masks(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     scores = q @ k.transpose(-2, -1) / 4
     scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
-    scores = scores.masked_fill(torch.ones(QUERIES, QUERIES).triu(1).bool(), -torch.inf)
+    scores = scores.masked_fill(
+        torch.ones(QUERIES, QUERIES, device=q.device).triu(1).bool(), -torch.inf
+    )
     return scores.softmax(-1) @ v
 
 
 def filled_with_lowest(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     scores = q @ k.transpose(-2, -1) / 4
-    seen = causal() & mask[:, None, None, :]
+    seen = causal(q) & mask[:, None, None, :]
     return scores.masked_fill(~seen, -3e4).softmax(-1) @ v
 
 
 def added_padding(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    seen = causal() & mask[:, None, None, :]
+    seen = causal(q) & mask[:, None, None, :]
     bias = torch.zeros_like(seen, dtype=q.dtype).masked_fill(~seen, lowest(q))
     return (q @ k.transpose(-2, -1) / 4 + bias).softmax(-1) @ v
 
@@ -235,26 +243,30 @@ def no_leading_axis(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def bloom_baddbmm(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     q, v = (x.reshape(BATCH * HEADS, QUERIES, DIM) for x in (q, v))
     k = k.permute(0, 1, 3, 2).reshape(BATCH * HEADS, DIM, QUERIES)
-    slopes = torch.tensor([2.0**-n for n in range(HEADS)], dtype=q.dtype)
-    alibi = slopes[None, :, None] * torch.arange(QUERIES, dtype=q.dtype)[None, None, :]
+    slopes = torch.tensor([2.0**-n for n in range(HEADS)], dtype=q.dtype, device=q.device)
+    alibi = (
+        slopes[None, :, None] * torch.arange(QUERIES, dtype=q.dtype, device=q.device)[None, None, :]
+    )
     alibi = alibi.expand(BATCH, -1, -1).reshape(BATCH * HEADS, 1, QUERIES)
     scores = alibi.baddbmm(batch1=q, batch2=k, beta=1.0, alpha=0.25)
     scores = scores.view(BATCH, HEADS, QUERIES, QUERIES)
-    scores = scores + torch.full((QUERIES, QUERIES), lowest(q), dtype=q.dtype).triu(1)
+    scores = scores + torch.full(
+        (QUERIES, QUERIES), lowest(q), dtype=q.dtype, device=q.device
+    ).triu(1)
     weights = functional.softmax(scores, dim=-1, dtype=wide(q)).to(q.dtype)
     return torch.bmm(weights.view(BATCH * HEADS, QUERIES, QUERIES), v)
 
 
 def megatron_baddbmm(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     q, k, v = (x.reshape(BATCH * HEADS, QUERIES, DIM) for x in (q, k, v))
-    buffer = torch.zeros(BATCH * HEADS, QUERIES, QUERIES, dtype=q.dtype)
+    buffer = torch.zeros(BATCH * HEADS, QUERIES, QUERIES, dtype=q.dtype, device=q.device)
     scores = torch.baddbmm(buffer, q, k.transpose(1, 2), beta=0.0, alpha=0.25)
     return torch.bmm(scores.softmax(-1), v)
 
 
 def alibi_slopes(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    distance = torch.arange(QUERIES)[None, :] - torch.arange(QUERIES)[:, None]
-    slopes = torch.tensor([2.0**-n for n in range(HEADS)]).view(HEADS, 1, 1)
+    distance = positions(q)[None, :] - positions(q)[:, None]
+    slopes = torch.tensor([2.0**-n for n in range(HEADS)], device=q.device).view(HEADS, 1, 1)
     scores = q @ k.transpose(-1, -2) * 0.25 + (slopes * distance).to(q.dtype)
     return scores.masked_fill(distance > 0, -torch.inf).softmax(-1) @ v
 
@@ -290,7 +302,9 @@ def scale_split(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def scale_after_mask(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    bias = torch.where(mask[:, None, None, :], torch.zeros((), dtype=q.dtype), lowest(q))
+    bias = torch.where(
+        mask[:, None, None, :], torch.zeros((), dtype=q.dtype, device=q.device), lowest(q)
+    )
     return ((q @ k.mT + bias) * 0.25).softmax(-1) @ v
 
 
@@ -315,12 +329,12 @@ def swin_mask(dtype: torch.dtype) -> list[Tensor]:
 def in_place(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     scores = torch.matmul(q, k.transpose(-1, -2))
     scores.mul_(0.25)
-    scores.masked_fill_(torch.ones(QUERIES, QUERIES).triu(1).bool(), -torch.inf)
+    scores.masked_fill_(torch.ones(QUERIES, QUERIES, device=q.device).triu(1).bool(), -torch.inf)
     return functional.softmax(scores, dim=-1) @ v
 
 
 def mask_made_in_place(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    mask = torch.full((QUERIES, QUERIES), float("-inf"), dtype=q.dtype)
+    mask = torch.full((QUERIES, QUERIES), float("-inf"), dtype=q.dtype, device=q.device)
     mask.triu_(1)
     return (q @ k.mT * 0.25 + mask).softmax(-1) @ v
 
@@ -331,7 +345,7 @@ def upcast_scores(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def decode_one_query(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    allowed = torch.arange(QUERIES)[None, :] <= torch.tensor([[QUERIES - 1]])
+    allowed = positions(q)[None, :] <= torch.tensor([[QUERIES - 1]], device=q.device)
     return (q @ k.mT * 0.25).masked_fill(~allowed, -torch.inf).softmax(-1) @ v
 
 
@@ -341,7 +355,9 @@ def learned_queries(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def clamped_below(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     bias = (1.0 - mask[:, None, None, :].to(q.dtype)) * lowest(q)
-    scores = torch.max(q @ k.mT * 0.25 + bias, torch.tensor(lowest(q), dtype=q.dtype))
+    scores = torch.max(
+        q @ k.mT * 0.25 + bias, torch.tensor(lowest(q), dtype=q.dtype, device=q.device)
+    )
     return scores.softmax(-1) @ v
 
 

@@ -114,7 +114,7 @@ def shared_weights(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def masked_then_capped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    scores = (q @ k.mT).masked_fill(~causal(), -torch.inf)
+    scores = (q @ k.mT).masked_fill(~causal(q), -torch.inf)
     return torch.tanh(scores / 5).mul(5).softmax(-1) @ v
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,16 +27,12 @@ NAMED = {case.name: case for case in FUSED}
 
 
 @pytest.fixture(autouse=True)
-def _on_gpu() -> Iterator[None]:
+def _fresh() -> None:
     torch._dynamo.reset()
-    with torch.device("cuda"):
-        yield
 
 
 def on_gpu(case: Case, dtype: torch.dtype) -> list[torch.Tensor]:
-    with torch.device("cpu"):
-        made = case.inputs(dtype)
-    return [x.cuda().requires_grad_(x.is_floating_point()) for x in made]
+    return [x.cuda().requires_grad_(x.is_floating_point()) for x in case.inputs(dtype)]
 
 
 def rewritten(

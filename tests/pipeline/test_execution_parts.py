@@ -51,7 +51,7 @@ def titles(held: Workload) -> list[str]:
 @pytest.mark.parametrize(
     ("optimizer", "options", "title"),
     [
-        (torch.optim.AdamW, {}, "Optimizer update (Adam-like) in 9 multi-tensor ops"),
+        (torch.optim.AdamW, {}, "Optimizer update (Adam-like) in 8 multi-tensor ops"),
         (torch.optim.SGD, {"momentum": 0.9}, "Optimizer update (SGD-like) in 3 multi-tensor ops"),
         (torch.optim.AdamW, {"foreach": False}, "parameter by parameter"),
         (torch.optim.SGD, {"foreach": False, "momentum": 0.9}, "parameter by parameter"),

@@ -81,7 +81,8 @@ class Constants:
         if needed is None:
             return None
         results: dict[fx.Node, Any] = {}
-        with _disable_current_modes(), disable_proxy_modes_tracing(), torch.no_grad():
+        here = torch.device("cpu")  # whatever the caller's default device is
+        with _disable_current_modes(), disable_proxy_modes_tracing(), torch.no_grad(), here:
             for step in needed:
                 known = self._given.get(step)
                 # A copy: the graph may write to it.

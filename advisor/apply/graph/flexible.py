@@ -172,14 +172,16 @@ def _block_mask(
 def _computed_blocks(shapes: Shapes, program: fx.GraphModule | None) -> BlockMask:
     if program is None:
         # One block that covers everything, as FlexAttention itself makes it without a mask.
-        plain = torch.empty((1, 1, shapes.queries, 1)), torch.empty((1, 1, shapes.keys, 1))
+        sizes = shapes.queries, shapes.keys
+        plain = [torch.empty((1, 1, size, 1), device="cpu") for size in sizes]
         return _create_empty_block_mask(*plain)
 
     def mask_mod(batch: Any, head: Any, query_index: Any, key_index: Any) -> Any:
         return program(batch, head, query_index, key_index)
 
-    sizes = int(shapes.queries), int(shapes.keys)
-    return create_block_mask(mask_mod, None, None, *sizes, device="cpu")
+    lengths = int(shapes.queries), int(shapes.keys)
+    with torch.device("cpu"):
+        return create_block_mask(mask_mod, None, None, *lengths, device="cpu")
 
 
 def _band(graph: fx.Graph, indices: Sequence[fx.Node], width: int) -> fx.Node:

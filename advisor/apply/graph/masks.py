@@ -117,7 +117,7 @@ def _compared(
     sizes: tuple[int, int],
     low: float,
 ) -> Mask | None:
-    total = torch.zeros(1, 1)
+    total = torch.zeros(1, 1, device="cpu")
     for step, value in zip(steps, values, strict=True):
         if value is not None:
             total = _after(step, total, _one_for_all(value))
@@ -145,7 +145,7 @@ def _one_for_all(value: torch.Tensor) -> torch.Tensor:
 def _after(step: Step, total: torch.Tensor, term: torch.Tensor) -> torch.Tensor:
     if step.kind == "add":
         return total + step.number * term.float()
-    return torch.where(~term if step.inverted else term, torch.tensor(-torch.inf), total)
+    return torch.where(~term if step.inverted else term, -torch.inf, total)
 
 
 def _named(allowed: torch.Tensor, kind: MaskKind) -> Mask | None:
@@ -155,7 +155,8 @@ def _named(allowed: torch.Tensor, kind: MaskKind) -> Mask | None:
         return Mask("none", "a mask that allows everything")
     if not bool(allowed.any(-1).all()):
         return None
-    distance = torch.arange(rows)[:, None] - torch.arange(columns)[None, :]
+    first, second = (torch.arange(size, device=allowed.device) for size in (rows, columns))
+    distance = first[:, None] - second[None, :]
     if torch.equal(allowed, (distance >= 0).expand_as(allowed)):
         return Mask("causal", "causal", window=rows)
     width = int(distance.masked_fill(~allowed, -1).max()) + 1
