@@ -4,11 +4,13 @@
     python benchmarks/gpm.py --table FILE.json    gpm.md
 
 Each kernel takes a millisecond or more and runs back to back for `WINDOW_S` while the driver
-samples; then once under ncu, caches and clocks left alone (`--cache-control none`,
-`--clock-control none`). Both state fractions of a peak. Of ncu's metrics the ones that this version
-knows are asked for: `METRICS` lists, for each GPM counter, the metrics that mean the same, best
-first. DRAM bytes a launch are compared as well: the GPM fraction times the peak bandwidth (memory
-clock by NVML, two transfers a clock, the bus width) times the time of a launch.
+samples; then as many launches, again back to back, are one range under ncu (`--replay-mode
+app-range`: the program runs once a pass, so the card is as warm and its caches are as full as
+before; `--cache-control none`, `--clock-control none`). Both state fractions of a peak. Of ncu's
+metrics the ones that this version knows are asked for: `METRICS` lists, for each GPM counter, the
+metrics that mean the same, best first. DRAM bytes a launch are compared as well: the GPM fraction
+times the peak bandwidth (memory clock by NVML, two transfers a clock, the bus width) times the time
+of a launch. The copy is a negation: ncu counts kernels, and a plain copy is none.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
-WINDOW_S, WINDOWS, LAUNCHES = 1.0, 5, 3
+WINDOW_S, WINDOWS, WARM_UP_S = 1.0, 5, 0.3
 METRICS = {
     "dram_bandwidth_fraction": (
         "dram__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -44,7 +46,7 @@ METRICS = {
         "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_elapsed",
     ),
 }
-BYTES = ("dram__bytes_read.sum", "dram__bytes_write.sum", "gpu__time_duration.sum")
+BYTES = ("dram__bytes_read.sum", "dram__bytes_write.sum")
 
 
 def main() -> None:
@@ -52,10 +54,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, help="measure, and write this file")
     parser.add_argument("--table", type=Path, help="write gpm.md from this file")
-    parser.add_argument("--launch", help=argparse.SUPPRESS)
+    parser.add_argument("--launch", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.launch:
-        _launch_for_ncu(options.launch)
+        _launch_for_ncu(options.launch[0], int(options.launch[1]))
     elif options.table:
         (HERE / "gpm.md").write_text(_markdown(json.loads(options.table.read_text())))
     elif options.out:
@@ -71,19 +73,24 @@ def _kernels() -> dict[str, Callable[[], Callable[[], object]]]:
     def copy() -> Callable[[], object]:
         source = torch.empty(1 << 32, dtype=torch.uint8, device="cuda").random_(0, 255)
         target = torch.empty_like(source)
-        return lambda: target.copy_(source)
+        return lambda: torch.neg(source.view(torch.bfloat16), out=target.view(torch.bfloat16))
 
     def softmax() -> Callable[[], object]:
         rows = torch.randn(1 << 16, 1 << 15, dtype=torch.bfloat16, device="cuda")
         target = torch.empty_like(rows)
         return lambda: torch.softmax(rows, -1, out=target)
 
-    def matmul() -> Callable[[], object]:
-        one = torch.randn(16384, 16384, dtype=torch.bfloat16, device="cuda")
+    def matmul(size: int) -> Callable[[], object]:
+        one = torch.randn(size, size, dtype=torch.bfloat16, device="cuda")
         target = torch.empty_like(one)
         return lambda: torch.matmul(one, one, out=target)
 
-    return {"copy 4 GiB": copy, "softmax 65536 × 32768 bf16": softmax, "matmul 16384³ bf16": matmul}
+    return {
+        "copy (negation) of 4 GiB": copy,
+        "softmax 65536 × 32768 bf16": softmax,
+        "matmul 8192³ bf16": lambda: matmul(8192),
+        "matmul 16384³ bf16": lambda: matmul(16384),
+    }
 
 
 def _measure() -> dict[str, Any]:
@@ -93,7 +100,8 @@ def _measure() -> dict[str, Any]:
     torch.cuda.empty_cache()
     known = _known_metrics()
     for name, row in rows.items():
-        row["ncu"] = _counted(name, known)
+        launches = round(WINDOW_S * 1e9 / row["windows"][0]["launch_ns"])
+        row["ncu"] = _counted(name, launches, known)
     return {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -134,7 +142,7 @@ def _sampled(launch: Callable[[], object]) -> dict[str, Any]:
     torch.cuda.synchronize()
     windows: list[dict[str, Any]] = []
     for _ in range(WINDOWS):
-        _loop(launch, 0.2)
+        _loop(launch, WARM_UP_S)
         with GpmSampler(_device()) as gpm:
             launches, seconds = _loop(launch, WINDOW_S)
         counted = json.loads(msgspec.json.encode(gpm.counters))
@@ -170,38 +178,35 @@ def _known_metrics() -> list[str]:
     return [metric for metric in known if metric] + list(BYTES)
 
 
-def _counted(name: str, metrics: Sequence[str]) -> dict[str, Any]:
+def _counted(name: str, launches: int, metrics: Sequence[str]) -> dict[str, Any]:
     from collectors.live.ncu import find_ncu
 
     line = [
-        find_ncu() or "ncu", "--profile-from-start", "off", "--clock-control", "none",
-        "--cache-control", "none", "--csv", "--page", "raw", "--print-units", "base",
-        "--metrics", ",".join(metrics), sys.executable, __file__, "--launch", name,
+        find_ncu() or "ncu", "--replay-mode", "app-range", "--profile-from-start", "off",
+        "--clock-control", "none", "--cache-control", "none", "--csv", "--page", "raw",
+        "--print-units", "base", "--metrics", ",".join(metrics),
+        sys.executable, __file__, "--launch", name, str(launches),
     ]  # fmt: skip
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     rows = [row for row in csv.reader(done.stdout.splitlines()) if len(row) > len(metrics)]
     if len(rows) < 3:
-        return {"error": (done.stdout + done.stderr)[-400:]}
-    head, _, *launches = rows
+        return {"error": (done.stdout + done.stderr)[-600:]}
+    head, _, counted = rows[:3]
     found = {
-        metric: statistics.median(
-            float(row[head.index(metric)].replace(",", "")) for row in launches
-        )
+        metric: float(counted[head.index(metric)].replace(",", ""))
         for metric in metrics
         if metric in head
     }
-    return found | {"kernel": launches[0][head.index("Kernel Name")], "launches": len(launches)}
+    return found | {"launches": launches}
 
 
-def _launch_for_ncu(name: str) -> None:
+def _launch_for_ncu(name: str, launches: int) -> None:
     import torch
 
     launch = _kernels()[name]()
-    for _ in range(3):
-        launch()
-    torch.cuda.synchronize()
+    _loop(launch, WARM_UP_S)
     torch.cuda.cudart().cudaProfilerStart()
-    for _ in range(LAUNCHES):
+    for _ in range(launches):
         launch()
     torch.cuda.synchronize()
     torch.cuda.cudart().cudaProfilerStop()
@@ -216,8 +221,7 @@ def _markdown(result: Mapping[str, Any]) -> str:
         "",
         "Made by `python benchmarks/gpm.py --table benchmarks/gpm.json`; the method is there.",
         f"{result['device']}, torch {result['torch']}. Percent of the peak; of GPM the median of",
-        f"{WINDOWS} windows of {WINDOW_S:.0f} s with the range, of ncu the median of {LAUNCHES} "
-        "launches.",
+        f"{WINDOWS} windows of {WINDOW_S:.0f} s with the range, of ncu one range of as long.",
         "",
         "| kernel | counter | GPM | ncu | GPM / ncu |",
         "|---|---|---|---|---|",
@@ -247,7 +251,7 @@ def _bytes_line(name: str, row: Mapping[str, Any], peak: int) -> str:
     ours = statistics.median(
         w["dram_bandwidth_fraction"] * peak * w["launch_ns"] / 1e9 for w in windows
     )
-    theirs = row["ncu"][BYTES[0]] + row["ncu"][BYTES[1]]
+    theirs = (row["ncu"][BYTES[0]] + row["ncu"][BYTES[1]]) / row["ncu"]["launches"]
     cells = (f"{ours / 1e9:.2f} GB", f"{theirs / 1e9:.2f} GB", f"{ours / theirs:.3f}")
     return f"| {name} | DRAM bytes a launch | {' | '.join(cells)} |"
 
