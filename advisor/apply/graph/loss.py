@@ -118,6 +118,8 @@ def _priced(site: LossSite, chunk: int | None) -> str:
         return "the logits never exist whole"
     wanted = chunk or rows_of_chunk(sizes.rows, sizes.classes, sizes.item_bytes)
     saved = sizes.saved_bytes(wanted)
+    if chunk is None and wanted >= sizes.rows:
+        raise IllegalFusionError(f"it would save no memory: {sizes.rows} rows are one piece")
     if chunk is None and saved <= 0:
         raise IllegalFusionError(
             "it would save no memory: the gradient of the weight, summed in float32, takes as much"
@@ -185,7 +187,7 @@ def _as_rows(emit: Emitter, site: LossSite) -> fx.Node:
             node = emit.call(operator.getitem, node, step.args[1])
         else:
             node = emit.method("reshape", node, _with_one_open(tensor(step), features))
-    return emit.method("reshape", node, (-1, features))
+    return node if tensor(node).dim() == 2 else emit.method("flatten", node, 0, -2)
 
 
 def _with_one_open(shaped: torch.Tensor, features: Size) -> tuple[Size, ...]:
