@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import time
+from functools import partial
 from pathlib import Path
 
 import click
@@ -11,6 +13,7 @@ from rich.console import Group
 
 from advisor.cli.output import echo
 from advisor.cli.requirements import need_torch
+from advisor.errors import AdvisorError
 from advisor.report.applied import render_applied
 from advisor.store import ProgressWriter, RunDirectory, verify
 
@@ -40,7 +43,8 @@ def _seconds(_: click.Context, option: click.Parameter, value: str | None) -> fl
     "--budget",
     callback=_seconds,
     metavar="TIME",
-    help="Try nothing new after this time, such as 90s, 10m or 1h.  [default: no limit]",
+    help="Be at the end in about this time, such as 90s, 10m or 1h; the next apply goes on with "
+    "what there was no time for.  [default: no limit]",
 )
 @click.option(
     "--progress",
@@ -56,23 +60,47 @@ def apply(run: Path, only: tuple[str, ...], budget: float | None, progress: str)
     optimizer, tuned matrix kernels, CUDA graphs) are measured on the whole step. RUN is a run
     directory that `profile` made on this machine: applying executes the workload's code, in a
     process of its own. Without a GPU everything but timing is done.
+
+    What crashes or never ends costs itself alone: the process is started again without it. An
+    application that was ended is gone on with by the next. Under torchrun, with the RUN_DIR that
+    `profile` was given, all ranks try the same and keep it only if all of them would.
     """
     need_torch("apply")
-    directory = RunDirectory.at(run)
     from advisor.cli.jobs import run_job
     from advisor.pipeline.job import ApplyJob
+    from advisor.pipeline.ranks import rank_here, run_of_rank
     from advisor.pipeline.trials import requested
 
+    rank = rank_here()
+    directory = RunDirectory.at(run if rank is None else run_of_rank(run, rank))
     refusal = verify(directory)
     if refusal is not None:
         # Before the lock, which is a file: a run from elsewhere is only read.
         raise refusal
+    ends_at = None if budget is None else time.time() + budget
     with directory.lock():
         # What cannot be tried leaves the state of an earlier job alone.
-        requested(directory, only)
-        job = ApplyJob(run=str(directory.path), only=only, budget_s=budget)
+        requested(directory, only if rank is None or rank.leads else ())
+        job = ApplyJob(run=str(directory.path), only=only, ends_at=ends_at)
         with ProgressWriter(directory.progress_path, f"apply-{os.getpid()}") as writer:
-            run_job(job, writer, progress, where=directory.info().target)
+            run_job(
+                job,
+                writer,
+                progress,
+                where=directory.info().target,
+                goes_on=partial(_goes_on, directory, alone=rank is None),
+            )
         applied = directory.applied()
-    if progress == "text" and applied is not None:
-        echo(Group(render_applied(applied)))
+    if applied is None or progress != "text":
+        return
+    if rank is not None and not rank.leads:
+        click.echo(f"rank {rank.rank}: {applied.set.verdict.replace('_', ' ')}")
+        return
+    echo(Group(render_applied(applied)))
+
+
+def _goes_on(directory: RunDirectory, error: AdvisorError, *, alone: bool) -> bool:
+    """Whether the job is started again; of several ranks, that is for their launcher to do."""
+    from advisor.pipeline.journal import survive
+
+    return survive(directory, error) and alone

@@ -19,6 +19,9 @@ from advisor.report.text import render
 from advisor.store import ProgressWriter
 from advisor.store.files import create_regular
 
+# Every new start is without what ended the one before.
+MOST_STARTS = 20
+
 # A script that prints without end must not fill the disk.
 MOST_LOGGED_BYTES = 64 << 20
 
@@ -31,10 +34,12 @@ def run_job(
     where: str,
     log: Path | None = None,
     directory: Path | None = None,
+    goes_on: Callable[[AdvisorError], bool] | None = None,
 ) -> None:
     """Run a job in a child process; `form` is `text` or `json`. Raises what `supervise` raises.
 
-    What the child prints goes to stderr and, as far as it is given, into the file `log`.
+    What the child prints goes to stderr and, as far as it is given, into the file `log`. After a
+    failure that it `goes_on` from, the job is started again in a new child.
     """
 
     def emit(
@@ -50,9 +55,18 @@ def run_job(
         if form == "json" or state not in ("failed", "cancelled") or plan is not None:
             _show(event, form)
 
+    def run_again(starts: int) -> None:
+        try:
+            with _output(log) as output:
+                supervise(job, emit, output, where=where, directory=directory)
+        except AdvisorError as error:
+            if goes_on is None or starts >= MOST_STARTS or not goes_on(error):
+                raise
+            emit("load", "running", message=f"{error.what}: going on without what was tried")
+            run_again(starts + 1)
+
     try:
-        with _output(log) as output:
-            supervise(job, emit, output, where=where, directory=directory)
+        run_again(1)
     except AdvisorError as error:
         emit("done", "failed", message=error.line())
         raise

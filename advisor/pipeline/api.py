@@ -32,6 +32,7 @@ from advisor.errors import IllegalFusionError, UsageError
 from advisor.model.actions import ActionKind
 from advisor.pipeline.backend import SwapLog, recipe_backend
 from advisor.pipeline.kept import kept_recipe
+from advisor.pipeline.ranks import rank_here, run_here
 from advisor.store import RunDirectory
 from collectors.live.workload import tensors
 
@@ -43,11 +44,11 @@ Loss = Callable[[Any], torch.Tensor]
 
 
 def load(run: str | Path) -> AppliedRun:
-    """What `fusion-advisor apply` kept in a run.
+    """What `fusion-advisor apply` kept in a run; of several ranks, in the run of this one.
 
     Raises `UsageError` if nothing is kept in it, `InvalidRecordError` for a damaged record.
     """
-    return AppliedRun(kept_recipe(RunDirectory.at(Path(run))))
+    return AppliedRun(kept_recipe(RunDirectory.at(run_here(Path(run), rank_here()))))
 
 
 class AppliedRun:

@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from advisor.apply.rewrite import rewrite
-from advisor.errors import RefusedError
+from advisor.errors import AdvisorError, RefusedError
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
 from advisor.model.applied import Applied, PlanVerdict, SetVerdict
@@ -20,16 +20,22 @@ from advisor.model.report import Metric, Report
 from advisor.model.run import Emit
 from advisor.pipeline import candidates as stages
 from advisor.pipeline.backend import SwapLog, choose_swaps, programs_of
+from advisor.pipeline.budget import Budget
 from advisor.pipeline.candidates import SHOWN_GPUS, Candidate
 from advisor.pipeline.facts import now, versions
-from advisor.pipeline.measure import Bench, gpu_recorder
-from advisor.pipeline.search import Search
+from advisor.pipeline.journal import Watch, Written, begun, restore, unwatched
+from advisor.pipeline.measure import Bench
+from advisor.pipeline.peers import Peers, any_says, peers_of, together
+from advisor.pipeline.ranks import rank_here
+from advisor.pipeline.search import NO_TIME, NOT_TRIED, Search
 from advisor.pipeline.trials import KEPT_BEFORE, Trial, requested
 from advisor.pipeline.verdicts import action_verdicts, verdict_of
+from advisor.pipeline.votes import same_candidates, same_trials
 from advisor.report.text import counted
 from advisor.store import RunDirectory
 from advisor.units import NS_PER_S
 from collectors.live.capture import Capture, capture
+from collectors.live.failures import first_line
 from collectors.live.workload import Workload, load_workload
 
 NOTHING = (
@@ -38,6 +44,8 @@ NOTHING = (
 )
 NO_DEVICE = "no GPU"
 NEEDS_GPU = "timing needs a GPU: the kernel was generated, sized and verified, not timed"
+# What is left to do after a capture, in captures: the plain step is compiled, and a set.
+COMPILES_AFTER = 3.0
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,9 @@ class _Session:
     found: dict[str, Candidate]
     trials: list[Trial]
     emit: Emit
-    deadline: float | None
+    budget: Budget
+    peers: Peers
+    journal: Written
 
     @property
     def folder(self) -> Path:
@@ -57,50 +67,138 @@ class _Session:
 
 
 def apply_run(
-    run: RunDirectory, only: Sequence[str], emit: Emit, budget_s: float | None = None
+    run: RunDirectory,
+    only: Sequence[str],
+    emit: Emit,
+    budget_s: float | None = None,
+    *,
+    watch: Watch = unwatched,
+    peers: Peers | None = None,
 ) -> Applied:
     """Apply what is worth trying of a run of this machine (or `only` these findings, plans or
     actions) and keep what pays.
 
     With `only`, what an earlier application kept stays: it is tried again first, and what this one
-    asks for beside it. After `budget_s` seconds nothing new is tried. Raises what `requested`
-    raises, `RefusedError` where what was kept would be lost for want of a GPU, `WorkloadError` if
-    the workload fails.
+    asks for beside it; so it is within a budget. All ends in about `budget_s` seconds: what there
+    is no time for is left, and the next application goes on with it, as after one whose process was
+    ended. `watch` is told what may never end. Ranks of one job, `peers` or as the launcher says,
+    judge together. Raises what `requested` raises, `RefusedError` where what was kept would be lost
+    for want of a GPU, `WorkloadError` if the workload fails, `AbortedError` if this process cannot
+    go on.
     """
     started = time.monotonic()
+    rank = rank_here()
+    ranks = peers if peers is not None else peers_of(rank)
+    device = device_here(rank.local if rank is not None else None)
+    try:
+        applied = _applied(run, only, emit, Budget(budget_s, started), watch, ranks, device)
+    except BaseException as error:
+        ranks.leave(error.line() if isinstance(error, AdvisorError) else type(error).__name__)
+        raise
+    ranks.leave()
+    return applied
+
+
+def _applied(
+    run: RunDirectory,
+    only: Sequence[str],
+    emit: Emit,
+    budget: Budget,
+    watch: Watch,
+    peers: Peers,
+    device: torch.device,
+) -> Applied:
     emit("load", "running", message="checking the run's signature")
-    trials = requested(run, only)
-    earlier = run.applied() if only else None
-    trials = [*kept_before(earlier), *trials]
+    # Findings are numbered by rank; the lead's are what was asked for.
+    trials = requested(run, only if peers.rank == 0 else ())
+    earlier = run.applied() if only or budget.seconds is not None else None
+    if run.attempt() is not None and not only:
+        earlier = None  # the application that this one goes on with knows it
+    trials = same_trials(peers, run, [*kept_before(earlier), *trials])
     info, report = run.info(), run.report()
-    found = stages.load_candidates(run, list(dict.fromkeys(i for t in trials for i in t.plan_ids)))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    names = [i for t in trials for i in t.plan_ids if t.judgement is None]
+    found = stages.load_candidates(run, list(dict.fromkeys(names)))
     if device.type == "cpu":
         refuse_to_forget(run)
     if not found and device.type == "cpu":
-        return _finish(run, with_earlier(_nothing_to_apply(), earlier), started, emit)
-    deadline = None if budget_s is None else started + budget_s
-    session = _Session(run, report, found, trials, emit, deadline)
+        return _finish(run, with_earlier(_nothing_to_apply(), earlier), budget, emit)
+    attempt = begun(run, only, device_name(device), versions(), peers)
+    restore(trials, attempt)
+    for known in attempt.plans:
+        if known.plan_id in found:
+            found[known.plan_id].restore(known)
+    journal = Written(run, attempt, watch, partial(why_lost, device))
+    session = _Session(run, report, found, trials, emit, budget, peers, journal)
     emit("load", "running", message=f"building {info.target} on {device.type}")
     directory = Path(info.working_directory)
     load = partial(load_workload, info.target, device, seed=info.seed, directory=directory)
-    workload = load()
-
-    stages.generate(found, session.folder, emit)
-    gpus = [gpu_by_key(key) for key in SHOWN_GPUS]
-    stages.size(found, gpus, _present(device), emit)
-    emit("verify", "running", message="capturing the graph again")
-    eager = report.workload.mode == "eager"
-    captured, _ = capture(workload, generate_code=False, eager=eager)
-    stages.check_regions(found, captured, device, emit)
-    stages.verify(found, run, device, emit)
+    workload = together(peers, "load", load)
+    captured = _made_ready(session, workload, device)
     if device.type == "cuda":
-        stages.time(found, gpu_recorder, device, emit)
-        stages.verify(found, run, device, emit)
         applied = _measured(session, workload, load)
     else:
         applied = _unmeasured(session, captured)
-    return _finish(run, with_earlier(applied, earlier), started, emit)
+    if not is_left(session):
+        run.remove_attempt()
+    return _finish(run, with_earlier(applied, earlier), budget, emit)
+
+
+def _made_ready(session: _Session, workload: Workload, device: torch.device) -> Capture:
+    """The stages before any trial; each may refuse a plan. Of ranks, all refuse what one does."""
+    found, run, emit, late = session.found, session.run, session.emit, session.budget.late
+    stages.generate(found, session.folder, emit)
+    gpus = [gpu_by_key(key) for key in SHOWN_GPUS]
+    stages.size(found, gpus, _present(device), emit, late)
+    emit("verify", "running", message="capturing the graph again")
+    eager = session.report.workload.mode == "eager"
+    captured, _ = together(
+        session.peers, "capture", lambda: capture(workload, generate_code=False, eager=eager)
+    )
+    session.budget.reserved_s = COMPILES_AFTER * captured.compile_ns / NS_PER_S
+    stages.check_regions(found, captured, device, emit)
+    if device.type == "cuda":
+        # The children that run kernels need some of the card.
+        torch.cuda.empty_cache()
+    stages.verify(found, run, device, emit, late)
+    same_candidates(session.peers, found, session.folder)
+    if device.type == "cuda":
+        stages.time(found, run, device, emit, late)
+        same_candidates(session.peers, found, session.folder)
+        stages.verify(found, run, device, emit, late)
+        same_candidates(session.peers, found, session.folder)
+    session.journal.ready([item.record() for item in found.values() if not item.postponed])
+    return captured
+
+
+def is_left(session: _Session) -> bool:
+    """Whether something was not looked at for want of time."""
+    trials = any(t.judgement is not None and not t.judgement.tried for t in session.trials)
+    return trials or any(item.postponed for item in session.found.values())
+
+
+def device_here(local: int | None) -> torch.device:
+    """Where this process runs the workload: ranks of one host have a GPU each."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if local is not None and local < torch.cuda.device_count():
+        torch.cuda.set_device(local)
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def device_name(device: torch.device) -> str:
+    """The name of a GPU; `no GPU` where there is none."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else NO_DEVICE
+
+
+def why_lost(device: torch.device) -> str:
+    """Why nothing runs on the device any more, as after an illegal access; "" while it does."""
+    if device.type != "cuda":
+        return ""
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError as error:
+        return first_line(error)
+    return ""
 
 
 def refuse_to_forget(run: RunDirectory) -> None:
@@ -139,8 +237,8 @@ def with_earlier(applied: Applied, earlier: Applied | None) -> Applied:
     )
 
 
-def _finish(run: RunDirectory, applied: Applied, started: float, emit: Emit) -> Applied:
-    taken = round((time.monotonic() - started) * NS_PER_S)
+def _finish(run: RunDirectory, applied: Applied, budget: Budget, emit: Emit) -> Applied:
+    taken = round((time.monotonic() - budget.started) * NS_PER_S)
     applied = msgspec.structs.replace(applied, duration_ns=taken)
     run.write_applied(applied)
     emit("done", "done", message=f"{applied.set.verdict}: {applied.set.reason}")
@@ -160,10 +258,22 @@ def _present(device: torch.device) -> Gpu | None:
 
 
 def _measured(session: _Session, workload: Workload, reload: Callable[[], Workload]) -> Applied:
+    peers, budget = session.peers, session.budget
+    kept = any(trial.finding == KEPT_BEFORE or trial.pays for trial in session.trials)
+    if any_says(peers, "late for any trial", budget.late() and not kept):
+        return _out_of_time(session)
     session.emit("rewrite", "running", message="compiling the step without plans")
-    bench = Bench(workload, reload)
+    bench = together(peers, "compile", lambda: Bench(workload, reload, peers))
+    budget.reserve_for(bench.compiled, trains=bench.trains)
     search = Search(
-        bench, session.found, session.trials, session.folder, session.emit, session.deadline
+        bench,
+        session.found,
+        session.trials,
+        session.folder,
+        session.emit,
+        budget,
+        peers,
+        session.journal,
     )
     best, result = search.run()
     before: dict[str, Metric] = {}
@@ -171,6 +281,23 @@ def _measured(session: _Session, workload: Workload, reload: Callable[[], Worklo
     if best is not None:
         before = bench.metrics(bench.compiled, session.run.path / "trace_before.json.gz")
         after = bench.metrics(best, session.run.path / "trace_after.json.gz")
+    return _recorded(session, result, before, after)
+
+
+def _out_of_time(session: _Session) -> Applied:
+    for trial in session.trials:
+        if trial.judgement is None:
+            trial.judgement = NOT_TRIED
+    reason = "the time was used up before anything could be compared"
+    return _recorded(session, SetVerdict(verdict="not_measured", reason=reason, plans=()))
+
+
+def _recorded(
+    session: _Session,
+    result: SetVerdict,
+    before: dict[str, Metric] | None = None,
+    after: dict[str, Metric] | None = None,
+) -> Applied:
     mode = session.report.workload.mode
     verdicts = [verdict_of(item, session.trials, result, mode) for item in session.found.values()]
     return Applied(
@@ -180,8 +307,8 @@ def _measured(session: _Session, workload: Workload, reload: Callable[[], Worklo
         plans=tuple(verdicts),
         actions=action_verdicts(session.trials, result),
         set=result,
-        metrics_before=before,
-        metrics_after=after,
+        metrics_before=before or {},
+        metrics_after=after or {},
     )
 
 
@@ -200,7 +327,7 @@ def _unmeasured(session: _Session, captured: Capture) -> Applied:
             plan_id=item.plan.id,
             title=item.plan.title,
             verdict="refused" if item.refused else "not_measured",
-            reason=item.refused or NEEDS_GPU,
+            reason=item.refused or (NO_TIME if item.postponed else NEEDS_GPU),
             sites_expected=len(item.plan.sites),
             sites_swapped=swapped.get(item.plan.id),
             predicted_ns=item.plan.prediction.saving_ns if item.plan.prediction else None,
@@ -220,7 +347,7 @@ def _swap_in_captured(session: _Session, captured: Capture) -> dict[str, int]:
     """Sites that each plan alone would swap, found by rewriting copies of the captured graphs."""
     swapped: dict[str, int] = {}
     for plan_id, candidate in session.found.items():
-        if candidate.refused is not None:
+        if candidate.refused is not None or candidate.postponed:
             continue
         kernel, log = candidate.ready(session.folder), SwapLog()
         for item in captured.graphs:

@@ -12,9 +12,9 @@ from advisor.hardware.calibration import Calibration, DeviceState
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import GPUS, find_gpu
 from advisor.pipeline.facts import now, versions
-from advisor.pipeline.measure import gpu_recorder
 from advisor.verify import microbench
 from advisor.verify.microbench_fit import calibration_of
+from advisor.verify.recording import gpu_recorder
 from collectors.live.nvml import GpuSnapshot, snapshot, visible_device
 
 # What holds the clocks back without the card being at fault or too hot.

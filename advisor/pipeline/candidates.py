@@ -6,7 +6,7 @@ Each step may refuse a plan, with the reason; a refused plan goes no further.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from advisor.errors import AdvisorError, IllegalFusionError
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.applied import KernelResources, KernelTiming, Numerics
+from advisor.model.attempt import ReadyPlan
 from advisor.model.configs import L2_BYTES, candidate_configs, default_config
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
@@ -31,13 +32,20 @@ from advisor.units import counted, format_fraction, format_ns
 from advisor.verify.numerics import verify_numerics
 from advisor.verify.region import region_disagreement
 from advisor.verify.resources import resources_of
-from advisor.verify.timing import KernelRecorder, best_config, time_kernel
+from advisor.verify.timing_process import TimingProcess, TimingRequest
 from collectors.live.capture import Capture
 from collectors.live.fx_graph import Lowered
 
 SHOWN_GPUS = ("a100", "h200", "b200", "rtx4090", "mi300x")
 # Verification processes at once: each holds a CUDA context or an interpreter.
 MOST_WORKERS = 4
+# Whether the time for an application is used up.
+Late = Callable[[], bool]
+
+
+def never() -> bool:
+    """An application without a limit is never late."""
+    return False
 
 
 @dataclass
@@ -45,7 +53,8 @@ class Candidate:
     """One plan on its way: what is known of it so far, and why it was refused, if it was.
 
     `source` and `path` are those of `config`; `verified` is the configuration that `numerics` is
-    about.
+    about. A `postponed` plan was not looked at for want of time; one that is `known` was by an
+    application that this one continues.
     """
 
     plan: FusionPlan
@@ -58,6 +67,8 @@ class Candidate:
     resources: tuple[KernelResources, ...] = ()
     timings: list[KernelTiming] = field(default_factory=list)
     refused: str | None = None
+    postponed: bool = False
+    known: bool = False
 
     def ready(self, folder: Path) -> ReadyKernel:
         """The kernel bound to the chosen configuration."""
@@ -68,6 +79,23 @@ class Candidate:
         """Write the source of a configuration as the plan's kernel."""
         self.source, self.path = write_source(self.plan, folder, config.scheme)
         self.config = config
+
+    def restore(self, found: ReadyPlan) -> None:
+        """Take up what an earlier application found out."""
+        self.refused, self.config, self.numerics = found.refused, found.launch, found.numerics
+        self.verified, self.resources = found.launch, found.resources
+        self.timings, self.known = list(found.timings), True
+
+    def record(self) -> ReadyPlan:
+        """What a later application can go on from."""
+        return ReadyPlan(
+            plan_id=self.plan.id,
+            refused=self.refused,
+            launch=self.config,
+            numerics=self.numerics,
+            resources=self.resources,
+            timings=tuple(self.timings),
+        )
 
 
 class _Generated(NamedTuple):
@@ -92,7 +120,7 @@ def generate(candidates: Mapping[str, Candidate], folder: Path, emit: Emit) -> N
             item.refused = "it has no site"
             continue
         try:
-            item.choose(default_config(plan, plan.sites[0]), folder)
+            item.choose(item.config or default_config(plan, plan.sites[0]), folder)
         except IllegalFusionError as error:
             item.refused = f"no kernel can be generated: {error.what}"
             continue
@@ -102,10 +130,14 @@ def generate(candidates: Mapping[str, Candidate], folder: Path, emit: Emit) -> N
 
 
 def size(
-    candidates: Mapping[str, Candidate], gpus: Sequence[Gpu], here: Gpu | None, emit: Emit
+    candidates: Mapping[str, Candidate],
+    gpus: Sequence[Gpu],
+    here: Gpu | None,
+    emit: Emit,
+    late: Late = never,
 ) -> None:
     """Compile for every GPU, present or not; drop configurations that spill on the one `here`."""
-    for made in _generated(candidates):
+    for made in _in_time(candidates, late):
         item, plan = made.item, made.item.plan
         item.usable = (made.config,)
         try:
@@ -175,19 +207,27 @@ def _first_disagreement(
 
 
 def verify(
-    candidates: Mapping[str, Candidate], run: RunDirectory, device: torch.device, emit: Emit
+    candidates: Mapping[str, Candidate],
+    run: RunDirectory,
+    device: torch.device,
+    emit: Emit,
+    late: Late = never,
 ) -> None:
     """Numerics of every kernel in its present configuration, each in a process of its own."""
     waiting = [made for made in _generated(candidates) if made.item.verified != made.config]
 
-    def check(made: _Generated) -> tuple[_Generated, Numerics]:
+    def check(made: _Generated) -> Numerics | None:
+        if late():
+            return None
         plan_file = run.plans_path / f"{made.item.plan.id}.json"
-        kind = device.type
-        return made, verify_numerics(plan_file, made.path, device=kind, config=made.config)
+        return verify_numerics(plan_file, made.path, device=str(device), config=made.config)
 
     with ThreadPoolExecutor(max_workers=min(MOST_WORKERS, os.cpu_count() or 1)) as pool:
-        for made, numerics in pool.map(check, waiting):
-            _take_numerics(made, numerics, emit)
+        for made, numerics in zip(waiting, pool.map(check, waiting), strict=True):
+            if numerics is None:
+                made.item.postponed = True
+            else:
+                _take_numerics(made, numerics, emit)
 
 
 def _take_numerics(made: _Generated, numerics: Numerics, emit: Emit) -> None:
@@ -206,26 +246,48 @@ def _take_numerics(made: _Generated, numerics: Numerics, emit: Emit) -> None:
 
 
 def time(
-    candidates: Mapping[str, Candidate], record: KernelRecorder, device: torch.device, emit: Emit
+    candidates: Mapping[str, Candidate],
+    run: RunDirectory,
+    device: torch.device,
+    emit: Emit,
+    late: Late = never,
 ) -> None:
-    """Choose each kernel's configuration and time it against the same ops run otherwise."""
-    for made in _generated(candidates):
-        item, plan = made.item, made.item.plan
-        sources = {s: scheme_source(plan, s) for s in {c.scheme for c in item.usable}}
-        config = best_config(plan, sources, record, device, item.usable)
-        moved = site_bytes(plan, plan.sites[0])
-        result = time_kernel(plan, sources[config.scheme], config, record, device, moved)
-        if config != made.config:
-            item.choose(config, made.path.parent)
-            _size_again(item, emit)
-        item.timings.append(result)
-        taken = result.kernel.median_ns
-        share = format_fraction(result.copy_bandwidth_fraction)
-        message = (
-            f"{plan.title}: {format_ns(taken)}, {share} of the bandwidth of a copy of the same "
-            f"bytes ({config.label()})"
+    """Choose each kernel's configuration and time it against the same ops run otherwise.
+
+    In a process of their own: a configuration that crashes or never ends costs its plan alone.
+    """
+    with TimingProcess(str(device)) as process:
+        for made in _in_time(candidates, late):
+            try:
+                _time(made, run, process, emit)
+            except IllegalFusionError as error:
+                made.item.refused = error.what
+                message = f"{made.item.plan.title}: {error.what}"
+                emit("time", "running", plan=made.item.plan.id, message=message)
+
+
+def _time(made: _Generated, run: RunDirectory, process: TimingProcess, emit: Emit) -> None:
+    item, plan = made.item, made.item.plan
+    answer = process.time(
+        TimingRequest(
+            plan=str(run.plans_path / f"{plan.id}.json"),
+            sources={s: str(scheme_source(plan, s)) for s in {c.scheme for c in item.usable}},
+            usable=item.usable,
+            bytes_moved=site_bytes(plan, plan.sites[0]),
         )
-        emit("time", "running", plan=plan.id, value=taken, message=message)
+    )
+    config, result = answer.config, answer.timing
+    if config != made.config:
+        item.choose(config, made.path.parent)
+        _size_again(item, emit)
+    item.timings.append(result)
+    taken = result.kernel.median_ns
+    share = format_fraction(result.copy_bandwidth_fraction)
+    message = (
+        f"{plan.title}: {format_ns(taken)}, {share} of the bandwidth of a copy of the same "
+        f"bytes ({config.label()})"
+    )
+    emit("time", "running", plan=plan.id, value=taken, message=message)
 
 
 def _size_again(item: Candidate, emit: Emit) -> None:
@@ -239,10 +301,21 @@ def _size_again(item: Candidate, emit: Emit) -> None:
 
 
 def _alive(candidates: Mapping[str, Candidate]) -> list[Candidate]:
-    return [item for item in candidates.values() if item.refused is None]
+    return [item for item in candidates.values() if item.refused is None and not item.postponed]
 
 
 def _generated(candidates: Mapping[str, Candidate]) -> Iterator[_Generated]:
     for item in _alive(candidates):
         if item.source is not None and item.path is not None and item.config is not None:
             yield _Generated(item, item.source, item.path, item.config)
+
+
+def _in_time(candidates: Mapping[str, Candidate], late: Late) -> Iterator[_Generated]:
+    """Those of which nothing is known yet, as long as there is time."""
+    for made in _generated(candidates):
+        if made.item.known:
+            continue
+        if late():
+            made.item.postponed = True
+            continue
+        yield made

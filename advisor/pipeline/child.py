@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -27,6 +28,7 @@ from advisor.pipeline.job import (
     Job,
     Message,
     ProfileJob,
+    Watched,
     failed_of,
 )
 from advisor.store import RunDirectory
@@ -68,8 +70,11 @@ def _run(job: Job, messages: int) -> int:
         tell(failed_of(error))
         os._exit(error.exit_code)
 
+    def watch(what: str, limit_s: float | None) -> None:
+        tell(Watched(what=what, limit_s=limit_s))
+
     try:
-        _do(job, emit, abandon)
+        _do(job, emit, abandon, watch)
         sys.stdout.flush()
     except AdvisorError as error:
         tell(failed_of(error))
@@ -88,7 +93,12 @@ def _run(job: Job, messages: int) -> int:
     return EXIT_OK
 
 
-def _do(job: Job, emit: Emit, abandon: Callable[[WorkloadError], NoReturn]) -> None:
+def _do(
+    job: Job,
+    emit: Emit,
+    abandon: Callable[[WorkloadError], NoReturn],
+    watch: Callable[[str, float | None], None],
+) -> None:
     if isinstance(job, ProfileJob):
         from advisor.pipeline.profile import profile
 
@@ -102,7 +112,8 @@ def _do(job: Job, emit: Emit, abandon: Callable[[WorkloadError], NoReturn]) -> N
     else:
         from advisor.pipeline.apply import apply_run
 
-        apply_run(RunDirectory.at(Path(job.run)), job.only, emit, job.budget_s)
+        left_s = None if job.ends_at is None else job.ends_at - time.time()
+        apply_run(RunDirectory.at(Path(job.run)), job.only, emit, left_s, watch=watch)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -16,11 +16,14 @@ class ProfileJob(Record, frozen=True, kw_only=True, tag="profile"):
 
 
 class ApplyJob(Record, frozen=True, kw_only=True, tag="apply"):
-    """Apply what a run calls for, or `only` these findings, plans or actions, within a time."""
+    """Apply what a run calls for, or `only` these findings, plans or actions.
+
+    It is to be at its end at `ends_at`, by the wall clock (s since the epoch).
+    """
 
     run: str
     only: tuple[str, ...] = ()
-    budget_s: float | None = None
+    ends_at: float | None = None
 
 
 Job = ProfileJob | ApplyJob
@@ -34,6 +37,13 @@ class Happened(Record, frozen=True, kw_only=True, tag="happened"):
     plan: str | None = None
     value: float | int | str | None = None
     message: str = ""
+
+
+class Watched(Record, frozen=True, kw_only=True, tag="watched"):
+    """Something begins that must end within so many seconds; None says that it has ended."""
+
+    what: str
+    limit_s: float | None = None
 
 
 class Failed(Record, frozen=True, kw_only=True, tag="failed"):
@@ -56,7 +66,7 @@ class Interrupted(Record, frozen=True, kw_only=True, tag="interrupted"):
 
 
 Ended = Failed | Finished | Interrupted
-Message = Happened | Failed | Finished | Interrupted
+Message = Happened | Watched | Failed | Finished | Interrupted
 
 
 class JobError(AdvisorError):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -20,21 +19,17 @@ from advisor.model.applied import Comparison
 from advisor.model.report import Metric
 from advisor.pipeline.backend import SwapLog, recipe_backend, rewrites_of
 from advisor.pipeline.instances import Instances
+from advisor.pipeline.peers import Alone, Peers
 from advisor.pipeline.switch import PLAIN, GraphSwitch, Selection
 from advisor.pipeline.training import LossCurves, loss_curves
+from advisor.verify.recording import gpu_recorder
 from advisor.verify.statistics import compare
 from advisor.verify.timing import time_steps
-from analyzers.metrics import gpu_busy_by_range, trace_metrics
+from analyzers.metrics import trace_metrics
 from collectors import read_trace
 from collectors.live.capture import no_compile_caches
 from collectors.live.failures import first_line
-from collectors.live.recorder import (
-    TRACED_STEPS,
-    VARIANT_PREFIX,
-    record_steps,
-    record_variants,
-    synchronize,
-)
+from collectors.live.recorder import TRACED_STEPS, record_steps, synchronize
 from collectors.live.workload import Step, Workload
 
 REGION_ROUNDS, STEP_ROUNDS, WARMUP_STEPS = 16, 40, 3
@@ -45,18 +40,6 @@ REPEATABLE = 1e-4
 # Every compiled variant is one more cache entry on the same code objects.
 RECOMPILE_LIMIT = 256
 T = TypeVar("T")
-
-
-def gpu_recorder(
-    variants: Mapping[str, Callable[[], object]],
-    rounds: int,
-    before: Callable[[], object] | None = None,
-) -> dict[str, list[int]]:
-    """Record variants in turn and read back the GPU-busy time of every run."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "variants.json.gz"
-        record_variants(variants, path, rounds, before)
-        return gpu_busy_by_range(read_trace(path), VARIANT_PREFIX)
 
 
 class Agreement(NamedTuple):
@@ -72,6 +55,19 @@ class Agreement(NamedTuple):
     note: str = ""
 
 
+class Results(NamedTuple):
+    """What the step returns by eager, by the compiler alone, and as a variant runs it."""
+
+    eager: list[torch.Tensor]
+    plain: list[torch.Tensor]
+    ours: list[torch.Tensor]
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the compiler's results are eager's, rounded otherwise, and no other ones."""
+        return difference(self.plain, self.eager) <= COMPARABLE
+
+
 @dataclass
 class Variant:
     """One way to run the step: eager, or compiled after a recipe."""
@@ -83,6 +79,7 @@ class Variant:
     recipe: Recipe = UNCHANGED
     log: SwapLog = field(default_factory=SwapLog)
     compile_ns: int = 0
+    step_ns: int = 0
     pool_bytes: int | None = None
 
 
@@ -90,11 +87,14 @@ class Bench:
     """Builds variants of one workload and compares them, always interleaved.
 
     `reload` makes the workload anew from the same seed: changes to the model are made to such a
-    twin, so that both can be run in turn.
+    twin, so that both can be run in turn. Of several `peers` all make the same calls in step.
     """
 
-    def __init__(self, workload: Workload, reload: Callable[[], Workload]) -> None:
+    def __init__(
+        self, workload: Workload, reload: Callable[[], Workload], peers: Peers | None = None
+    ) -> None:
         self._instances = Instances(workload, reload)
+        self._peers = peers if peers is not None else Alone()
         self._switches: dict[tuple[ActionKind, ...], tuple[GraphSwitch, Callable[..., Any]]] = {}
         torch.compiler.reset()
         torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
@@ -200,14 +200,17 @@ class Bench:
         synchronize()
         variant.compile_ns = time.perf_counter_ns() - started
         for _ in range(WARMUP_STEPS):
+            began = time.perf_counter_ns()
             variant.step()
+            synchronize()
+            variant.step_ns = time.perf_counter_ns() - began
 
     def loss_curves(self, recipe: Recipe) -> LossCurves | str | None:
         """Losses of a training run after a recipe, beside eager's and a float32 run's.
 
         None for what does not train; a text says why the losses say nothing.
         """
-        if self._instances.base.kind != "training":
+        if not self.trains:
             return None
 
         def ours() -> tuple[Workload, Callable[..., Any]]:
@@ -215,7 +218,12 @@ class Bench:
             return twin, torch.compile(twin.part, backend=recipe_backend(recipe, SwapLog()))
 
         with no_compile_caches():
-            return loss_curves(self._instances.fresh, ours)
+            return loss_curves(self._instances.fresh, ours, self._peers)
+
+    @property
+    def trains(self) -> bool:
+        """Whether the step is one of training."""
+        return self._instances.base.kind == "training"
 
     def gpu_time(self, before: Variant, after: Variant) -> Comparison:
         """GPU-busy time of the step, one variant against another."""
@@ -226,14 +234,21 @@ class Bench:
         """Wall-clock step time of several variants in one interleaved run."""
         return time_steps({v.name: v.step for v in variants}, STEP_ROUNDS)
 
-    def agreement(self, variant: Variant) -> Agreement | None:
-        """How far the variant's results are from eager's; None if the step returns no tensor."""
-        eager, plain, ours = self.eager.results(), self.compiled.results(), variant.results()
-        found = agreement(eager, plain, ours, self.compiled.results)
+    def results(self, variant: Variant) -> Results:
+        """What must agree: all three from the same state."""
+        return Results(self.eager.results(), self.compiled.results(), variant.results())
+
+    def agreement(self, results: Results, comparable: bool) -> Agreement | None:
+        """How far ours are from eager's; None if the step returns no tensor.
+
+        Where the compiler's are not `comparable` with eager's, on any rank, ours are compared with
+        them.
+        """
+        found = agreement(*results, self.compiled.results, comparable)
         if found is None or self._instances.base.kind != "step":
             return found
         # Of a step of unknown content nothing can be put back: it may train.
-        drift = difference(self.eager.results(), eager)
+        drift = difference(self.eager.results(), results.eager)
         if drift <= max(2.0 * found.epsilon, REPEATABLE):
             return found
         return found._replace(
@@ -241,8 +256,11 @@ class Bench:
             "again: nothing shows that ours agree"
         )
 
-    def peak_memory(self, variant: Variant) -> int:
-        """Bytes allocated at the peak of one step."""
+    def peak_memory(self, variant: Variant) -> int | None:
+        """Bytes allocated at the peak of one step; None where there is no GPU."""
+        if not torch.cuda.is_available():
+            variant.step()
+            return None
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         variant.step()
@@ -274,18 +292,18 @@ def agreement(
     plain: Sequence[torch.Tensor],
     ours: Sequence[torch.Tensor],
     again: Callable[[], Sequence[torch.Tensor]],
+    comparable: bool,
 ) -> Agreement | None:
     """Our results against eager's, beside the compiler's own; None where there are none.
 
-    The compiler draws other random numbers than eager: where its results are far from eager's,
+    The compiler draws other random numbers than eager: where its results are not `comparable`,
     ours, which draw as it does, are compared with them, and it with itself run `again`.
     """
     if not eager:
         return None
     epsilon = max((torch.finfo(t.dtype).eps for t in eager if t.is_floating_point()), default=0.0)
-    baseline = difference(plain, eager)
-    if baseline <= COMPARABLE:
-        return Agreement("eager", difference(ours, eager), baseline, epsilon)
+    if comparable:
+        return Agreement("eager", difference(ours, eager), difference(plain, eager), epsilon)
     return Agreement("the compiler", difference(ours, plain), difference(again(), plain), epsilon)
 
 

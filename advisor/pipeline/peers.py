@@ -206,7 +206,10 @@ def together(peers: Peers, topic: str, work: Callable[[], T]) -> T:
     except AdvisorError as error:
         failed, illegal = error, isinstance(error, IllegalFusionError)
         outcome = _Outcome(error.what if illegal else error.line(), illegal)
-    said = peers.exchange(topic, msgspec.json.encode(outcome), failed=failed is not None)
+    try:
+        said = peers.exchange(topic, msgspec.json.encode(outcome), failed=failed is not None)
+    except AbortedError as error:
+        raise error from failed
     if peers.count == 1 and failed is not None:
         raise failed
     for rank, message in enumerate(said):

@@ -58,6 +58,30 @@ def rank_directory(out: Path | None, rank: Rank) -> Path:
     return out / f"rank{rank.rank}"
 
 
+def run_of_rank(path: Path, rank: Rank) -> Path:
+    """The run of a rank below the directory that all ranks were given.
+
+    Raises `UsageError` where the ranks have no runs of their own.
+    """
+    own = path / f"rank{rank.rank}"
+    if (own / "run.json").is_file():
+        return own
+    single = (path / "run.json").is_file()
+    raise UsageError(
+        "this rank has no run",
+        where=str(own),
+        why="the run was profiled by one process" if single else "",
+        remedy=f"profile with {rank.world_size} ranks and --out, then name that directory",
+    )
+
+
+def run_here(path: Path, rank: Rank | None) -> Path:
+    """The run itself or, where ranks have one each, that of this rank."""
+    if rank is None or (path / "run.json").is_file():
+        return path
+    return run_of_rank(path, rank)
+
+
 def ranks_summary(run: str, rank: Rank, *, traced: bool) -> str:
     """What the leading rank says of the others; `traced`: there are traces to be joined."""
     parent = str(Path(run).parent)

@@ -25,7 +25,16 @@ import msgspec
 
 from advisor.errors import WorkloadError
 from advisor.model.run import Emit
-from advisor.pipeline.job import Ended, Failed, Happened, Interrupted, Job, JobError, Message
+from advisor.pipeline.job import (
+    Ended,
+    Failed,
+    Happened,
+    Interrupted,
+    Job,
+    JobError,
+    Message,
+    Watched,
+)
 
 # The module path is handed over, so that the child finds what the parent found and nothing else.
 START = (
@@ -50,6 +59,8 @@ class _Watched:
     ended: Ended | None = None
     ended_at: float = 0.0
     unread: bytes = b""
+    limit_s: float = 0.0
+    must_end_at: float | None = None
     line_open: bool = field(default=False)
 
     def hear(self, data: bytes) -> None:
@@ -66,8 +77,17 @@ class _Watched:
                     value=message.value,
                     message=message.message,
                 )
+            elif isinstance(message, Watched):
+                self.limit_s = message.limit_s or 0.0
+                within = message.limit_s
+                self.must_end_at = None if within is None else time.monotonic() + within
             else:
                 self.ended, self.ended_at = message, time.monotonic()
+
+    @property
+    def overdue(self) -> bool:
+        """Whether what was begun should have ended."""
+        return self.must_end_at is not None and time.monotonic() > self.must_end_at
 
     def pass_on(self, data: bytes) -> None:
         """Take in bytes that the user's code printed."""
@@ -98,6 +118,8 @@ def supervise(
         raise JobError(watched.ended)
     if isinstance(watched.ended, Interrupted):
         raise KeyboardInterrupt
+    if watched.ended is None and watched.overdue:
+        raise endless(watched.limit_s, watched.stage, where)
     if watched.ended is None:
         raise death(watched.process.returncode, watched.stage, where, oom_kills() > kills)
 
@@ -158,6 +180,8 @@ def _watch(watched: _Watched) -> None:
                 return
             if watched.ended is not None and time.monotonic() > watched.ended_at + GRACE_S:
                 return
+            if watched.ended is None and watched.overdue:
+                return
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -200,6 +224,16 @@ def _terminable() -> Iterator[None]:
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
+
+
+def endless(limit_s: float, stage: str, where: str) -> WorkloadError:
+    """The error of a child that was ended because what it ran had no end."""
+    return WorkloadError(
+        f"it has no end within {limit_s:.0f} s",
+        where=where,
+        why=f"during the stage {stage!r}",
+        remedy="a kernel loops, or a collective waits for a rank that is not in it",
+    )
 
 
 def death(status: int, stage: str, where: str, out_of_memory: bool) -> WorkloadError:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from advisor.errors import AdvisorError
+from advisor.pipeline.peers import Alone, Peers, all_say, together
 from collectors.live.workload import Step, Workload, tensors
 
 STEPS = 20
@@ -50,23 +51,28 @@ class LossCurves:
 
 
 def loss_curves(
-    reload: Callable[[], Workload], ours: Callable[[], tuple[Workload, Callable[..., Any]]]
+    reload: Callable[[], Workload],
+    ours: Callable[[], tuple[Workload, Callable[..., Any]]],
+    peers: Peers | None = None,
 ) -> LossCurves | str:
     """The curves of a training step, or why they say nothing.
 
     `reload` makes the workload anew from one seed, `ours` does so with what is to be judged: a copy
-    and how its part is run.
+    and how its part is run. Several ranks train together: each run is made by all or by none.
     """
-    first = _losses(reload(), None, SEED)
-    if first is None:
+    ranks = peers if peers is not None else Alone()
+    first = together(ranks, "losses of eager", lambda: _losses(reload(), None, SEED))
+    if not all_say(ranks, "there is a loss", first is not None) or first is None:
         return "the step returns no loss"
-    again = _losses(reload(), None, SEED + 1)
-    if again is None or _distance(again, first) > RANDOM:
+    again = together(ranks, "losses again", lambda: _losses(reload(), None, SEED + 1))
+    alike = again is not None and _distance(again, first) <= RANDOM
+    if not all_say(ranks, "losses are alike", alike):
         return "the loss depends on random numbers, which the compiler draws otherwise"
     reference = _reference(reload())
-    if reference is None:
+    if not all_say(ranks, "float32 runs", reference is not None) or reference is None:
         return "the step does not run in float32"
-    return LossCurves(first, _losses(*ours(), SEED) or (), reference)
+    found = together(ranks, "losses of ours", lambda: _losses(*ours(), SEED))
+    return LossCurves(first, found or (), reference)
 
 
 def _reference(twin: Workload) -> tuple[float, ...] | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from advisor.apply.judge import Judgement
 from advisor.errors import RefusedError, UsageError
 from advisor.model.actions import ACTIONS, ANSWERS, ActionKind
-from advisor.model.applied import Comparison
+from advisor.model.applied import Comparison, RankVote
 from advisor.model.findings import Finding
 from advisor.model.report import Report
 from advisor.model.run import RunInfo
@@ -26,7 +26,8 @@ KINDS: tuple[ActionKind, ...] = tuple(item.kind for item in ACTIONS)
 class Trial:
     """One thing to try, plans to put in together or an action, and what came of it.
 
-    `comparison` is of GPU time, `step` (actions only) of the whole step.
+    `comparison` is of GPU time, `step` (actions only) of the whole step; `votes` are those of all
+    ranks of a job of several.
     """
 
     finding: str
@@ -38,10 +39,22 @@ class Trial:
     swapped: dict[str, int] = field(default_factory=dict)
     details: tuple[str, ...] = ()
     pool_bytes: int | None = None
+    votes: tuple[RankVote, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What tells it from all others of an application."""
+        return f"{self.finding}: {self.action or ' '.join(self.plan_ids)}"
 
     @property
     def gain_ns(self) -> int:
-        """GPU time that the compiled step saved; 0 where nothing was compared."""
+        """GPU time that the compiled step saved, on the rank where it saved least.
+
+        0 where nothing was compared.
+        """
+        gains = [vote.gpu_time.gain_mid_ns for vote in self.votes if vote.gpu_time is not None]
+        if gains:
+            return min(gains)
         return self.comparison.gain_mid_ns if self.comparison is not None else 0
 
     @property

@@ -14,6 +14,7 @@ from advisor.model.applied import (
     KernelTiming,
     Numerics,
     PlanVerdict,
+    RankVote,
     SetVerdict,
 )
 from advisor.report.text import (
@@ -110,6 +111,7 @@ def _set_facts(applied: Applied) -> list[RenderableType]:
     return [
         Text(f"outputs agree: {agree} (error {error}, without plans {own})"),
         *_losses(facts),
+        *_votes(facts.votes),
         Text(f"peak memory: {memory} · compile time: {compiling}"),
     ]
 
@@ -123,6 +125,18 @@ def _losses(facts: SetVerdict) -> list[RenderableType]:
     ours = format_value(facts.loss_divergence, "count")
     own = format_value(facts.eager_divergence, "count")
     return [Text(f"losses of a training run: {ours} from a float32 run's, eager's own {own}")]
+
+
+def _votes(votes: tuple[RankVote, ...]) -> list[RenderableType]:
+    """What each rank of a job measured."""
+    lines: list[RenderableType] = []
+    for vote in votes:
+        compared = vote.step if vote.step is not None else vote.gpu_time
+        would = "would keep it" if vote.keep else f"vetoes: {vote.reason}"
+        lines.append(
+            plain(f"rank {vote.rank}: {gain_text(compared)}, {would}", comparison_style(compared))
+        )
+    return lines
 
 
 def _set_metrics(applied: Applied) -> list[RenderableType]:
@@ -157,6 +171,7 @@ def _action(action: ActionVerdict) -> list[RenderableType]:
     if action.gpu_time is not None:
         text = f"GPU time  {gain_text(action.gpu_time)}"
         lines.append(Text(text, style=comparison_style(action.gpu_time)))
+    lines += _votes(action.votes)
     if action.pool_bytes is not None:
         lines.append(Text(f"memory held by the graph: {format_bytes(action.pool_bytes)}"))
     if action.verdict == "kept":
@@ -179,6 +194,7 @@ def _plan(plan: PlanVerdict) -> list[RenderableType]:
     ]
     if plan.region is not None and plan.region != plan.measured:
         lines.append(_region(plan.region))
+    lines += _votes(plan.votes)
     if plan.numerics is not None:
         lines += _numerics(plan.numerics)
     if plan.timings:

@@ -12,9 +12,12 @@ from advisor.errors import InvalidRecordError
 from advisor.model import base
 from advisor.model.applied import NumericCase, Numerics
 from advisor.model.launch import LaunchConfig
+from advisor.verify.endings import how_it_ended
 
 WORKER = "advisor.verify._numerics_worker"
 Place = Literal["gpu", "interpreter"]
+# All cases, and importing torch, take seconds on a GPU; the interpreter runs row by row.
+LIMITS_S: dict[Place, float] = {"gpu": 120.0, "interpreter": 300.0}
 
 
 def verify_numerics(
@@ -23,11 +26,15 @@ def verify_numerics(
     *,
     device: str,
     config: LaunchConfig,
-    timeout_s: float = 300.0,
+    timeout_s: float | None = None,
 ) -> Numerics:
-    """Run the worker; a crash, a hang or garbage output is a failed verdict with its reason."""
+    """Run the worker; a crash, a hang or garbage output is a failed verdict with its reason.
+
+    `device` is `cpu` or a GPU, such as `cuda:1`. There is a limit of `timeout_s`, else `LIMITS_S`.
+    """
     environment = dict(os.environ)
-    executed_on: Place = "gpu" if device == "cuda" else "interpreter"
+    executed_on: Place = "interpreter" if device == "cpu" else "gpu"
+    limit_s = LIMITS_S[executed_on] if timeout_s is None else timeout_s
     environment.pop("TRITON_INTERPRET", None)
     if device == "cpu":
         environment["TRITON_INTERPRET"] = "1"
@@ -42,15 +49,12 @@ def verify_numerics(
     ]
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+            command, env=environment, capture_output=True, text=True, timeout=limit_s, check=False
         )
     except subprocess.TimeoutExpired:
-        return _failed(executed_on, f"no result within {timeout_s:.0f} s")
+        return _failed(executed_on, f"it has no end within {limit_s:.0f} s")
     if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return _failed(
-            executed_on, f"the kernel process ended with status {done.returncode}: {last[:300]}"
-        )
+        return _failed(executed_on, how_it_ended(done.returncode, done.stderr))
     try:
         return base.decode(done.stdout.strip().splitlines()[-1].encode(), Numerics, WORKER)
     except (InvalidRecordError, IndexError):

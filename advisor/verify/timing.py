@@ -15,6 +15,7 @@ from advisor.model.plan import FusionPlan, Site
 from advisor.verify.interpret import evaluate
 from advisor.verify.kernel_module import load_module
 from advisor.verify.statistics import timing
+from collectors.live.recorder import synchronize
 
 # More than any L2 in the GPU table; writing it between calls leaves nothing of the inputs behind.
 FLUSH_BYTES = 256 << 20
@@ -42,10 +43,10 @@ def time_steps(
     found: dict[str, list[int]] = {name: [] for name in names}
     for number in range(warmup + rounds):
         for name in names if number % 2 == 0 else reversed(names):
-            torch.cuda.synchronize()
+            synchronize()
             started = time.perf_counter_ns()
             variants[name]()
-            torch.cuda.synchronize()
+            synchronize()
             if number >= warmup:
                 found[name].append(time.perf_counter_ns() - started)
     return found

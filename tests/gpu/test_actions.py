@@ -79,7 +79,8 @@ def test_an_inference_action_keeps_the_results(kind: ActionKind) -> None:
     work = inference()
     bench = Bench(work, inference)
     variant = bench.build(UNCHANGED.with_action(kind))
-    found = bench.agreement(variant)
+    results = bench.results(variant)
+    found = bench.agreement(results, results.comparable)
     assert found is not None
     assert outputs_agree(found.error, found.baseline, found.epsilon)
     assert (variant.pool_bytes is not None) == (kind == "step_graph")
@@ -92,7 +93,8 @@ def test_a_training_action_keeps_loss_and_gradients(kinds: tuple[ActionKind, ...
     variant = bench.build(Recipe(kinds))
     for _ in range(3):
         variant.step()
-    found = bench.agreement(variant)
+    results = bench.results(variant)
+    found = bench.agreement(results, results.comparable)
     assert found is not None
     assert outputs_agree(found.error, found.baseline, found.epsilon)
 

@@ -19,10 +19,10 @@ from advisor.model.launch import LaunchConfig
 from advisor.model.optable import OpSpec
 from advisor.model.plan import FusionPlan
 from advisor.model.site_work import site_bytes
-from advisor.pipeline.measure import gpu_recorder
 from advisor.verify.interpret import evaluate
 from advisor.verify.kernel_module import load_module
 from advisor.verify.numerics import verify_numerics
+from advisor.verify.recording import gpu_recorder
 from advisor.verify.timing import best_config, time_kernel
 from tests.builders.plan import PlanBuilder, rms_norm
 from tests.codegen.programs import Program
@@ -128,7 +128,7 @@ def test_an_illegal_address_costs_the_child_alone(tmp_path: Path) -> None:
     edit = ("tl.store(out0 + row_start", "tl.store(out0 + (1 << 44) + row_start")
     found = verdict(rms_norm(columns=2048), tmp_path, edit)
     assert not found.passed
-    assert "the kernel process ended with status" in found.cases[0].detail
+    assert "the kernel's process ended with status" in found.cases[0].detail
     assert torch.ones(4, device=CUDA).sum().item() == 4
 
 

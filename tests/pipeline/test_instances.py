@@ -100,6 +100,7 @@ def test_a_step_that_never_gives_the_same_again_proves_nothing(trains: bool) -> 
 
     work = Workload("w", "step", CPU, step)
     bench = Bench(work, lambda: work)
-    found = bench.agreement(bench.compiled)
+    results = bench.results(bench.compiled)
+    found = bench.agreement(results, results.comparable)
     assert found is not None
     assert ("nothing shows that ours agree" in found.note) == trains

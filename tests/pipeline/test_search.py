@@ -16,8 +16,9 @@ from advisor.errors import IllegalFusionError, WorkloadError
 from advisor.model.actions import ActionKind
 from advisor.model.applied import Comparison, SetVerdict
 from advisor.pipeline.backend import SwapLog
-from advisor.pipeline.measure import Agreement, Bench, Variant
-from advisor.pipeline.search import NO_TIME, Search, no_site_in
+from advisor.pipeline.budget import Budget
+from advisor.pipeline.measure import Agreement, Bench, Results, Variant
+from advisor.pipeline.search import NO_TIME, Search, no_site_in, unlimited
 from advisor.pipeline.training import LossCurves
 from advisor.pipeline.trials import KEPT_BEFORE, KINDS, Trial, of_actions
 from advisor.pipeline.verdicts import action_verdicts
@@ -55,8 +56,13 @@ class Scripted:
         old, new = (spread(self.gpu_ns(v.recipe)) for v in (before, after))
         return compare(old, new, "gpu_busy")
 
-    def agreement(self, variant: Variant) -> Agreement:
-        return Agreement("eager", 1.0 if self.differs(variant.recipe) else 0.0, 0.01, 1e-3)
+    def results(self, variant: Variant) -> Results:
+        ours = torch.ones(1) if self.differs(variant.recipe) else torch.zeros(1)
+        return Results([torch.ones(1)], [torch.ones(1)], [ours])
+
+    def agreement(self, results: Results, comparable: bool) -> Agreement:
+        assert comparable
+        return Agreement("eager", float(results.ours[0]), 0.01, 1e-3)
 
     def loss_curves(self, recipe: Recipe) -> LossCurves | str | None:
         return self.curves
@@ -75,9 +81,18 @@ def saving(**gains: int) -> Callable[[Recipe], int]:
     return lambda recipe: 1_000 * US - sum(gains.get(kind, 0) * US for kind in recipe.actions)
 
 
-def search(bench: Scripted, *kinds: ActionKind, deadline: float | None = None) -> Search:
+def quiet(*_: object, **__: object) -> None:
+    """Progress nobody reads."""
+
+
+def search(bench: Scripted, *kinds: ActionKind, budget: Budget | None = None) -> Search:
     trials = [Trial("asked", action=kind) for kind in kinds]
-    return Search(cast(Bench, bench), {}, trials, Path(), lambda *_, **__: None, deadline)
+    return Search(cast(Bench, bench), {}, trials, Path(), quiet, budget or unlimited())
+
+
+def used_up() -> Budget:
+    """A budget of a second that began ten ago."""
+    return Budget(1.0, time.monotonic() - 10.0)
 
 
 def reasons(found: Search, result: SetVerdict) -> dict[str, tuple[str, str]]:
@@ -189,7 +204,7 @@ def test_a_set_that_loses_together_is_halved() -> None:
 
 def test_after_the_deadline_nothing_new_is_tried() -> None:
     times = saving(channels_last=100)
-    found = search(Scripted(times, times), "channels_last", deadline=time.monotonic() - 1)
+    found = search(Scripted(times, times), "channels_last", budget=used_up())
     _, result = found.run()
     assert result.reason == "nothing could be compared; 1 trial not tried: time was used up"
     assert reasons(found, result)["channels_last"] == ("not_measured", NO_TIME)
@@ -205,8 +220,7 @@ def test_what_was_kept_before_is_not_lost_to_the_time() -> None:
     times = saving(channels_last=100, fused_optimizer=100)
     trials = [Trial(KEPT_BEFORE, action="channels_last"), Trial("new", action="fused_optimizer")]
     bench = cast(Bench, Scripted(times, times))
-    late = time.monotonic() - 1
-    found = Search(bench, {}, trials, Path(), lambda *_, **__: None, late)
+    found = Search(bench, {}, trials, Path(), quiet, used_up())
     _, result = found.run()
     assert result.verdict == "kept"
     assert result.actions == ("channels_last",)
@@ -242,7 +256,7 @@ def test_actions_nobody_asked_for_leave_no_record_where_they_do_not_apply() -> N
     bench = Scripted(
         saving(), saving(), refuses={"channels_last": refused, "fold_batch_norm": refused}
     )
-    found = Search(cast(Bench, bench), {}, trials, Path(), lambda *_, **__: None)
+    found = Search(cast(Bench, bench), {}, trials, Path(), quiet)
     _, result = found.run()
     assert list(reasons(found, result)) == ["fold_batch_norm"]
 

@@ -112,13 +112,13 @@ def test_a_crash_is_told_with_its_status_and_last_words(tmp_path: Path) -> None:
     assert found.cases[0].detail.endswith("status 1: ArithmeticError: planted")
     killed = ("import torch\n", "import os, torch\nos.abort()\n")
     found = verdict(rms_norm(), tmp_path, killed)
-    assert "ended with status -6" in found.cases[0].detail
+    assert "was killed by signal 6 (SIGABRT)" in found.cases[0].detail
 
 
 def test_a_hang_is_ended(tmp_path: Path) -> None:
     hang = ("import torch\n", "import time, torch\ntime.sleep(600)\n")
     found = verdict(rms_norm(), tmp_path, hang, timeout_s=4)
-    assert failures(found) == {"run": "no result within 4 s"}
+    assert failures(found) == {"run": "it has no end within 4 s"}
 
 
 def test_silence_is_no_verdict(tmp_path: Path) -> None:

@@ -1,0 +1,182 @@
+"""What won one by one, judged together as its user will run it; a set that loses is halved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from advisor.apply.judge import Judgement, judge_action, judge_set, outputs_agree
+from advisor.apply.recipe import Recipe
+from advisor.errors import AbortedError, AdvisorError
+from advisor.model.actions import ActionKind
+from advisor.model.applied import SetVerdict
+from advisor.model.run import Emit
+from advisor.pipeline.budget import Budget
+from advisor.pipeline.journal import Journal
+from advisor.pipeline.measure import Agreement, Bench, Variant
+from advisor.pipeline.peers import Peers, all_say, together
+from advisor.pipeline.training import LossCurves
+from advisor.pipeline.trials import Trial
+from advisor.pipeline.votes import objection, vote
+from advisor.verify.statistics import compare
+
+# Actions that say how the finished graphs are run; they come after the kernels.
+ON_RUNNING: tuple[ActionKind, ...] = ("autotune", "cuda_graph", "step_graph")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Judges sets of winners; `recipe_of` puts the changes of some of them together."""
+
+    bench: Bench
+    recipe_of: Callable[[Sequence[Trial]], Recipe]
+    emit: Emit
+    peers: Peers
+    journal: Journal
+    budget: Budget
+
+    def judge(self, winners: Sequence[Trial]) -> tuple[Variant | None, SetVerdict]:
+        """The largest set that pays, found by halving one that does not.
+
+        What wins alone may lose with others: by the step's time, or by rounding that adds up.
+        """
+        judged = self._one(winners)
+        if judged[1].verdict == "kept" or len(winners) == 1:
+            return judged
+        middle = len(winners) // 2
+        found = [self.judge(half) for half in (winners[:middle], winners[middle:])]
+        paying = [pair for pair in found if pair[1].verdict == "kept"]
+        return max(paying, key=lambda pair: _gain(pair[1]), default=judged)
+
+    def nothing_kept(self, why: str) -> SetVerdict:
+        """The verdict where nothing won: the compiled step beside eager."""
+        eager, compiled = self.bench.eager, self.bench.compiled
+        times = together(self.peers, "time", lambda: self.bench.step_time([eager, compiled]))
+        return SetVerdict(
+            verdict="reverted",
+            reason=why,
+            plans=(),
+            against_eager=compare(times["eager"], times["compiled"], "step"),
+        )
+
+    def _one(self, winners: Sequence[Trial]) -> tuple[Variant | None, SetVerdict]:
+        """The step with all of a set as its user will compile it."""
+        recipe = self.recipe_of(winners)
+        label = f"the set {recipe.name()}"
+        limit_s = self.budget.limit_s(self.budget.reserved_s)
+        try:
+            self._all(f"begin {label}", lambda: self.journal.begin(label, limit_s))
+            best = self._all(f"build {label}", lambda: self.bench.build(recipe))
+            verdict = self._all(f"measure {label}", lambda: self._measured(best))
+            return best, self._judged(best, verdict)
+        except AbortedError as error:
+            self.journal.aborted(error)
+            raise
+        except AdvisorError as error:  # when it was built, or at any later step
+            self.journal.failed(error)
+            return None, SetVerdict(verdict="reverted", reason=error.line(), plans=())
+        finally:
+            self.journal.end()
+
+    def _all(self, topic: str, work: Callable[[], T]) -> T:
+        return together(self.peers, topic, work)
+
+    def _measured(self, best: Variant) -> SetVerdict:
+        """Times and memory of a set, not judged yet."""
+        bench = self.bench
+        times = bench.step_time([bench.eager, bench.compiled, best])
+        return SetVerdict(
+            verdict="reverted",
+            reason="",
+            plans=(),
+            against_eager=compare(times["eager"], times[best.name], "step"),
+            against_compiled=compare(times["compiled"], times[best.name], "step"),
+            gpu_time=bench.gpu_time(bench.compiled, best),
+            peak_memory_before_bytes=bench.peak_memory(bench.compiled),
+            peak_memory_after_bytes=bench.peak_memory(best),
+            compile_before_ns=bench.compiled.compile_ns,
+            compile_after_ns=best.compile_ns,
+        )
+
+    def _judged(self, best: Variant, measured: SetVerdict) -> SetVerdict:
+        """The verdict on a set by its step time, its results and, if it trains, its losses."""
+        gpu, step = measured.gpu_time, measured.against_compiled
+        assert gpu is not None
+        assert step is not None
+        own = (judge_action if _says_how_it_runs(best.recipe) else judge_set)(gpu, step)
+        judgement, votes = vote(self.peers, "judge the set", own, gpu, step)
+        differs, found = disagreement(self.peers, self.bench, best)
+        if differs:
+            judgement = Judgement(False, differs)
+        curves: LossCurves | str | None = None
+        if judgement.keep:
+            curves = self.bench.loss_curves(best.recipe)
+            away = objection(self.peers, "losses", _drift(curves, found))
+            judgement = Judgement(False, away) if away else judgement
+        losses = curves if isinstance(curves, LossCurves) else None
+        self.emit("decide", "running", value=step.gain_mid_ns, message=judgement.reason)
+        kept = judgement.keep
+        return replace(
+            measured,
+            verdict="kept" if kept else "reverted",
+            reason=judgement.reason,
+            plans=tuple(kernel.plan.id for kernel in best.recipe.kernels) if kept else (),
+            actions=best.recipe.actions if kept else (),
+            outputs_agree=None if found is None or found.note else not differs,
+            output_error=found and found.error,
+            baseline_error=found and found.baseline,
+            loss_divergence=losses.divergence if losses is not None else None,
+            eager_divergence=losses.eager_divergence if losses is not None else None,
+            loss_note=curves if isinstance(curves, str) else "",
+            votes=votes,
+        )
+
+
+def _says_how_it_runs(recipe: Recipe) -> bool:
+    return any(kind in ON_RUNNING for kind in recipe.actions)
+
+
+def disagreement(peers: Peers, bench: Bench, variant: Variant) -> tuple[str, Agreement | None]:
+    """Why a variant's results are not good enough on some rank, "" if they are; own figures."""
+    results = together(peers, "results", lambda: bench.results(variant))
+    comparable = all_say(peers, "comparable", results.comparable)
+    found = together(peers, "compare", lambda: bench.agreement(results, comparable))
+    return objection(peers, "results agree", _difference(found)), found
+
+
+def _drift(curves: LossCurves | str | None, found: Agreement | None) -> str:
+    """Why a training run is not as near to float32 as eager's; "" if it is, or nobody can tell."""
+    if not isinstance(curves, LossCurves):
+        return ""
+    return "" if curves.agree(found.epsilon if found is not None else 0.0) else _diverged(curves)
+
+
+def _difference(found: Agreement | None) -> str:
+    """Why a variant's results are not good enough; "" if they are."""
+    if found is None:
+        return "the step returns no tensor: nothing shows that results agree"
+    if found.note:
+        return found.note
+    if outputs_agree(found.error, found.baseline, found.epsilon):
+        return ""
+    return (
+        f"results differ from {found.reference}'s by {found.error:.2e}, "
+        f"without it by {found.baseline:.2e}"
+    )
+
+
+def _diverged(curves: LossCurves) -> str:
+    return (
+        f"losses of {len(curves.reference)} steps diverge from a float32 run by "
+        f"{curves.divergence:.1e}, eager's own by {curves.eager_divergence:.1e}"
+    )
+
+
+def _gain(result: SetVerdict) -> int:
+    """What a set saves of the step, on the rank where it saves least."""
+    steps = [vote.step for vote in result.votes] or [result.against_compiled]
+    return min(step.gain_mid_ns if step is not None else 0 for step in steps)
