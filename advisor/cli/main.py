@@ -28,6 +28,13 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("profile", "advisor.cli.profile:profile", "Record a workload and say what to fuse."),
     ("analyze", "advisor.cli.analyze:analyze", "Say what to fuse in recorded traces."),
     ("apply", "advisor.cli.apply:apply", "Prove the fusions of a run and keep those that pay."),
+    (
+        "generate",
+        "advisor.cli.generate:generate",
+        "Write the kernels of plans as files that run alone.",
+    ),
+    ("resources", "advisor.cli.resources:resources", "Say what kernels need on any GPU."),
+    ("cliff", "advisor.cli.cliff:cliff", "Say where one more op is too many for a kernel."),
     ("revert", "advisor.cli.revert:revert", "Take applied fusions out again."),
     ("show", "advisor.cli.show:show", "Print a run or a report."),
     ("explain", "advisor.cli.explain:explain", "Print one finding of a run in full."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 
 from advisor.errors import UsageError
 from advisor.hardware.amd import AMD
@@ -47,9 +48,14 @@ def _fits(gpu: Gpu, form: str) -> bool:
 
 
 def gpu_by_key(text: str) -> Gpu:
-    """The GPU that `text` names; raises `UsageError` listing the keys if it is not in the table."""
+    """The GPU that `text` names; else `UsageError` with the names near it and all keys."""
     found = find_gpu(text)
     if found is None:
-        keys = ", ".join(gpu.key for gpu in GPUS)
-        raise UsageError(f"unknown GPU {text[:60]!r}", remedy=f"known: {keys}")
+        keys = [gpu.key for gpu in GPUS]
+        near = get_close_matches(_squeezed(text), keys, n=3, cutoff=0.5)
+        known = f"known: {', '.join(keys)}"
+        raise UsageError(
+            f"unknown GPU {text[:60]!r}",
+            remedy=f"near: {', '.join(near)}; {known}" if near else known,
+        )
     return found

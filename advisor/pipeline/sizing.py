@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from advisor.apply.kernels import write_source
 from advisor.codegen import abi
 from advisor.folders import cache_folder
+from advisor.hardware.calibration import TRIP_NS
+from advisor.hardware.gpu import Gpu
+from advisor.hardware.roofline import bandwidth_of
 from advisor.model.applied import KernelResources
-from advisor.model.launch import LaunchConfig, Scheme
-from advisor.model.plan import FusionPlan
-from advisor.verify.resources import ResourceRequest
+from advisor.model.launch import LaunchConfig, Scheme, grid_size
+from advisor.model.optable import item_bytes
+from advisor.model.plan import FusionPlan, space_of
+from advisor.model.resources import Fit
+from advisor.units import NS_PER_S, format_bytes
+from advisor.verify.resources import CANNOT_COMPILE, ResourceRequest
 
 # A few bytes come from slow paths and cost nothing; more is a configuration to avoid.
 TOLERATED_SPILL_BYTES = 32
+# What ptxas and LLVM say of a target that is too old or too new for them.
+UNKNOWN_TARGET = re.compile(r"gpu-name|not a recognized processor|[Uu]nsupported (gpu|arch|target)")
 
 
 def requests(plan: FusionPlan, config: LaunchConfig) -> list[ResourceRequest]:
@@ -55,3 +64,76 @@ def spills(row: KernelResources) -> bool:
 def spilled_bytes(row: KernelResources) -> int:
     """Bytes that a thread spills, stored and loaded; 0 where nothing is known of it."""
     return (row.spill_store_bytes or 0) + (row.spill_load_bytes or 0)
+
+
+# --- use or avoid ---------------------------------------------------------------------------------
+
+
+def judged(
+    row: KernelResources,
+    gpu: Gpu,
+    plan: FusionPlan | None = None,
+    config: LaunchConfig | None = None,
+) -> tuple[Fit, str]:
+    """Whether to launch a kernel like that on a GPU, and why.
+
+    It must be launchable, spill nothing that costs, and, where the `plan` tells what it reads,
+    keep enough on its way to hide the latency of memory (Little's law).
+    """
+    if row.error is not None:
+        return _failed(row.error)
+    if row.occupancy == 0:
+        return "avoid", f"cannot be launched: too much of {_limiter(row)} for one multiprocessor"
+    if spilled_bytes(row) > TOLERATED_SPILL_BYTES:
+        stored, loaded = row.spill_store_bytes or 0, row.spill_load_bytes or 0
+        return (
+            "avoid",
+            f"spills: {format_bytes(stored)} stored, {format_bytes(loaded)} loaded a thread",
+        )
+    if row.occupancy is None:
+        return "unknown", "its occupancy is not known"
+    if plan is None or config is None:
+        return "use", "no spills"
+    flying, needed = in_flight_bytes(row, gpu, plan, config), needed_bytes(gpu, plan)
+    words = f"{format_bytes(flying)} in flight per multiprocessor"
+    if flying < needed:
+        return "avoid", f"{words}; it takes {format_bytes(needed)} to hide the latency of memory"
+    return "use", f"no spills; {words}"
+
+
+def _failed(error: str) -> tuple[Fit, str]:
+    """A target that this machine has no compiler for says nothing of the kernel."""
+    if error.startswith(CANNOT_COMPILE):
+        return "unknown", error
+    if UNKNOWN_TARGET.search(error):
+        return "unknown", f"{CANNOT_COMPILE}: {error}"
+    return "avoid", error if error.startswith("not compiled") else f"does not compile: {error}"
+
+
+def _limiter(row: KernelResources) -> str:
+    return (row.limiter or "unknown").replace("_", " ")
+
+
+def in_flight_bytes(row: KernelResources, gpu: Gpu, plan: FusionPlan, config: LaunchConfig) -> int:
+    """Bytes that the programs of one multiprocessor have asked for at once: a tile each, of every
+    tensor that is read tile by tile, times the stages of a pipelined loop."""
+    site, limits = plan.sites[0], gpu.limits
+    warps = -(-(row.threads or 1) // limits.warp_size)
+    resident = round((row.occupancy or 0.0) * limits.max_warps) // warps
+    programs = -(-grid_size(config, site.rows, site.columns) // gpu.sm_count)
+    columns = min(config.block_columns or site.columns, site.columns)
+    tile = min(config.block_rows, max(site.rows, 1)) * columns * config.num_stages
+    return min(resident, programs) * tile * _tile_bytes(plan)
+
+
+def needed_bytes(gpu: Gpu, plan: FusionPlan) -> int:
+    """What one multiprocessor must have on its way for the whole bandwidth: its share of it times
+    the latency under load; less where its share of the tensors is less."""
+    site = plan.sites[0]
+    share = bandwidth_of(gpu) * TRIP_NS / NS_PER_S / gpu.sm_count
+    return round(min(share, site.rows * site.columns * _tile_bytes(plan) / gpu.sm_count))
+
+
+def _tile_bytes(plan: FusionPlan) -> int:
+    """Bytes read per element of the iteration space."""
+    return sum(item_bytes(i.dtype) for i in plan.inputs if space_of(i.spans) == "tile")

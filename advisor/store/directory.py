@@ -16,12 +16,14 @@ from advisor.model.attempt import Attempt
 from advisor.model.base import MAX_RECORD_BYTES, Record, decode, encode
 from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
+from advisor.model.resources import Cliff
 from advisor.model.run import RunInfo
 from advisor.store.files import make_directory, read_bounded, read_tail, write_atomic
 from advisor.store.jobrecord import JobRecord
 
 MAX_SMALL_BYTES = 4 << 20
 MAX_LOG_TAIL_BYTES = 64 << 10
+GPU_KEY = re.compile(r"[a-z0-9-]{1,40}")
 PLAN_ID = re.compile(r"[0-9a-f]{16}")
 
 T = TypeVar("T", bound=Record)
@@ -207,6 +209,21 @@ class RunDirectory:
         make_directory(directory)
         write_atomic(directory / f"{checked_plan_id(plan_id)}.py", source.encode())
 
+    def cliffs(self, plan_id: str) -> tuple[Cliff, ...]:
+        """`cliffs/ID.GPU.json`: what each op of a plan costs, of every GPU it was asked for."""
+        folder = self.path / "cliffs"
+        if not folder.is_dir():
+            return ()
+        files = sorted(folder.glob(f"{checked_plan_id(plan_id)}.*.json"))
+        found = (self._read(f"cliffs/{file.name}", Cliff, MAX_SMALL_BYTES) for file in files)
+        return tuple(cliff for cliff in found if cliff.plan_id == plan_id)
+
+    def write_cliff(self, cliff: Cliff) -> None:
+        """Write `cliffs/ID.GPU.json`."""
+        make_directory(self.path / "cliffs")
+        name = f"{checked_plan_id(cliff.plan_id)}.{checked_gpu_key(cliff.gpu)}.json"
+        self._write(f"cliffs/{name}", cliff)
+
     def log_tail(self) -> str:
         """The end of `log.txt`, at most 64 KiB."""
         return read_tail(self.log_path, MAX_LOG_TAIL_BYTES).decode(errors="replace")
@@ -239,6 +256,13 @@ class RunDirectory:
     def _write(self, name: str, record: Record) -> None:
         record.check()
         write_atomic(self.path / name, encode(record))
+
+
+def checked_gpu_key(key: str) -> str:
+    """The key itself; raises `UsageError` for what could be more than a part of a file's name."""
+    if not GPU_KEY.fullmatch(key):
+        raise UsageError(f"{key[:40]!r} is no key of a GPU")
+    return key
 
 
 def checked_plan_id(plan_id: str) -> str:

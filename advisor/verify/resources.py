@@ -26,13 +26,14 @@ from advisor.store.files import read_bounded, write_atomic
 from advisor.verify._compile_process import CompileProcess
 from advisor.verify._resource_worker import CompileJob, Constant
 from advisor.verify.binaries import Usage
-from advisor.verify.toolchain import assembler
+from advisor.verify.toolchain import assembler, cannot_compile
 
 # Bumped when the meaning of a cached `Usage` changes.
 _CACHE_VERSION = 1
 _MAX_USAGE_BYTES = 1 << 16
 _MAX_SOURCE_BYTES = 16 << 20
 _MAX_PROCESSES = 4
+CANNOT_COMPILE = "cannot be compiled here"
 
 
 class ResourceRequest(Record, frozen=True, kw_only=True):
@@ -87,11 +88,14 @@ def resources_of(
         for arch, target in targets.items()
     }
     tools = {arch: assembler(target) for arch, target in targets.items()}
+    lacking = {arch: cannot_compile(target) for arch, target in targets.items()}
     sources = [_source_hash(request.source) for request in requests]
     keys = {where: _key(job, sources[where[0]], tools[where[1]]) for where, job in jobs.items()}
     usages: dict[str, Usage | str] = {}
-    for key in keys.values():
-        if (stored := _load(folder, key)) is not None:
+    for (_, arch), key in keys.items():
+        if lacking[arch] is not None:
+            usages[key] = f"{CANNOT_COMPILE}: {lacking[arch]}"
+        elif (stored := _load(folder, key)) is not None:
             usages[key] = stored
     missing = {key: jobs[where] for where, key in keys.items() if key not in usages}
     fresh = _compile_all(missing, timeout_s, processes)

@@ -34,12 +34,27 @@ def assembler(target: Target) -> str:
     return f"ptxas {_ptxas_version(_ptxas_path(target))}, triton {version}"
 
 
-def _ptxas_path(target: Target) -> Path:
-    """The ptxas that Triton runs: from compute capability 10 on its Blackwell one, if any."""
+def cannot_compile(target: Target) -> str | None:
+    """Why nothing can be compiled here for a target, None if there is what it takes."""
+    version = triton_version()
+    if target.backend == "hip":
+        if (_backends() / "amd" / "compiler.py").is_file():
+            return None
+        return f"triton {version} is here without its AMD backend"
+    path = _ptxas_path(target)
+    return None if path.is_file() else f"there is no assembler at {path}"
+
+
+def _backends() -> Path:
     spec = importlib.util.find_spec("triton")
     assert spec is not None
     assert spec.origin is not None
-    folder = Path(spec.origin).parent / "backends" / "nvidia" / "bin"
+    return Path(spec.origin).parent / "backends"
+
+
+def _ptxas_path(target: Target) -> Path:
+    """The ptxas that Triton runs: from compute capability 10 on its Blackwell one, if any."""
+    folder = _backends() / "nvidia" / "bin"
     blackwell = folder / "ptxas-blackwell"
     if int(target.arch) >= _FIRST_BLACKWELL and blackwell.exists():
         return Path(os.environ.get("TRITON_PTXAS_BLACKWELL_PATH", blackwell))

@@ -19,6 +19,7 @@ from advisor.model.gate import GateConfig, GateResult
 from advisor.model.graph import Graph
 from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
+from advisor.model.resources import Cliff, ResourceTable
 from advisor.model.run import Progress, RunInfo
 from advisor.model.scores import Scores
 
@@ -30,6 +31,8 @@ RECORDS: tuple[tuple[str, type[Record], str], ...] = (
     ("plan", FusionPlan, "plans/ID.json"),
     ("graph", Graph, "a captured graph"),
     ("applied", Applied, "applied.json"),
+    ("resources", ResourceTable, "resources --json"),
+    ("cliff", Cliff, "cliff --json"),
     ("run", RunInfo, "run.json"),
     ("comparison", ReportComparison, "compare --format json"),
     ("gate", GateConfig, "gates.toml"),

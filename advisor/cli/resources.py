@@ -1,0 +1,107 @@
+"""`fusion-advisor resources`: what kernels need on any GPU, by compiling them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from advisor.cli.output import echo, echo_json
+from advisor.cli.sized import DEFAULT_GPUS, gpus_of
+from advisor.model.base import encode
+from advisor.model.resources import ResourceTable
+from advisor.pipeline.exports import named_plans
+from advisor.pipeline.resource_table import plans_table, requests_table
+from advisor.report.resources import render_resources
+from advisor.verify.kernel_file import file_requests
+
+
+@click.command()
+@click.argument("source", metavar="PLAN.json|RUN|KERNEL.py", type=click.Path(path_type=Path))
+@click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    default=(DEFAULT_GPUS,),
+    show_default=True,
+    metavar="NAMES",
+    help="GPUs, separated by commas; none of them has to be here.",
+)
+@click.option(
+    "--only", multiple=True, metavar="ID", help="Only this plan or finding of RUN (repeatable)."
+)
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Only the N likeliest configurations of each GPU.  [default: all]",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long one compilation may take.",
+)
+@click.option("--kernel", metavar="NAME", help="Of KERNEL.py: the kernel, where it has several.")
+@click.option(
+    "--signature",
+    metavar="ITEMS",
+    help='Of KERNEL.py: its parameters in order, as "*fp16:16, i32:16, 1024" (types, constants).',
+)
+@click.option(
+    "--num-warps",
+    "warps",
+    multiple=True,
+    type=click.Choice(["1", "2", "4", "8", "16", "32"]),
+    help="Of KERNEL.py: warps of a program (repeatable).  [default: as the file says, or 4]",
+)
+@click.option(
+    "--num-stages",
+    "stages",
+    multiple=True,
+    type=click.IntRange(1, 8),
+    help="Of KERNEL.py: stages of its loops (repeatable).  [default: as the file says, or 3]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
+def resources(
+    source: Path,
+    gpus: tuple[str, ...],
+    only: tuple[str, ...],
+    top: int | None,
+    timeout: float,
+    kernel: str | None,
+    signature: str | None,
+    warps: tuple[str, ...],
+    stages: tuple[int, ...],
+    as_json: bool,
+) -> None:
+    """Compile every configuration of a plan, or a Triton file, for GPUs, and say what it needs.
+
+    Registers, spills, shared memory and occupancy with what bounds it, and which configuration to
+    use or to avoid there, with the reason. No GPU is needed: Triton's own compilers do it, in
+    processes with a time limit; results are cached. KERNEL.py is not run: its kernels are compiled
+    for the types that --signature gives (files of `generate` know their own).
+    """
+    cards = gpus_of(gpus)
+    if source.suffix == ".py" and not source.is_dir():
+        wanted = file_requests(
+            source,
+            only=kernel,
+            signature=signature,
+            warps=[int(number) for number in warps],
+            stages=stages,
+        )
+        table = requests_table(wanted, cards, str(source), timeout_s=timeout)
+    else:
+        plans, _ = named_plans(source, only)
+        table = plans_table(plans, cards, str(source), top=top, timeout_s=timeout)
+    _print(table, as_json)
+
+
+def _print(table: ResourceTable, as_json: bool) -> None:
+    if as_json:
+        echo_json(encode(table))
+    else:
+        echo(render_resources(table))

@@ -1,0 +1,219 @@
+"""A kernel as a file of its own: it says where it is from, checks itself and times itself.
+
+It holds what `row_program.render` writes, launched as one configuration says, and a program that
+runs the check on a GPU or, with TRITON_INTERPRET=1, without one. `operators` adds a custom op.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from advisor.codegen import abi
+from advisor.codegen.host import launcher, reference
+from advisor.codegen.layout import WIDTH, statement, wrapped
+from advisor.codegen.operators import Operator, operator
+from advisor.codegen.program_text import CHECK, EXACT, GRADIENT_CHECK, MAIN, TIMING, ULPS
+from advisor.codegen.row_program import (
+    HELPER_TEXT,
+    IMPORTS,
+    check_renderable,
+    device_code,
+    header,
+    helper_names,
+    joined,
+    printable,
+)
+from advisor.errors import IllegalFusionError
+from advisor.model.launch import LaunchConfig
+from advisor.model.optable import FLOAT_DTYPES
+from advisor.model.plan import FusionPlan, PlanInput, PlanOutput, Site
+from advisor.model.tolerance import allowance, roundings
+
+MOST_PLACES = 12
+# Elements of a checked shape: its float64 reference must fit beside everything else.
+MOST_CHECKED, MOST_INTERPRETED_ROWS, MOST_INTERPRETED_COLUMNS = 1 << 22, 3, 1024
+INTERPRETED_BLOCK = 128
+EPSILON = {"float16": "2**-10", "bfloat16": "2**-7", "float32": "2**-23"}
+
+
+@dataclass(frozen=True)
+class Standalone:
+    """How one kernel is exported: its launch, the words that say who chose it, extras."""
+
+    plan: FusionPlan
+    config: LaunchConfig
+    chosen: str
+    custom_op: bool = False
+
+
+def render_standalone(export: Standalone) -> str:
+    """The file of a kernel; the same arguments give the same bytes.
+
+    Raises `IllegalFusionError` where no kernel can be generated, or the plan has no site.
+    """
+    plan, scheme = export.plan, export.config.scheme
+    if not plan.sites:
+        raise IllegalFusionError("the plan has no site: nothing says how large its tensors are")
+    check_renderable(plan, scheme)
+    made = operator(plan) if export.custom_op else Operator()
+    helpers = sorted({*helper_names(plan, scheme), *made.helpers})
+    options = ", ".join(f"{name}={value}" for name, value in export.config.options().items())
+    return joined(
+        [
+            header(plan, _notes(export)),
+            "import os\nimport sys\n\n" + IMPORTS,
+            *(HELPER_TEXT[name] for name in helpers),
+            *device_code(plan, scheme),
+            *made.device_code,
+            *made.before,
+            launcher(plan, scheme, options=options, wrap=made.wrap),
+            reference(plan),
+            *made.after,
+            *_program(plan, export.config, differentiable=made.differentiable),
+        ]
+    )
+
+
+# --- provenance -----------------------------------------------------------------------------------
+
+
+def _notes(export: Standalone) -> list[str]:
+    plan = export.plan
+    places = [_place(site) for site in plan.sites[:MOST_PLACES]]
+    more = len(plan.sites) - len(places)
+    lines = ["", f"Found by {printable(plan.rule)} at these places (rows × columns, runs a step):"]
+    lines += [line for place in places for line in wrapped(place, 1)]
+    lines += [f"    and {more} more"] if more else []
+    lines += ["", *wrapped(f"Launched as {export.config.label()}: {printable(export.chosen)}.")]
+    return [
+        *lines,
+        "Run this file on a GPU, or with TRITON_INTERPRET=1 on a CPU: it checks and times itself.",
+    ]
+
+
+def _place(site: Site) -> str:
+    sizes = " × ".join(str(size) for size in (*site.row_sizes, site.columns))
+    at = site.location
+    line = f":{at.line}" if at.line is not None else ""
+    words = [printable(at.module or ""), printable(f"{at.file}{line}") if at.file else ""]
+    where = ", ".join(word for word in words if word) or "source line unknown"
+    return f"{sizes}, {site.executions:g}: {where}"
+
+
+# --- the program ----------------------------------------------------------------------------------
+
+
+def _program(plan: FusionPlan, config: LaunchConfig, *, differentiable: bool) -> list[str]:
+    site = plan.sites[0]
+    shape = (*site.row_sizes, site.columns)
+    lines = [
+        "",
+        "# --- this file as a program: checks, then times " + "-" * (WIDTH - 49),
+        "",
+        "# Sizes of the axes where it was first found, and those it is checked at.",
+        f"SHAPE = {shape}",
+        *statement(
+            f"CHECKED = {{'cuda': {_shapes(shape)}, 'cpu': {_small(shape)}}}".replace("'", '"')
+        ),
+        "# Rows of the interpreter are short: there, short blocks.",
+        f'LAUNCH = {{"cuda": {{}}, "cpu": {_small_launch(config)}}}',
+        "# Of each output: the last place that errors are counted in, the error allowed, and what",
+        "# is allowed at most where eager's own is as large; None for what must be equal.",
+        "ALLOWED = (",
+        *(f"    {_allowed(plan, output, site.columns)}," for output in plan.outputs),
+        ")",
+        "# Kernels compiled for SHAPE: parameters in order (:16: divisible by 16), warps, stages.",
+        "COMPILED = {",
+        *(line for launch in _launches(plan, config) for line in launch),
+        "}",
+    ]
+    checks = [GRADIENT_CHECK] if differentiable else []
+    main = MAIN.replace(
+        "GRADIENTS", " and check_gradients(sizes, device)" if differentiable else ""
+    )
+    head = "\n".join(lines) + "\n"
+    return [head, EXACT, _make_inputs(plan), ULPS, CHECK, *checks, TIMING, main]
+
+
+def _shapes(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """The own shape with fewer rows, and ragged ones."""
+    rows, columns = list(shape[:-1]), shape[-1]
+    most = max(MOST_CHECKED // max(columns, 1), 1)
+    for axis, size in enumerate(rows):
+        others = math.prod(rows[axis + 1 :])
+        rows[axis] = max(min(size, most // max(others, 1)), min(size, 1))
+        most //= max(rows[axis], 1)
+    odd = tuple(3 for _ in rows)
+    return tuple(
+        dict.fromkeys(((*rows, columns), (*odd, max(columns - 1, 1)), (*odd, columns // 2 + 1)))
+    )
+
+
+def _small(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    rows = tuple(min(size, MOST_INTERPRETED_ROWS) for size in shape[:-1])
+    columns = min(shape[-1], MOST_INTERPRETED_COLUMNS)
+    return ((*rows, columns), (*rows, max(columns - 1, 1)))
+
+
+def _launches(plan: FusionPlan, config: LaunchConfig) -> Iterator[list[str]]:
+    """An entry of `COMPILED` for each kernel."""
+    site = plan.sites[0]
+    for one in abi.launches(plan, config, site.row_sizes, site.columns, site.input_strides):
+        kinds = [f"{kind}:16" if name in one.aligned else kind for name, kind in one.types.items()]
+        signature = ", ".join([*kinds, *(str(value) for value in one.constants.values())])
+        *lines, last = textwrap.wrap(signature, WIDTH - 12)
+        yield [
+            f'    "{one.kernel.name}": (',
+            *(f'        "{line} "' for line in lines),
+            f'        "{last}",',
+            f"        {config.num_warps},",
+            f"        {config.num_stages},",
+            "    ),",
+        ]
+
+
+def _small_launch(config: LaunchConfig) -> str:
+    if config.block_columns is None:
+        return "{}"
+    return f'{{"block_columns": {min(config.block_columns, INTERPRETED_BLOCK)}, "num_stages": 1}}'
+
+
+def _allowed(plan: FusionPlan, output: PlanOutput, columns: int) -> str:
+    if output.dtype not in FLOAT_DTYPES:
+        return "None"
+    kinds = (output.dtype, *roundings(plan, output.value))
+    epsilon = next(EPSILON[kind] for kind in ("bfloat16", "float16", "float32") if kind in kinds)
+    most = allowance(plan, output.value, columns, narrow=epsilon != EPSILON["float32"])
+    return f"({epsilon}, {most.ulps:.1f}, {most.most_ulps:.1f})"
+
+
+def _make_inputs(plan: FusionPlan) -> str:
+    axes = ", ".join([*(f"size_{axis}" for axis in range(plan.row_axes)), "n_columns"])
+    lines = [
+        "",
+        "def make_inputs(sizes, device):",
+        '    """Random inputs for sizes of the axes; strided ones are cut out of wider storage."""',
+        "    torch.manual_seed(0)",
+        f"    {axes} = sizes",
+        "    return (",
+        *(line for item in plan.inputs for line in statement(f"{_random(item)},", 2)),
+        "    )",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _random(item: PlanInput) -> str:
+    names = [*(f"size_{axis}" for axis in range(len(item.spans) - 1)), "n_columns"]
+    shape = [name if span else "1" for name, span in zip(names, item.spans, strict=True)]
+    cut = ""
+    if not item.dense:
+        cut = f"[..., :{shape[-1]}]" if item.unit_stride else "[..., ::2]"
+        shape[-1] = f"{shape[-1]} + 3" if item.unit_stride else f"2 * {shape[-1]}"
+    sizes = f"({', '.join(shape)}{',' if len(shape) == 1 else ''})"
+    if item.dtype in FLOAT_DTYPES:
+        return f"torch.randn({sizes}, device=device).to(torch.{item.dtype}){cut}"
+    high = 2 if item.dtype == "bool" else 5
+    return f"torch.randint(0, {high}, {sizes}, device=device).to(torch.{item.dtype}){cut}"

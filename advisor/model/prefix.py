@@ -1,0 +1,75 @@
+"""The first ops of a plan as a plan of their own, as if the fusion had stopped there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from advisor.model.graph import Arg
+from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site, plan_id
+
+
+def prefix(plan: FusionPlan, count: int) -> FusionPlan | None:
+    """The kernel of the first `count` ops: it writes what later ops, or callers, still need.
+
+    Values per column or for all rows are not written (a later kernel would compute them again);
+    None where nothing is left to write.
+    """
+    if count == len(plan.ops):
+        return plan
+    ops, rest = plan.ops[:count], plan.ops[count:]
+    needed = {arg for op in rest for arg in op.args} | {out.value for out in plan.outputs}
+    outputs = tuple(
+        PlanOutput(value=op.name, dtype=op.dtype, space=op.space)
+        for op in ops
+        if op.name in needed and op.space in ("tile", "row")
+    )
+    if not outputs:
+        return None
+    ops = _feeding(ops, outputs)
+    read = {arg for op in ops for arg in op.args}
+    kept = [place for place, item in enumerate(plan.inputs) if item.name in read]
+    names = {plan.inputs[place].name: f"in{number}" for number, place in enumerate(kept)}
+    names |= {op.name: f"v{number}" for number, op in enumerate(ops)}
+    found = msgspec.structs.replace(
+        plan,
+        title=f"{plan.title}: first {count} of {len(plan.ops)} ops",
+        inputs=tuple(_named(plan.inputs[place], names) for place in kept),
+        ops=tuple(_renamed(op, names) for op in ops),
+        outputs=tuple(msgspec.structs.replace(o, value=names[o.value]) for o in outputs),
+        guards=(),
+        sites=tuple(_site(site, kept, outputs) for site in plan.sites[:1]),
+        prediction=None,
+        backward_plan=None,
+    )
+    found = msgspec.structs.replace(found, id=plan_id("prefix", plan.id, found.signature()))
+    found.check()
+    return found
+
+
+def _feeding(ops: tuple[PlanOp, ...], outputs: Iterable[PlanOutput]) -> tuple[PlanOp, ...]:
+    """The ops that some output rests on, in order."""
+    wanted: set[Arg] = {output.value for output in outputs}
+    for op in reversed(ops):
+        if op.name in wanted:
+            wanted |= set(op.args)
+    return tuple(op for op in ops if op.name in wanted)
+
+
+def _named(item: PlanInput, names: dict[str, str]) -> PlanInput:
+    return msgspec.structs.replace(item, name=names[item.name])
+
+
+def _renamed(op: PlanOp, names: dict[str, str]) -> PlanOp:
+    args = tuple(names.get(arg, arg) if isinstance(arg, str) else arg for arg in op.args)
+    return msgspec.structs.replace(op, name=names[op.name], args=args)
+
+
+def _site(site: Site, kept: list[int], outputs: tuple[PlanOutput, ...]) -> Site:
+    return msgspec.structs.replace(
+        site,
+        inputs=tuple(site.inputs[place] for place in kept),
+        outputs=tuple(f"%{output.value}" for output in outputs),
+        input_strides=tuple(site.input_strides[place] for place in kept),
+    )

@@ -1,0 +1,140 @@
+"""What kernels need, as tables: configurations by GPU, and a fusion op by op."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from advisor.model.applied import KernelResources
+from advisor.model.resources import Cliff, CliffPoint, Fit, ResourceTable, SizedKernel
+from advisor.report.text import heading, plain, table
+from advisor.units import UNKNOWN, counted, format_bytes, format_fraction, format_value
+
+FIT_STYLE: dict[Fit, str] = {"use": "green", "avoid": "red", "unknown": "yellow"}
+SHARED = ("Shared", True)
+HELD = (("Registers", True), ("Spilled", True), ("Occupancy", True), ("Limit", True))
+
+
+def render_resources(found: ResourceTable) -> RenderableType:
+    """A section for each plan or kernel, a table for each GPU in it, and what to launch first."""
+    parts: list[RenderableType] = []
+    for (plan_id, title, kernel), sized in groupby(found.kernels, key=_subject):
+        rows = list(sized)
+        name = f"{title}  {plan_id}" if plan_id else kernel
+        parts.append(heading(name))
+        for gpu in dict.fromkeys(row.resources.gpu for row in rows):
+            parts += _of_gpu(gpu, [row for row in rows if row.resources.gpu == gpu])
+    parts += [Text(), *_assemblers(row.resources for row in found.kernels)]
+    return Group(*parts)
+
+
+def _subject(kernel: SizedKernel) -> tuple[str | None, str, str]:
+    return kernel.plan_id, kernel.title, "" if kernel.plan_id else kernel.kernel
+
+
+def _of_gpu(gpu: str, rows: Sequence[SizedKernel]) -> list[RenderableType]:
+    errors = {row.why for row in rows if row.verdict == "unknown"}
+    if len(errors) == 1 and all(row.verdict == "unknown" for row in rows):
+        return [plain(f"{gpu}: {errors.pop()}", "yellow")]
+    shown = table((("Configuration", False), SHARED, *HELD, ("Verdict", False)))
+    reasons: list[RenderableType] = []
+    several = Counter(row.resources.config for row in rows)
+    for row in rows:
+        many = several[row.resources.config] > 1
+        part = f", {row.kernel.rsplit('_', 1)[-1]}" if many else ""
+        verdict = Text(row.verdict, style=FIT_STYLE[row.verdict])
+        verdict.append(" first" if row.first else "", style="bold")
+        label, shared = f"{row.resources.config}{part}", format_bytes(row.resources.shared_bytes)
+        shown.add_row(plain(label), shared, *held(row.resources), verdict)
+        if row.verdict != "use":
+            reasons.append(plain(f"{label}: {row.why}", "dim"))
+    shown.columns[0].no_wrap = True
+    return [plain(gpu, "bold"), shown, *reasons]
+
+
+def held(row: KernelResources) -> tuple[Text, ...]:
+    """Registers, spills, occupancy and what bounds it, as cells."""
+    if row.error is not None:
+        return tuple(Text(UNKNOWN, style="dim") for _ in HELD)
+    stored, loaded = row.spill_store_bytes, row.spill_load_bytes
+    known = stored is not None or loaded is not None
+    spilled = (stored or 0) + (loaded or 0)
+    return (
+        Text(format_value(row.registers, "count")),
+        Text(format_bytes(spilled) if known else UNKNOWN, style="red" if spilled else ""),
+        Text(UNKNOWN if row.occupancy is None else f"{100 * row.occupancy:.0f} %"),
+        Text((row.limiter or UNKNOWN).replace("_", " ")),
+    )
+
+
+def render_cliff(cliff: Cliff) -> RenderableType:
+    """The ops one by one, and the one that is too many."""
+    shown = table(
+        (
+            ("Ops", True),
+            ("The last one", False),
+            ("In, out", True),
+            *HELD,
+            ("Costs", False),
+        )
+    )
+    for before, point in zip((None, *cliff.points), cliff.points, strict=False):
+        fell = point.ops == cliff.falls_at
+        style = "bold red" if fell else ""
+        shown.add_row(
+            Text(str(point.ops), style=style),
+            plain(point.op, style),
+            Text(f"{point.inputs}, {point.outputs}"),
+            *held(point.resources),
+            plain(_cost(point, before), FIT_STYLE[point.verdict] if point.verdict != "use" else ""),
+        )
+    shown.columns[1].no_wrap = True
+    return Group(
+        heading(f"{cliff.title}  {cliff.plan_id}"),
+        plain(f"{cliff.gpu}, all launched as {cliff.config}", "dim"),
+        shown,
+        Text(),
+        plain(cliff_verdict(cliff), "bold red" if cliff.falls_at is not None else "green"),
+        *_assemblers(point.resources for point in cliff.points),
+    )
+
+
+def _cost(point: CliffPoint, before: CliffPoint | None) -> str:
+    """What got worse, in words; the figures stand beside it."""
+    if not point.loss or before is None:
+        return "" if point.verdict == "use" else point.verdict
+    was, now = before.resources.occupancy, point.resources.occupancy
+    words = ["occupancy"] if was is not None and now is not None and now < was else []
+    more = (point.resources.spill_store_bytes or 0) > (before.resources.spill_store_bytes or 0)
+    return ", ".join([*words, *(["spills"] if more else [])])
+
+
+def cliff_verdict(cliff: Cliff) -> str:
+    """What the whole table says, in a sentence."""
+    at = next((point for point in cliff.points if point.ops == cliff.falls_at), None)
+    if at is not None:
+        return (
+            f"Op {at.ops}, {at.op}, is one too many on {cliff.gpu}: {at.why}. A kernel of the ops"
+            f" before it fits; so may all of them in another configuration."
+        )
+    unknown = [point for point in cliff.points if point.verdict == "unknown"]
+    if unknown:
+        return f"Not known for {counted(len(unknown), 'point')}: {unknown[0].why}."
+    if any(point.verdict == "avoid" for point in cliff.points):
+        return f"Not even the first ops fit {cliff.gpu} in this configuration."
+    lowest, ops = min((point.resources.occupancy or 0.0, point.ops) for point in cliff.points)
+    return (
+        f"No cliff on {cliff.gpu}: none of the {counted(len(cliff.points), 'point')} is "
+        f"one too many; the lowest occupancy is {format_fraction(lowest)}, from op {ops}."
+    )
+
+
+def _assemblers(
+    rows: Iterator[KernelResources] | Sequence[KernelResources],
+) -> list[RenderableType]:
+    names = " and ".join(dict.fromkeys(row.assembler for row in rows if row.assembler))
+    return [plain(f"compiled by {names}; no GPU is needed for it", "dim")] if names else []
