@@ -18,25 +18,9 @@ from typing import Any, Literal
 import torch
 
 from advisor.apply.loss_rows import AS_IT_IS, Cut, RowTask, pass_over_rows
+from advisor.model.loss_chunks import rows_of_chunk
 
 Reduction = Literal["mean", "sum"]
-
-# The gradient of W is read and written once a chunk, eight bytes an element; below this number of
-# rows that takes more than an eighth of what the three products take (by peak rate and bandwidth
-# of current cards).
-MOST_ROWS = 2_048
-# A product with fewer rows waits for W to be read.
-LEAST_ROWS = 256
-FEWEST_CHUNKS = 4
-MOST_BYTES = 1 << 30
-
-
-def rows_of_chunk(rows: int, classes: int, item_bytes: int) -> int:
-    """How many rows of logits exist at once, chosen from rows and memory: a power of two."""
-    wanted = min(max(-(-rows // FEWEST_CHUNKS), LEAST_ROWS), MOST_ROWS)
-    fits = max(MOST_BYTES // max(classes * item_bytes, 1), 1)
-    chosen = 1 << (wanted - 1).bit_length()
-    return min(chosen, 1 << (fits.bit_length() - 1))
 
 
 def chunked_cross_entropy(

@@ -13,14 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from advisor.apply.chunked_loss import (
-    MOST_BYTES,
-    MOST_ROWS,
-    chunked_cross_entropy,
-    rows_of_chunk,
-)
+from advisor.apply.chunked_loss import chunked_cross_entropy
 from advisor.apply.loss_rows import Cut
 from advisor.hardware.gpus import gpu_by_key
+from advisor.model.loss_chunks import MOST_BYTES, MOST_ROWS, rows_of_chunk
 from advisor.verify.resources import ResourceRequest, resources_of
 
 ROOT = Path(__file__).parents[2]

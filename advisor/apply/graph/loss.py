@@ -8,12 +8,11 @@ slicing, casts, scales and a soft cap, spelled with `log_softmax` and `nll_loss`
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 
 import torch
 from torch import fx
 
-from advisor.apply.chunked_loss import chunked_cross_entropy, rows_of_chunk
+from advisor.apply.chunked_loss import chunked_cross_entropy
 from advisor.apply.graph.constants import Constants
 from advisor.apply.graph.emit import Emitter, arranged, erase
 from advisor.apply.graph.flow import Flow
@@ -22,38 +21,12 @@ from advisor.apply.graph.products import Size, tensor
 from advisor.apply.graph.records import Rewritten
 from advisor.apply.graph.spelling import spelled
 from advisor.errors import IllegalFusionError
+from advisor.model.loss_chunks import LossSizes, rows_of_chunk
 from advisor.units import format_bytes
 from collectors.live.fx_builder import location_of
 
 # What changes what is differentiated.
 _MODES = frozenset(("_set_grad_enabled", "_enter_inference_mode", "_exit_inference_mode"))
-_WIDE_BYTES = 4
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Rows, classes and features of a projection, and the bytes of one of its results.
-
-    `trains`: rows or weight take a gradient; `weight_trains`: the weight does.
-    """
-
-    rows: int
-    classes: int
-    features: int
-    item_bytes: int
-    trains: bool
-    weight_trains: bool
-
-    def saved_bytes(self, chunk: int) -> int:
-        """Memory that is not needed any more at the loss: logits, and their gradient where one is.
-
-        Held in their place are the logits of a chunk, and the sum over rows of the gradient of the
-        weight in float32.
-        """
-        whole = self.rows * self.classes * self.item_bytes * (2 if self.trains else 1)
-        part = min(chunk, self.rows) * self.classes * self.item_bytes
-        added = self.classes * self.features * _WIDE_BYTES if self.weight_trains else 0
-        return whole - part - added
 
 
 def rewrite_losses(gm: fx.GraphModule, *, chunk: int | None = None) -> tuple[Rewritten, ...]:
@@ -96,7 +69,7 @@ def _rewritten(
     return Rewritten(what=what, location=location, route="chunked_loss", changes=(change,))
 
 
-def sizes_of(site: LossSite) -> Sizes | None:
+def sizes_of(site: LossSite) -> LossSizes | None:
     """The sizes of a site; None if the number of rows is only known at run time."""
     logits, hidden = tensor(site.projection.node), tensor(site.projection.hidden)
     classes, features = logits.shape[-1], hidden.shape[-1]
@@ -105,7 +78,7 @@ def sizes_of(site: LossSite) -> Sizes | None:
         return None
     weight = tensor(site.projection.weight.node).requires_grad
     trains = weight or hidden.requires_grad
-    return Sizes(rows, classes, features, logits.element_size(), trains, weight)
+    return LossSizes(rows, classes, features, logits.element_size(), trains, weight)
 
 
 def _priced(site: LossSite, chunk: int | None) -> str:
@@ -125,9 +98,8 @@ def _priced(site: LossSite, chunk: int | None) -> str:
             "it would save no memory: the gradient of the weight, summed in float32, takes as much"
             " as the logits"
         )
-    whole = sizes.rows * sizes.classes * sizes.item_bytes
     return (
-        f"{format_bytes(whole)} of logits never exist whole: {wanted} rows at a time,"
+        f"{format_bytes(sizes.logits_bytes)} of logits never exist whole: {wanted} rows at a time,"
         f" {format_bytes(max(saved, 0))} less memory at the loss"
     )
 

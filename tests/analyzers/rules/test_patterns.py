@@ -296,3 +296,23 @@ def test_cross_entropy_over_many_classes(classes: int, fires: bool) -> None:
     if fires:
         title = found["cross-entropy"].finding.title
         assert title == "Cross-entropy over 32,000 classes in 7 separate ops"
+
+
+def test_a_loss_in_pieces_is_priced_in_memory() -> None:
+    """4096 rows by 32000 classes in bfloat16, of 64 features: logits and gradients, less a piece."""
+    eager = Eager()
+    rows, classes = 4096, 32_000
+    logits = eager.matmul(
+        eager.tensor(rows, 64, dtype="bfloat16"), eager.tensor(64, classes, dtype="bfloat16")
+    )
+    wide = eager.cast(logits, "float32")
+    labels, loss = eager.tensor(rows, dtype="int64"), eager.tensor(1)
+    logs = eager.op("aten::_log_softmax", wide, 1, False)
+    eager.op("aten::nll_loss_forward", logs, labels, None, 1, -100, out=loss)
+    grad = eager.op("aten::nll_loss_backward", loss, logs, labels, out=logs)
+    eager.op("aten::_log_softmax_backward_data", grad, logs, 1, 6)
+    evidence = eager.found()["cross-entropy"].finding.evidence[-1]
+    assert evidence.values["logits_bytes"] == rows * classes * 2
+    saved = 2 * rows * classes * 2 - 1024 * classes * 2 - classes * 64 * 4
+    assert evidence.values["activation_bytes_saved"] == saved
+    assert "1,024 rows at a time" in evidence.text
