@@ -1,0 +1,92 @@
+"""What the recording of a case leaves behind, and the label that follows from it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from advisor.model.applied import KernelResources, Timing
+from advisor.model.base import Record
+from advisor.verify.resources import ResourceRequest
+
+from .model import Case, Cause
+
+Verdict = Literal["regression", "benign", "excluded"]
+
+
+class Compiled(Record, frozen=True, kw_only=True):
+    """One launch of a hand-written kernel: what was compiled, and what the binary needs."""
+
+    request: ResourceRequest
+    programs: int
+    resources: KernelResources
+
+
+class Generated(Record, frozen=True, kw_only=True):
+    """A kernel that Inductor wrote, in the configuration that it chose on this machine.
+
+    `local_words` is what Triton calls spills: 32-bit words of the stack frame.
+    """
+
+    name: str
+    config: str
+    registers: int | None = None
+    local_words: int | None = None
+    shared_bytes: int | None = None
+    spill_store_bytes: int | None = None
+    spill_load_bytes: int | None = None
+
+
+class Variant(Record, frozen=True, kw_only=True):
+    """One way to run the case: GPU-busy time, caches flushed before, and its kernels."""
+
+    time: Timing
+    launches: tuple[Compiled, ...] = ()
+    generated: tuple[Generated, ...] = ()
+
+
+class Result(Record, frozen=True, kw_only=True):
+    """A case as it was measured.
+
+    `ratio` is fused over members: (low, median, high) of the rounds' own ratios, at 95 %. `error`
+    is the largest difference of a result, relative to its largest value.
+    """
+
+    case: Case
+    fused: Variant
+    members: Variant
+    ratio: tuple[float, float, float]
+    moved_bytes: int
+    concurrent: bool
+    error: float
+
+
+class Label(Record, frozen=True, kw_only=True):
+    """What is true of a case; `cause` only where the knob was shown to make the loss.
+
+    `also` are mechanisms that the same turn of the knob set off and that no other case tells apart
+    from the cause: naming one of them is right as well.
+    """
+
+    id: str
+    verdict: Verdict
+    ratio: tuple[float, float, float]
+    cause: Cause | None = None
+    also: tuple[Cause, ...] = ()
+    reason: str = ""
+
+
+class Labels(Record, frozen=True, kw_only=True):
+    """All labels of a recording, with the bounds that they were made with."""
+
+    loses_above: float
+    share_of_knob: float
+    labels: tuple[Label, ...]
+
+
+class Session(Record, frozen=True, kw_only=True):
+    """The machine and the versions of a recording."""
+
+    gpu: str
+    driver: str
+    versions: dict[str, str]
+    clock: str = "GPU-busy ns of one run, from the profiler; 256 MB written before each run"
