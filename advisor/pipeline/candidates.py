@@ -18,21 +18,24 @@ from advisor.apply.kernels import ReadyKernel, load_kernel, write_source
 from advisor.codegen import KernelSource
 from advisor.errors import AdvisorError, IllegalFusionError
 from advisor.hardware.gpu import Gpu
-from advisor.hardware.gpus import gpu_by_key
+from advisor.hardware.gpus import find_gpu, gpu_by_key
 from advisor.model.applied import KernelResources, KernelTiming, Numerics
 from advisor.model.attempt import ReadyPlan
-from advisor.model.configs import L2_BYTES, candidate_configs, default_config
+from advisor.model.configs import default_config
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.model.run import Emit
 from advisor.model.site_work import site_bytes
+from advisor.pipeline.facts import now
 from advisor.pipeline.sizing import needs_most, requests, scheme_source, spills
+from advisor.pipeline.winners import choices, modelled_configs, remember, winner_of
 from advisor.store import RunDirectory
 from advisor.units import counted, format_fraction, format_ns
 from advisor.verify.numerics import verify_numerics
 from advisor.verify.region import region_disagreement
 from advisor.verify.resources import resources_of
 from advisor.verify.timing_process import TimingProcess, TimingRequest
+from advisor.verify.toolchain import triton_version
 from collectors.live.capture import Capture
 from collectors.live.fx_graph import Lowered
 
@@ -142,7 +145,7 @@ def size(
         item.usable = (made.config,)
         try:
             if here is not None:
-                item.usable = without_spills(plan, here)
+                item.usable = _worth_timing(plan, here)
                 _avoid_spills(item, made.path.parent)
             item.resources = _resources(item, gpus)
         except AdvisorError as error:
@@ -170,11 +173,17 @@ def _resources(item: Candidate, gpus: Sequence[Gpu]) -> tuple[KernelResources, .
     return tuple(max(of_gpu, key=needs_most) for of_gpu in zip(*rows, strict=True))
 
 
-def without_spills(plan: FusionPlan, here: Gpu) -> tuple[LaunchConfig, ...]:
-    """The configurations none of whose kernels spills, the likeliest first."""
-    configs = candidate_configs(
-        plan, plan.sites[0], sm_count=here.sm_count, l2_bytes=here.l2_bytes or L2_BYTES
-    )
+def _worth_timing(plan: FusionPlan, here: Gpu) -> tuple[LaunchConfig, ...]:
+    """What an earlier search found, else what to search; none of it spills."""
+    known = without_spills(plan, here, choices(plan, here, triton_version()))
+    return known or without_spills(plan, here)
+
+
+def without_spills(
+    plan: FusionPlan, here: Gpu, configs: Sequence[LaunchConfig] | None = None
+) -> tuple[LaunchConfig, ...]:
+    """The configurations (by default all that the model thinks of) none of whose kernels spills."""
+    configs = modelled_configs(plan, here) if configs is None else configs
     wanted = [requests(plan, config) for config in configs]
     rows = iter(resources_of([one for group in wanted for one in group], [here]))
     fits = [not any(spills(next(rows)[0]) for _ in group) for group in wanted]
@@ -260,6 +269,7 @@ def time(
         for made in _in_time(candidates, late):
             try:
                 _time(made, run, process, emit)
+                _keep_winner(made.item)
             except IllegalFusionError as error:
                 made.item.refused = error.what
                 message = f"{made.item.plan.title}: {error.what}"
@@ -288,6 +298,23 @@ def _time(made: _Generated, run: RunDirectory, process: TimingProcess, emit: Emi
         f"bytes ({config.label()})"
     )
     emit("time", "running", plan=plan.id, value=taken, message=message)
+
+
+def _keep_winner(item: Candidate) -> None:
+    """The end of a search is where the next one starts."""
+    gpu = find_gpu(name := torch.cuda.get_device_name())
+    if gpu is None or item.config is None or len(item.usable) < 2:
+        return
+    winner = winner_of(
+        item.plan,
+        gpu,
+        item.config,
+        item.timings[-1],
+        device=name,
+        triton=triton_version(),
+        created=now(),
+    )
+    remember(winner, item.plan, gpu)
 
 
 def _size_again(item: Candidate, emit: Emit) -> None:

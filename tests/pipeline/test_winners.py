@@ -113,3 +113,22 @@ def test_a_table_with_two_winners_for_one_kernel_is_refused() -> None:
         Winners(gpu="h200", winners=(winner, winner)).check()
     with pytest.raises(InvalidRecordError, match="another GPU"):
         Winners(gpu="a100", winners=(winner,)).check()
+
+
+def test_apply_times_what_an_earlier_search_found_and_nothing_else(tmp_path: Path) -> None:
+    """The pipeline's own sizing, with the real compiler: one configuration is left to time."""
+    pytest.importorskip("triton", reason="compiling needs triton")
+    from advisor.pipeline.candidates import Candidate, size
+    from advisor.verify.toolchain import triton_version
+
+    plan = rms_norm(columns=2048)
+    remember(won(plan, triton=triton_version()), plan, H200)
+    item = Candidate(plan)
+    item.choose(LaunchConfig(num_warps=4), tmp_path)
+    size({plan.id: item}, [H200], H200, lambda *_, **__: None)
+    assert item.usable == (CONFIG,)
+    assert item.config == CONFIG
+    other = Candidate(rms_norm(columns=512))
+    other.choose(LaunchConfig(num_warps=4), tmp_path)
+    size({other.plan.id: other}, [H200], H200, lambda *_, **__: None)
+    assert len(other.usable) > 1
