@@ -33,6 +33,7 @@ class JudgedTrial(Record, frozen=True, kw_only=True):
     swapped: dict[str, int] = {}
     details: tuple[str, ...] = ()
     pool_bytes: int | None = None
+    peak_bytes: tuple[int, int] | None = None
     votes: tuple[RankVote, ...] = ()
 
 

@@ -154,7 +154,7 @@ def restore(trials: Sequence[Trial], attempt: Attempt) -> None:
         trial.judgement = Judgement(item.keep, item.reason, applies=item.applies)
         trial.comparison, trial.step, trial.votes = item.comparison, item.step, item.votes
         trial.swapped, trial.details = dict(item.swapped), item.details
-        trial.pool_bytes = item.pool_bytes
+        trial.pool_bytes, trial.peak_bytes = item.pool_bytes, item.peak_bytes
 
 
 def survive(run: RunDirectory, error: AdvisorError) -> bool:
@@ -201,5 +201,6 @@ def _recorded(trial: Trial) -> JudgedTrial:
         swapped=trial.swapped,
         details=trial.details,
         pool_bytes=trial.pool_bytes,
+        peak_bytes=trial.peak_bytes,
         votes=trial.votes,
     )

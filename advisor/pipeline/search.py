@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from advisor.apply.graph.records import Rewritten
-from advisor.apply.judge import Judgement, judge_action, judge_region
+from advisor.apply.judge import Judgement, judge_action, judge_memory, judge_region
 from advisor.apply.recipe import ON_GRAPH, UNCHANGED, Recipe
 from advisor.errors import AbortedError, AdvisorError, IllegalFusionError
-from advisor.model.actions import REPLACES, ActionKind, facts_of
+from advisor.model.actions import FOR_MEMORY, REPLACES, ActionKind, facts_of
 from advisor.model.applied import SetVerdict
 from advisor.model.run import Emit
 from advisor.pipeline.budget import Budget
@@ -32,6 +32,7 @@ from advisor.report.text import counted
 from advisor.verify.statistics import compare
 
 NO_TIME = "not tried: the time for this application was used up"
+NO_FLEX = "no attention has a mask or a bias that FlexAttention takes"
 NOT_TRIED = Judgement(False, NO_TIME, tried=False)
 T = TypeVar("T")
 
@@ -59,6 +60,8 @@ class Search:
     recipe: Recipe = UNCHANGED
     winners: list[Trial] = field(default_factory=list)
     _built: Variant | None = None
+    # Sites of attention that FlexAttention takes too; None as long as nobody looked.
+    _flex_sites: int | None = None
 
     def run(self) -> tuple[Variant | None, SetVerdict]:
         """Try everything, then judge what won together; (the variant kept or judged, verdict)."""
@@ -124,13 +127,18 @@ class Search:
         """Build the step with it and compare it with the best step so far."""
         kind = trial.action
         assert kind is not None
+        if kind == "flex_attention" and self._flex_sites == 0:
+            raise IllegalFusionError(NO_FLEX)
         best = self._all("build the best so far", self._best)
         recipe = self.recipe.with_action(kind)
         variant = self._all(f"build {recipe.name()}", lambda: self.bench.build(recipe))
         trial.pool_bytes = variant.pool_bytes
         if kind in ON_GRAPH:
             trial.details = tuple(_became(item) for item in variant.log.rewritten)
-            trial.swapped = {kind: sum(item.refused is None for item in variant.log.rewritten)}
+            done = [item for item in variant.log.rewritten if item.refused is None]
+            trial.swapped = {kind: len(done)}
+            if kind == "attention":
+                self._flex_sites = sum(item.or_flex for item in done)
         same_sites(self.peers, trial.swapped)
         if trial.swapped and not trial.swapped[kind]:
             return Judgement(False, _nothing_rewritten(trial), applies=False)
@@ -151,7 +159,14 @@ class Search:
         times = self.bench.step_time([best, variant])
         trial.step = compare(times[best.name], times[variant.name], "step")
         trial.comparison = self.bench.gpu_time(best, variant)
-        return judge_action(trial.comparison, trial.step)
+        before, after = self.bench.peak_memory(best), self.bench.peak_memory(variant)
+        judgement = judge_action(trial.comparison, trial.step)
+        if before is None or after is None:
+            return judgement
+        trial.peak_bytes = before, after
+        if trial.action not in FOR_MEMORY:
+            return judgement
+        return judge_memory(judgement, trial.step, before, after)
 
     def _best(self) -> Variant:
         """The best step so far, as its user compiles it."""

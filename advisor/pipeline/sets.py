@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from advisor.apply.judge import Judgement, judge_action, judge_set, outputs_agree
+from advisor.apply.judge import Judgement, judge_action, judge_memory, judge_set, outputs_agree
 from advisor.apply.recipe import Recipe
 from advisor.errors import AbortedError, AdvisorError
-from advisor.model.actions import ActionKind
+from advisor.model.actions import FOR_MEMORY, ActionKind
 from advisor.model.applied import SetVerdict
 from advisor.model.run import Emit
 from advisor.pipeline.budget import Budget
@@ -108,6 +108,10 @@ class Sets:
         assert gpu is not None
         assert step is not None
         own = (judge_action if _says_how_it_runs(best.recipe) else judge_set)(gpu, step)
+        before, after = measured.peak_memory_before_bytes, measured.peak_memory_after_bytes
+        saves = any(kind in FOR_MEMORY for kind in best.recipe.actions)
+        if saves and before is not None and after is not None:
+            own = judge_memory(own, step, before, after)
         judgement, votes = vote(self.peers, "judge the set", own, gpu, step)
         differs, found = disagreement(self.peers, self.bench, best)
         if differs:

@@ -26,8 +26,9 @@ KINDS: tuple[ActionKind, ...] = tuple(item.kind for item in ACTIONS)
 class Trial:
     """One thing to try, plans to put in together or an action, and what came of it.
 
-    `comparison` is of GPU time, `step` (actions only) of the whole step; `votes` are those of all
-    ranks of a job of several.
+    `comparison` is of GPU time, `step` (actions only) of the whole step, `peak_bytes` (actions
+    only) its peaks of memory without and with it; `votes` are those of all ranks of a job of
+    several.
     """
 
     finding: str
@@ -39,6 +40,7 @@ class Trial:
     swapped: dict[str, int] = field(default_factory=dict)
     details: tuple[str, ...] = ()
     pool_bytes: int | None = None
+    peak_bytes: tuple[int, int] | None = None
     votes: tuple[RankVote, ...] = ()
 
     @property

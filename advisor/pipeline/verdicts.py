@@ -76,6 +76,8 @@ def action_verdicts(trials: Sequence[Trial], result: SetVerdict) -> tuple[Action
                 sites=trial.swapped.get(trial.action),
                 details=trial.details,
                 pool_bytes=trial.pool_bytes,
+                peak_memory_before_bytes=trial.peak_bytes and trial.peak_bytes[0],
+                peak_memory_after_bytes=trial.peak_bytes and trial.peak_bytes[1],
                 by_hand=facts.by_hand,
                 votes=trial.votes,
             )

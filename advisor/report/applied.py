@@ -174,6 +174,9 @@ def _action(action: ActionVerdict) -> list[RenderableType]:
     lines += _votes(action.votes)
     if action.pool_bytes is not None:
         lines.append(Text(f"memory held by the graph: {format_bytes(action.pool_bytes)}"))
+    memory = action.peak_memory_before_bytes, action.peak_memory_after_bytes
+    if None not in memory:
+        lines.append(Text(f"peak memory: {_pair(*memory, 'bytes')}"))
     if action.verdict == "kept":
         lines.append(plain(f"by hand: {action.by_hand}", "dim"))
     return [head, *(Padding(line, INDENT) for line in lines)]

@@ -11,14 +11,16 @@ from typing import cast
 import pytest
 import torch
 
+from advisor.apply.graph.records import Rewritten
 from advisor.apply.recipe import UNCHANGED, Recipe
 from advisor.errors import IllegalFusionError, WorkloadError
 from advisor.model.actions import ActionKind
 from advisor.model.applied import Comparison, SetVerdict
+from advisor.model.base import Location
 from advisor.pipeline.backend import SwapLog
 from advisor.pipeline.budget import Budget
 from advisor.pipeline.measure import Agreement, Bench, Results, Variant
-from advisor.pipeline.search import NO_TIME, Search, no_site_in, unlimited
+from advisor.pipeline.search import NO_FLEX, NO_TIME, Search, no_site_in, unlimited
 from advisor.pipeline.training import LossCurves
 from advisor.pipeline.trials import KEPT_BEFORE, KINDS, Trial, of_actions
 from advisor.pipeline.verdicts import action_verdicts
@@ -37,6 +39,8 @@ class Scripted:
     refuses: dict[ActionKind, Exception] = field(default_factory=dict)
     built: list[tuple[ActionKind, ...]] = field(default_factory=list)
     curves: LossCurves | str | None = None
+    rewritten: dict[ActionKind, tuple[Rewritten, ...]] = field(default_factory=dict)
+    peak_bytes: Callable[[Recipe], int] = lambda _: 1_000
 
     def __post_init__(self) -> None:
         self.eager = Variant("eager", lambda: None, list, len)
@@ -47,7 +51,10 @@ class Scripted:
             if kind in self.refuses:
                 raise self.refuses[kind]
         self.built.append(recipe.actions)
-        return Variant(recipe.name(), lambda: None, list, len, recipe, SwapLog(), 1)
+        log = SwapLog(
+            rewritten=[x for kind in recipe.actions for x in self.rewritten.get(kind, ())]
+        )
+        return Variant(recipe.name(), lambda: None, list, len, recipe, log, 1)
 
     def step_time(self, variants: Sequence[Variant]) -> dict[str, list[int]]:
         return {v.name: spread(self.step_ns(v.recipe)) for v in variants}
@@ -68,7 +75,7 @@ class Scripted:
         return self.curves
 
     def peak_memory(self, variant: Variant) -> int:
-        return len(variant.name)
+        return self.peak_bytes(variant.recipe)
 
 
 def spread(middle: int) -> list[int]:
@@ -287,3 +294,64 @@ def test_a_plan_whose_sites_an_action_took_says_which() -> None:
     assert no_site_in(UNCHANGED.with_action("attention")) == (
         "no site of it is left in the graph after attention as one library call"
     )
+
+
+def site(*, or_flex: bool = False) -> Rewritten:
+    return Rewritten(what="a site", location=Location(), or_flex=or_flex)
+
+
+def with_attention(step_ns: Callable[[Recipe], int], *, or_flex: bool) -> Scripted:
+    sites = (site(or_flex=or_flex),)
+    return Scripted(step_ns, step_ns, rewritten={"attention": sites, "flex_attention": sites})
+
+
+@pytest.mark.parametrize(("gain", "kept"), [(300, "flex_attention"), (150, "attention")])
+def test_the_faster_of_two_ways_to_attention_is_kept(gain: int, kept: str) -> None:
+    bench = with_attention(saving(attention=200, flex_attention=gain), or_flex=True)
+    found = search(bench, "attention", "flex_attention")
+    _, result = found.run()
+    assert result.actions == (kept,)
+    assert bench.built[:2] == [("attention",), ("flex_attention",)]
+    if kept == "flex_attention":
+        replaced = "attention by FlexAttention where there is a mask or a bias took its place"
+        assert reasons(found, result)["attention"] == ("reverted", replaced)
+    else:
+        assert "takes 50 µs more" in reasons(found, result)["flex_attention"][1]
+
+
+def test_where_attention_has_no_mask_flex_is_not_built() -> None:
+    bench = with_attention(saving(attention=200, flex_attention=300), or_flex=False)
+    found = search(bench, "attention", "flex_attention")
+    _, result = found.run()
+    assert result.actions == ("attention",)
+    assert ("flex_attention",) not in bench.built
+    assert reasons(found, result)["flex_attention"] == ("refused", NO_FLEX)
+
+
+@pytest.mark.parametrize(
+    ("cost", "bytes_after", "verdict", "reason"),
+    [
+        (0, 600, "kept", "peak memory falls by 400 B, and the step gets no slower"),
+        (50, 600, "reverted", "the step takes 50 µs more"),
+        (0, 990, "reverted", "no gain beyond noise"),
+        (-50, 600, "kept", "the step takes 50 µs less"),
+    ],
+)
+def test_what_is_done_for_memory_is_kept_where_it_costs_no_time(
+    cost: int, bytes_after: int, verdict: str, reason: str
+) -> None:
+    times = saving(chunked_loss=-cost)
+    bench = Scripted(
+        times,
+        times,
+        rewritten={"chunked_loss": (site(),)},
+        peak_bytes=lambda recipe: bytes_after if recipe.actions else 1_000,
+    )
+    found = search(bench, "chunked_loss")
+    _, result = found.run()
+    (action,) = action_verdicts(found.trials, result)
+    assert (action.verdict, result.verdict) == (verdict, verdict)
+    assert reason in action.reason
+    assert (action.peak_memory_before_bytes, action.peak_memory_after_bytes) == (1_000, bytes_after)
+    if bytes_after == 600:
+        assert "peak memory falls by 400 B" in action.reason

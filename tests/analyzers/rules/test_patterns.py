@@ -299,7 +299,7 @@ def test_cross_entropy_over_many_classes(classes: int, fires: bool) -> None:
 
 
 def test_a_loss_in_pieces_is_priced_in_memory() -> None:
-    """4096 rows by 32000 classes in bfloat16, of 64 features: logits and gradients, less a piece."""
+    """4096 rows by 32000 classes in bfloat16 of 64 features: logits, gradients, less a piece."""
     eager = Eager()
     rows, classes = 4096, 32_000
     logits = eager.matmul(
