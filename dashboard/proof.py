@@ -24,6 +24,7 @@ from advisor.report.text import counted, gain_text
 from advisor.store.directory import RunDirectory
 from advisor.units import UNKNOWN, format_bytes, format_fraction, format_ns
 from dashboard import figures
+from dashboard.cliffs import cliff_sections
 from dashboard.context import Context
 from dashboard.parts import (
     VERDICT_COLORS,
@@ -99,6 +100,7 @@ def details(context: Context, run: RunDirectory, plans: Sequence[str]) -> list[C
         verdict = _of_plan(applied, plan_id) if applied else None
         if verdict is not None:
             parts += [_resources(verdict), _numerics(verdict), _timings(verdict)]
+        parts += cliff_sections(run, plan_id, title)
     return parts
 
 

@@ -12,9 +12,11 @@ import pytest
 from dash.development.base_component import Component
 from msgspec.structs import replace
 
+from advisor.model.applied import KernelResources
 from advisor.model.base import Record
 from advisor.model.findings import Alternative
-from advisor.model.report import Recommended, Source
+from advisor.model.report import Recommended, Source, Tool
+from advisor.model.resources import Cliff, CliffPoint, Fit
 from advisor.model.run import Progress
 from advisor.report.words import ranked
 from advisor.store import RunDirectory, RunStore
@@ -22,6 +24,7 @@ from advisor.store.jobrecord import JobRecord
 from dashboard import figures, subgraph
 from dashboard.access import Access
 from dashboard.app import render
+from dashboard.cliffs import figure as cliff_figure
 from dashboard.context import Context
 from dashboard.jobpanel import _refresh, blocked, status
 from dashboard.jobs import JobRunner
@@ -126,6 +129,62 @@ def test_a_finding_holds_its_proof(context: Context, store: RunStore) -> None:
         "columns 32768", "calibrated copy curve",
     ):  # fmt: skip
         assert expected in text
+
+
+def test_a_finding_shows_what_each_op_costs(context: Context, store: RunStore) -> None:
+    run = sample_run(store)
+    path = finding_path(run.id, "row-program-1")
+    plan = run.plan(run.plan_ids()[0])
+    assert f"fusion-advisor cliff {run.id} --only {plan.id}" in page(context, path)
+    run.write_cliff(cliff_record(plan.id))
+    text = page(context, path)
+    assert "Op 2, v1 = v0 * v0, is one too many on h200: spills" in text
+    assert "to avoid: spills" in text
+    (run.path / "cliffs" / f"{plan.id}.a100.json").write_text("{")
+    assert "not a valid Cliff" in page(context, path), "a damaged record is said, the page stands"
+
+
+def test_the_chart_of_a_cliff_leaves_out_what_is_not_known() -> None:
+    drawn = cliff_figure(cliff_record("0" * 16))
+    bars = [trace for trace in drawn.data if trace.type == "bar"]
+    assert [(tuple(bar.x), tuple(bar.y)) for bar in bars] == [((1,), (32,)), ((2,), (255,))]
+    assert tuple(drawn.data[-1].y) == (100.0, 12.5)
+
+
+def cliff_record(plan_id: str) -> Cliff:
+    """Three points: one to use, one that spills, one that could not be compiled."""
+    rows = (
+        KernelResources(gpu="h200", config="rows=1 warps=4", registers=32, occupancy=1.0),
+        KernelResources(
+            gpu="h200", config="rows=1 warps=4", registers=255, occupancy=0.125,
+            spill_store_bytes=64, spill_load_bytes=64, limiter="registers",
+        ),
+        KernelResources(gpu="h200", config="rows=1 warps=4", error="not compiled within 60 s"),
+    )  # fmt: skip
+    verdicts: tuple[tuple[Fit, str], ...] = (
+        ("use", "no spills"), ("avoid", "spills: 64 B stored"), ("avoid", "not compiled"),
+    )  # fmt: skip
+    points = [
+        CliffPoint(
+            ops=number,
+            op="v1 = v0 * v0",
+            inputs=1,
+            outputs=1,
+            resources=row,
+            verdict=verdict,
+            why=why,
+        )
+        for number, (row, (verdict, why)) in enumerate(zip(rows, verdicts, strict=True), 1)
+    ]
+    return Cliff(
+        tool=Tool(name="fusion-advisor", version="1"),
+        plan_id=plan_id,
+        title="norm",
+        gpu="h200",
+        config="rows=1 warps=4",
+        points=tuple(points),
+        falls_at=2,
+    )
 
 
 def test_states_before_applying_and_without_a_plan(context: Context, run: RunDirectory) -> None:
