@@ -33,6 +33,10 @@ from advisor.verify.statistics import compare
 
 NO_TIME = "not tried: the time for this application was used up"
 NO_FLEX = "no attention has a mask or a bias that FlexAttention takes"
+NO_LOSS = (
+    "no loss of a projection is in the compiled graphs: the model's forward must compute it, from "
+    "labels that it is given"
+)
 NOT_TRIED = Judgement(False, NO_TIME, tried=False)
 T = TypeVar("T")
 
@@ -304,7 +308,9 @@ def no_site_in(recipe: Recipe) -> str:
 
 def _nothing_rewritten(trial: Trial) -> str:
     reasons = list(dict.fromkeys(trial.details))
-    return reasons[0] if reasons else "no site of it is in the graphs"
+    if reasons:
+        return reasons[0]
+    return NO_LOSS if trial.action == "chunked_loss" else "no site of it is in the graphs"
 
 
 def _excludes(kind: ActionKind, winner: Trial) -> bool:

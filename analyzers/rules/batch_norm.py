@@ -58,16 +58,19 @@ def find(subject: Subject) -> tuple[Match, ...]:
 def _match(subject: Subject, sites: list[_Site], cost: Cost, folds: bool) -> Match:
     count, activated = len(sites), sum(site.activation for site in sites)
     what = "BatchNorm + ReLU" if activated else "BatchNorm"
+    # What follows a folded BatchNorm still reads and writes the tensor.
+    more = any(not site.place.gone for site in sites)
     if folds:
         title = f"{what} behind convolutions as passes of their own, {counted(count, 'site')}"
         action = (
             "fold BatchNorm into the convolution's weights "
-            "(torch.nn.utils.fusion.fuse_conv_bn_eval, or torch.compile"
-            " with freezing) and let the convolution apply the activation"
+            "(torch.nn.utils.fusion.fuse_conv_bn_eval, or torch.compile with freezing)"
+            + (", and compile: addition and activation are then one pass" if more else "")
         )
         text = (
             "in inference BatchNorm is a constant scale and shift per channel: folded into the "
-            "weights it costs nothing, and addition and ReLU fit the convolution's epilogue"
+            "weights it costs nothing"
+            + ("; addition and activation are left, as one pass" if more else "")
         )
     else:
         title = f"{what} in separate ops, {counted(count, 'site')}"
@@ -145,7 +148,8 @@ def _site(subject: Subject, facts: GraphFacts, norm: _Norm) -> _Site | None:
     folds = norm.inference and calls(norm.before, CONVOLUTIONS)
     if members == norm.nodes and not folds:
         return None
-    return _Site(Place(facts, frozenset(members), gone=folds), folds, activation)
+    gone = folds and members == norm.nodes
+    return _Site(Place(facts, frozenset(members), gone=gone), folds, activation)
 
 
 RULE = Rule(
@@ -157,6 +161,6 @@ RULE = Rule(
         "the activation and the residual sum still fit the same pass."
     ),
     bad="conv2d, batch_norm, relu: the activation tensor makes five trips to memory",
-    good="weights folded, ReLU in the convolution's epilogue: one trip",
+    good="weights folded: ReLU alone reads and writes the tensor",
     find=find,
 )

@@ -168,6 +168,22 @@ def test_batch_norm_and_relu(training: bool) -> None:
     assert "BatchNorm + ReLU" in finding.title
 
 
+@pytest.mark.parametrize("relu", [True, False])
+def test_what_follows_a_folded_batch_norm_still_costs_its_pass(relu: bool) -> None:
+    eager = Eager()
+    x = eager.tensor(8, 16, 32, 32, dtype="float16")
+    one = 8 * 16 * 32 * 32 * 2
+    for _ in range(3):
+        x = convolution(eager, x, training=False, relu=relu)
+    finding = eager.found()["batch-norm"].finding
+    (traffic,) = [item.values for item in finding.evidence if item.kind == "traffic"]
+    assert traffic["bytes_after"] == (pytest.approx(3 * 2 * one, rel=1e-3) if relu else 0)
+    (time,) = [item.values for item in finding.evidence if item.kind == "time"]
+    share = float(time["kernel_saving_ns"] or 0) / float(time["before_ns"] or 1)
+    assert share == (pytest.approx(0.5, rel=0.01) if relu else 1.0)
+    assert ("left, as one pass" in finding.evidence[0].text) is relu
+
+
 def test_a_batch_norm_in_training_with_nothing_beside_it_is_left_alone() -> None:
     eager = Eager()
     convolution(eager, eager.tensor(8, 16, 32, 32), training=True, relu=False)
