@@ -21,6 +21,8 @@ from analyzers.strides import BoundInput
 # A kernel reads and writes at most this many tensors: each needs address registers.
 MAX_GROUP_TENSORS = 16
 MAX_GROUP_OPS = 96
+# A row that is summed along its columns and into sums over the rows stays in registers, with them.
+MAX_SUMMED_COLUMNS = 8192
 
 
 @dataclass(frozen=True)
@@ -218,9 +220,21 @@ def _too_much(
     tensors = len({bound.value for bound in space.operands.values()}) + len(space.outputs)
     if tensors > MAX_GROUP_TENSORS or len(grown) > MAX_GROUP_OPS:
         return f"the kernel would touch {tensors} tensors in {len(grown)} ops"
+    if too_wide(flow, space, grown):
+        return "rows this long do not fit in registers beside the sums over them"
     if any(not spans_whole(space, flow.nodes[n]) for n in grown - members):
         return "it is smaller than the group's rows and would be recomputed for each of them"
     return None
+
+
+def too_wide(flow: Dataflow, space: IterationSpace, members: frozenset[str]) -> bool:
+    """Whether a group with reductions over both axes has more columns than one program holds."""
+    if not space.late:
+        return False
+    reductions = [n for n in members if spec_of(flow.nodes[n].op).kind == "reduction"]
+    if all(flow.nodes[name].value() in space.late for name in reductions):
+        return False
+    return flow.hint(space.column_size) > MAX_SUMMED_COLUMNS
 
 
 def spans_whole(space: IterationSpace, node: Node) -> bool:

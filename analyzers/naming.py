@@ -54,6 +54,10 @@ def describe(plan: FusionPlan) -> str:
     """A short name made from what the program computes: `residual add + RMS norm`."""
     reductions = [op for op in plan.ops if op.space == "row" and _reduces(op)]
     names = _kernel_name(plan, {op.op for op in plan.ops}, {op.op for op in reductions})
+    over_rows = sorted({op.op for op in plan.ops if op.over_rows})
+    if over_rows:
+        words = "pointwise ops" if not reductions else names
+        names = f"{words} and {' and '.join(over_rows)} over the rows"
     first = min((i for i, op in enumerate(plan.ops) if _reduces(op)), default=0)
     prologue = [
         op.op for op in plan.ops[:first] if op.space == "tile" and _is_two_tensors(plan, op)

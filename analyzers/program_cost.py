@@ -8,6 +8,7 @@ from functools import reduce
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
 from advisor.model.base import Range
+from advisor.model.column_configs import workspace_bytes
 from advisor.model.configs import default_config
 from advisor.model.graph import node_of
 from advisor.model.launch import grid_size
@@ -30,17 +31,21 @@ def sum_of(times: Iterable[Range]) -> Range:
 
 
 def program_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibration) -> Range:
-    """The predicted time of the generated kernel at one site, times its executions per step."""
+    """The predicted time of the generated kernels at one site, times the executions per step."""
     flops, special = site_arithmetic(plan, site)
+    config = default_config(plan, site)
+    partial = workspace_bytes(plan, config, site)
     cost = kernel_time(
         gpu,
         calibration,
-        bytes_moved=site_bytes(plan, site),
+        bytes_moved=site_bytes(plan, site) + partial,
         flops=flops,
         special=special,
-        programs=grid_size(default_config(plan, site), site.rows, site.columns),
+        programs=grid_size(config, site.rows, site.columns),
         resident_programs=gpu.sm_count * RESIDENT_PROGRAMS_PER_SM,
     )
+    if partial:
+        cost = cost.plus(kernel_time(gpu, calibration, bytes_moved=partial))
     return cost.scaled(site.executions)
 
 

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 import msgspec
 
 from advisor.model.base import Location, Phase
-from advisor.model.graph import Arg, AttributeValue, node_of
+from advisor.model.graph import Arg, AttributeValue, Node, node_of
 from advisor.model.optable import spec_of
 from advisor.model.plan import (
+    OVER,
+    ROWS,
     FusionPlan,
     Guard,
     PlanInput,
@@ -136,7 +138,7 @@ class _Canonical:
         node = self.flow.nodes[name]
         parts: list[object] = [
             node.op,
-            _program_attributes(node.op, node.attributes),
+            self._attributes(node),
             node.outputs[0].dtype,
         ]
         for position, arg in enumerate(node.args):
@@ -171,10 +173,16 @@ class _Canonical:
             args=tuple(args),
             dtype=node.outputs[0].dtype,
             space=space_of(spans),
-            attributes=_program_attributes(node.op, node.attributes),
+            attributes=self._attributes(node),
         )
         self.ops[name] = op
         return op
+
+    def _attributes(self, node: Node) -> dict[str, AttributeValue]:
+        """The attributes a plan keeps: of a reduction's axes, whether they are the rows."""
+        kept = {name: node.attributes[name] for name in spec_of(node.op).attributes}
+        over_rows = spec_of(node.op).kind == "reduction" and node.value() in self.space.late
+        return kept | ({OVER: ROWS} if over_rows else {})
 
     def _spans(self, span: frozenset[int]) -> tuple[bool, ...]:
         return tuple(any(axis in span for axis in run) for run in self.axes)
@@ -213,13 +221,6 @@ class _Canonical:
     def _location(self) -> Location:
         """The place of the seed reduction, whatever was absorbed around it."""
         return self.flow.nodes[self.group.seed].location
-
-
-def _program_attributes(
-    op: str, attributes: dict[str, AttributeValue]
-) -> dict[str, AttributeValue]:
-    """The attributes a plan keeps (axes are implied: always the columns)."""
-    return {name: attributes[name] for name in spec_of(op).attributes}
 
 
 def _size(space: IterationSpace, run: tuple[int, ...]) -> Size:

@@ -1,43 +1,54 @@
 """The calling convention of generated kernels: one for source, launch, rewrite and resources.
 
-Parameters, in order: tensors read, tensors written, `n_rows`, `n_columns`, for a split row
-`n_splits` and `split_columns`, the sizes of the inner row axes (only where an input needs them),
-the strides of inputs that are not dense, then the compile-time constants.
+Parameters, in order: tensors read, tensors written, `n_rows`, `n_columns`, for shared work
+`n_splits` and `split_columns` or `split_rows`, the sizes of the inner row axes (only where an input
+needs them), the strides of inputs that are not dense, then the compile-time constants. A kernel
+takes those of its inputs, where it reads not all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from advisor.codegen.expressions import POINTER_TYPES
+from advisor.model.column_configs import partial_numbers
 from advisor.model.configs import scheme_schedule
 from advisor.model.launch import (
+    OVER_ROWS,
+    PART_COLUMNS,
     LaunchConfig,
     Scheme,
+    column_blocks,
     columns_per_split,
     next_power_of_two,
+    parts_at_once,
+    row_splits_of,
+    rows_per_split,
     splits_of,
 )
 from advisor.model.plan import FusionPlan, PlanInput
+from advisor.model.walks import walk_of
 
 BLOCKS = ("BLOCK_ROWS", "BLOCK_COLUMNS", "EVEN_ROWS", "EVEN_COLUMNS")
+PARTS = ("PARTS", "PART_COLUMNS")
 PARTIAL_DTYPE = "float32"
+# What programs are numbered by: blocks of rows, also with parts of a row; shares of the rows with
+# blocks of columns; blocks of columns; columns whose partial results are combined.
+Grid = Literal["rows", "rows and splits", "shares and columns", "columns", "parts"]
 
 
 @dataclass(frozen=True)
 class KernelAbi:
-    """One kernel of a source: its name and its parameters by kind, each in order.
-
-    With `split_grid` its programs are numbered by rows and parts of a row.
-    """
+    """One kernel of a source: its name and its parameters by kind, each in order."""
 
     name: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     scalars: tuple[str, ...]
     constants: tuple[str, ...]
-    split_grid: bool = False
+    grid: Grid = "rows"
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -105,8 +116,15 @@ def partial_names(plan: FusionPlan) -> tuple[str, ...]:
     return tuple(f"partial{number}" for number in range(count))
 
 
+def row_partial_names(plan: FusionPlan) -> tuple[str, ...]:
+    """The partial results of shares of the rows: one tensor a number kept for every column."""
+    return tuple(f"partial{number}" for number in range(partial_numbers(plan)))
+
+
 def kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
     """The kernels of a scheme, in the order of their launches."""
+    if scheme in OVER_ROWS:
+        return _column_kernels(plan, scheme)
     name = f"row_program_{plan.id[:8]}"
     reads, writes = tuple(item.name for item in plan.inputs), output_names(plan)
     shape = ("n_rows", "n_columns")
@@ -121,11 +139,62 @@ def kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
     scalars = (*shape, "n_splits", "split_columns", *rest)
     tiles = any(output.space == "tile" for output in plan.outputs)
     return (
-        KernelAbi(f"{name}_partials", reads, partials, scalars, streamed, True),
+        KernelAbi(f"{name}_partials", reads, partials, scalars, streamed, "rows and splits"),
         KernelAbi(
-            f"{name}_finish", reads + partials, writes, scalars, (*streamed, "SPLITS"), tiles
+            f"{name}_finish",
+            reads + partials,
+            writes,
+            scalars,
+            (*streamed, "SPLITS"),
+            "rows and splits" if tiles else "rows",
         ),
     )
+
+
+def _column_kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
+    """The kernels that reduce over the rows: one, or one for the shares and one for the rest."""
+    name = f"row_program_{plan.id[:8]}_{scheme}"
+    walk, streamed, shape = walk_of(plan), (*BLOCKS, "STAGES"), ("n_rows", "n_columns")
+    sizes = tuple(name for _, name in size_names(plan))
+    late = plan.late_values()
+    rest = [
+        name
+        for name, output in zip(output_names(plan), plan.outputs, strict=True)
+        if output.value not in late
+    ]
+    ends = [name for name in output_names(plan) if name not in rest]
+    if scheme == "column_walk":
+        read, strides = _reads(plan, walk.walked | walk.ended)
+        scalars = (*shape, *sizes, *strides)
+        return (KernelAbi(name, read, output_names(plan), scalars, streamed, "columns"),)
+    partials, shared = row_partial_names(plan), (*shape, "n_splits", "split_rows")
+    read, strides = _reads(plan, walk.walked)
+    again, strides_again = _reads(plan, walk.ended)
+    return (
+        KernelAbi(
+            f"{name}_shares",
+            read,
+            (*rest, *partials),
+            (*shape, "split_rows", *sizes, *strides),
+            streamed,
+            "shares and columns",
+        ),
+        KernelAbi(
+            f"{name}_combine",
+            (*again, *partials),
+            tuple(ends),
+            (*shared, *strides_again),
+            PARTS,
+            "parts",
+        ),
+    )
+
+
+def _reads(plan: FusionPlan, names: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(inputs with these names, the parameters of their strides)."""
+    found = [item for item in plan.inputs if item.name in names]
+    strides = (name for item in found for _, name in stride_names(item))
+    return tuple(item.name for item in found), tuple(strides)
 
 
 def launches(
@@ -143,13 +212,14 @@ def launches(
     values |= {name: row_sizes[axis] for axis, name in size_names(plan)}
     for item, given in zip(plan.inputs, strides, strict=True):
         values |= {name: given[axis] for axis, name in stride_names(item)}
-    if config.splits is not None:
-        values["n_splits"] = splits_of(config, columns)
-        values["split_columns"] = columns_per_split(config, columns)
+    parts = (rows, splits_of(config, columns))
+    if config.scheme in OVER_ROWS:
+        parts = (row_splits_of(config, rows), columns)
+        values |= {"n_splits": parts[0], "split_rows": rows_per_split(config, rows)}
+    elif config.splits is not None:
+        values |= {"n_splits": parts[1], "split_columns": columns_per_split(config, columns)}
     constants = _constants(config, rows, columns)
     types = _types(plan)
-    blocks = -(-rows // config.block_rows)
-    workspace = (rows, values.get("n_splits", 1))
     return tuple(
         Launch(
             kernel=kernel,
@@ -157,11 +227,25 @@ def launches(
             | dict.fromkeys(kernel.scalars, "i32"),
             scalars={name: values[name] for name in kernel.scalars},
             constants={name: constants[name] for name in kernel.constants},
-            grid=(blocks, workspace[1] if kernel.split_grid else 1, 1),
-            workspace={name: workspace for name in kernel.writes if name not in types},
+            grid=_grid(kernel.grid, config, rows, columns),
+            workspace={name: parts for name in kernel.writes if name not in types},
         )
         for kernel in kernels(plan, config.scheme)
     )
+
+
+def _grid(grid: Grid, config: LaunchConfig, rows: int, columns: int) -> tuple[int, int, int]:
+    """How many programs a kernel has, along each number of theirs."""
+    blocks = -(-rows // config.block_rows)
+    beside = column_blocks(config, columns)
+    counts: dict[Grid, tuple[int, int]] = {
+        "rows": (blocks, 1),
+        "rows and splits": (blocks, splits_of(config, columns)),
+        "shares and columns": (row_splits_of(config, rows), beside),
+        "columns": (beside, 1),
+        "parts": (-(-columns // PART_COLUMNS), 1),
+    }
+    return (*counts[grid], 1)
 
 
 def _constants(config: LaunchConfig, rows: int, columns: int) -> dict[str, int | bool]:
@@ -174,6 +258,8 @@ def _constants(config: LaunchConfig, rows: int, columns: int) -> dict[str, int |
         "EVEN_COLUMNS": columns == block if held else columns % block == 0,
         "STAGES": config.num_stages,
         "SPLITS": next_power_of_two(splits_of(config, columns)),
+        "PARTS": parts_at_once(config),
+        "PART_COLUMNS": PART_COLUMNS,
     }
 
 

@@ -9,7 +9,7 @@ from advisor.codegen import abi
 from advisor.codegen.expressions import POINTWISE, REDUCTIONS
 from advisor.codegen.layout import docstring, statement
 from advisor.model.graph import NON_FINITE, Arg, literal_value
-from advisor.model.launch import Scheme
+from advisor.model.launch import LEAST_PARTS, OVER_ROWS, PART_COLUMNS, Scheme
 from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan, PlanOp
 
@@ -23,6 +23,8 @@ OPTIONS: dict[Scheme, str] = {
     "looped": "block_rows=1, block_columns=4096, num_warps=8, num_stages=1",
     "online": "block_rows=1, block_columns=4096, num_warps=8, num_stages=1",
     "split": "block_rows=1, block_columns=2048, splits=8, num_warps=8, num_stages=1",
+    "column_sums": "block_rows=1, block_columns=None, splits=264, num_warps=8, num_stages=1",
+    "column_walk": "block_rows=32, block_columns=128, num_warps=4, num_stages=1",
 }
 
 
@@ -66,8 +68,9 @@ def _allocation(plan: FusionPlan) -> list[str]:
     axes, device = ", ".join(_axis_names(plan)), _device(plan)
     lines = ["    if out is None:", "        out = ("]
     for output in plan.outputs:
-        last = "n_columns" if output.space == "tile" else "1"
-        shape = f"({axes}, {last})"
+        last = "1" if output.space == "row" else "n_columns"
+        sizes = ", ".join("1" for _ in _axis_names(plan)) if output.space == "column" else axes
+        shape = f"({sizes}, {last})"
         lines += statement(f"torch.empty({shape}, dtype=torch.{output.dtype}, device={device}),", 3)
     return [*lines, "        )"]
 
@@ -80,7 +83,10 @@ def _launches(plan: FusionPlan, scheme: Scheme, wrap: str) -> list[str]:
     """The grid, what is shared between kernels, and one call each."""
     rows = " * ".join(_axis_names(plan))
     lines = [f"n_rows = {rows}"] if plan.row_axes > 1 else []
+    over_rows = scheme in OVER_ROWS  # a sum of no rows is written too
     lines = [*lines, "if n_rows:"] if plan.row_axes > 1 else [f"if {rows}:"]
+    if over_rows:
+        lines[-1] = "if n_columns:"
     rows = "n_rows" if plan.row_axes > 1 else rows
     body = []
     if scheme == "registers":
@@ -96,15 +102,46 @@ def _launches(plan: FusionPlan, scheme: Scheme, wrap: str) -> list[str]:
             f"{name} = torch.empty(({rows}, n_splits), {options})"
             for name in abi.partial_names(plan)
         ]
+    if over_rows:
+        body += _shared_rows(plan, scheme, rows)
     text = [f"    {line}" for line in lines]
     text += [line for part in body for line in statement(part, 2)]
     for kernel in abi.kernels(plan, scheme):
-        columns = ", n_splits" if kernel.split_grid else ","
         function = f"{wrap}({kernel.name})" if wrap else kernel.name
-        text.append(f"        {function}[(triton.cdiv({rows}, block_rows){columns})](")
+        text.append(f"        {function}[({_grid(kernel, rows)})](")
         text += [f"            {argument}," for argument in _arguments(plan, kernel, rows)]
         text.append("        )")
     return text
+
+
+def _shared_rows(plan: FusionPlan, scheme: Scheme, rows: str) -> list[str]:
+    """How the rows are dealt out, and where the partial results of the shares go."""
+    if scheme == "column_walk":
+        return []
+    share = f"triton.cdiv(triton.cdiv({rows}, splits), block_rows)"
+    options = f"dtype=torch.{abi.PARTIAL_DTYPE}, device={_device(plan)}"
+    return [
+        "block_columns = block_columns or triton.next_power_of_2(n_columns)",
+        f"split_rows = max({share}, 1) * block_rows",
+        f"n_splits = max(triton.cdiv({rows}, split_rows), 1)",
+        f"parts = max({LEAST_PARTS}, 2 * num_warps)",
+        *(
+            f"{name} = torch.empty((n_splits, n_columns), {options})"
+            for name in abi.row_partial_names(plan)
+        ),
+    ]
+
+
+def _grid(kernel: abi.KernelAbi, rows: str) -> str:
+    blocks, beside = f"triton.cdiv({rows}, block_rows)", "triton.cdiv(n_columns, block_columns)"
+    texts: dict[abi.Grid, str] = {
+        "rows": f"{blocks},",
+        "rows and splits": f"{blocks}, n_splits",
+        "shares and columns": f"n_splits, {beside}",
+        "columns": f"{beside},",
+        "parts": f"triton.cdiv(n_columns, {PART_COLUMNS}),",
+    }
+    return texts[kernel.grid]
 
 
 def _arguments(plan: FusionPlan, kernel: abi.KernelAbi, rows: str) -> list[str]:
@@ -122,6 +159,8 @@ def _arguments(plan: FusionPlan, kernel: abi.KernelAbi, rows: str) -> list[str]:
         "EVEN_COLUMNS": f"n_columns {'==' if held else '%'} block_columns{'' if held else ' == 0'}",
         "STAGES": "num_stages",
         "SPLITS": "triton.next_power_of_2(n_splits)",
+        "PARTS": "parts",
+        "PART_COLUMNS": str(PART_COLUMNS),
     }
     known = outputs | strides | {"n_rows": rows}
     found = [known.get(name, name) for name in (*kernel.tensors, *kernel.scalars)]
@@ -135,12 +174,27 @@ def reference(plan: FusionPlan) -> str:
     lines = ["", *statement(f"def reference({parameters}):")]
     lines += docstring(REFERENCE_DOC, 1)
     dtypes = {item.name: item.dtype for item in plan.inputs}
+    axes = tuple(range(plan.row_axes))
+    if any(op.over_rows for op in plan.ops):
+        shapes = ", ".join(f"{item.name}.shape" for item in plan.inputs)
+        lines += statement(f"sizes = torch.broadcast_shapes({shapes})", 1)
     for op in plan.ops:
-        lines += statement(f"{op.name} = {_typed(op, dtypes)}", 1)
+        text = _over_rows(op, axes) if op.over_rows else _typed(op, dtypes)
+        lines += statement(f"{op.name} = {text}", 1)
         dtypes[op.name] = op.dtype
     results = ", ".join(output.value for output in plan.outputs)
     lines.append(f"    return {results}" + ("," if len(plan.outputs) == 1 else ""))
     return "\n".join(lines) + "\n"
+
+
+def _over_rows(op: PlanOp, axes: tuple[int, ...]) -> str:
+    """A reduction over all row axes, along which its operand may repeat."""
+    operand = f"{op.args[0]}.expand(sizes)"
+    text = f"{operand}.{op.op}({axes}, keepdim=True)"
+    if op.op == "var":
+        correction = op.attributes["correction"]
+        text = f"{operand}.var({axes}, correction={correction}, keepdim=True)"
+    return text
 
 
 def _typed(op: PlanOp, dtypes: dict[str, str]) -> str:

@@ -3,7 +3,7 @@
 The text is written from the plan alone: load what is read, compute the ops in order, store what is
 needed outside. No pattern has a name here; a norm, a softmax and a program nobody has seen take the
 same path. The schemes differ in what stays where: whole rows in registers (here), or streamed in
-blocks of columns (`streamed`).
+blocks of columns (`streamed`), or walked over for reductions over the rows (`column_sums`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from advisor.codegen import abi, folds
+from advisor.codegen import abi, column_sums, folds
+from advisor.codegen.column_sums import column_kernels
 from advisor.codegen.expressions import HELPERS, POINTWISE, REDUCTIONS, TRITON_DTYPES
 from advisor.codegen.host import launcher, reference
 from advisor.codegen.layout import wrapped
@@ -19,12 +20,12 @@ from advisor.codegen.streamed import indices, kernel_text, streamed_kernels
 from advisor.codegen.values import Values
 from advisor.errors import IllegalFusionError
 from advisor.model.configs import scheme_schedule, schemes_of
-from advisor.model.launch import Scheme
+from advisor.model.launch import OVER_ROWS, Scheme
 from advisor.model.plan import FusionPlan, PlanOp
 from advisor.model.site_work import equation
 
 IMPORTS = "import torch\nimport triton\nimport triton.language as tl\n"
-HELPER_TEXT = HELPERS | folds.HELPERS
+HELPER_TEXT = HELPERS | folds.HELPERS | column_sums.HELPERS
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,17 @@ def device_code(plan: FusionPlan, scheme: Scheme) -> list[str]:
     """The kernels of a scheme, in the order of their launches."""
     if scheme == "registers":
         return [_held_kernel(plan)]
+    if scheme in OVER_ROWS:
+        return column_kernels(plan, scheme, printable(plan.title or "Row program"))
     return streamed_kernels(plan, scheme, printable(plan.title or "Row program"))
 
 
 def helper_names(plan: FusionPlan, scheme: Scheme) -> list[str]:
     """The device functions that the kernels call, sorted: the keys of `HELPER_TEXT`."""
     used = {h for op in plan.ops if (h := _helper(op, scheme)) is not None}
-    if scheme != "registers":
+    if scheme in OVER_ROWS:
+        used |= column_sums.helper_names(plan, scheme)
+    elif scheme != "registers":
         passes = scheme_schedule(plan, scheme).passes
         used |= {h for one in passes for fold in one.folds for h in folds.helpers(fold)}
     return sorted(used)
@@ -96,7 +101,8 @@ def helper_names(plan: FusionPlan, scheme: Scheme) -> list[str]:
 
 def _helper(op: PlanOp, scheme: Scheme) -> str | None:
     if op.op in REDUCTIONS:
-        return REDUCTIONS[op.op].helper if scheme == "registers" else None
+        held = scheme == "registers" or (scheme in OVER_ROWS and not op.over_rows)
+        return REDUCTIONS[op.op].helper if held else None
     return POINTWISE[op.op].helper if op.op in POINTWISE else None
 
 
@@ -124,7 +130,7 @@ def header(plan: FusionPlan, notes: Sequence[str] = ()) -> str:
         layout = "" if item.dense else ", strided"
         lines.append(f"{item.name}: {_shape_text(item.spans)} {item.dtype}{layout}")
     for position, output in enumerate(plan.outputs):
-        shape = "[rows, columns]" if output.space == "tile" else "[rows]"
+        shape = {"tile": "[rows, columns]", "row": "[rows]"}.get(output.space, "[columns]")
         lines.append(f"out{position} = {output.value}: {shape} {output.dtype}")
     lines += [
         *notes,

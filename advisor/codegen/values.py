@@ -78,6 +78,8 @@ class Values:
         """An output to memory."""
         output = self.plan.outputs[position]
         pointer = f"out{position}"
+        if output.space == "column":
+            return f"tl.store({pointer} + columns, {output.value}, mask=column_ok)"
         if output.space == "row":
             return f"tl.store({pointer} + rows, {output.value}, mask={row_mask})"
         place = f"{pointer} + row_start + columns"
@@ -164,6 +166,11 @@ class Values:
 def masked(operand: str, identity: str) -> str:
     """The operand where there is a column, else what changes nothing."""
     return f"tl.where(column_ok, {operand}, {identity})"
+
+
+def row_divisor(op: PlanOp) -> str:
+    """The same for a `var` over the rows, of which there may be none."""
+    return f"tl.maximum(n_rows - {op.correction!r}, 0.0)"
 
 
 def divisor(op: PlanOp) -> str:

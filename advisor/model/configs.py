@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from advisor.model.column_configs import column_configs, column_schemes
 from advisor.model.launch import (
     MAX_ELEMENTS_PER_THREAD,
     MAX_TILE_ELEMENTS,
@@ -26,14 +27,18 @@ from advisor.model.launch import (
 from advisor.model.optable import item_bytes
 from advisor.model.passes import Schedule, can_split, has_online_form, schedule
 from advisor.model.plan import FusionPlan, Site, space_of
+from advisor.model.ranking import (
+    BASE_REGISTERS,
+    L2_SHARE,
+    LIVE_TILES,
+    idle,
+    latency,
+    resident_programs,
+    unusual_tile,
+)
 
 # The H200's figures stand in where the GPU is not named: they only order the list.
 SM_COUNT, L2_BYTES, L1_BYTES = 132, 50 << 20, 128 << 10
-WARPS_PER_SM, REGISTERS_PER_SM = 64, 65_536
-# Reading again from L2 costs this share of a read from DRAM (the ratio of their bandwidths).
-L2_SHARE = 0.4
-# Registers of a thread beside those of its tile; tiles alive at a time in a typical program.
-BASE_REGISTERS, LIVE_TILES = 24, 1.5
 KEPT: dict[Scheme, int] = {"registers": 12, "looped": 6, "online": 8, "split": 6}
 WARPS = (1, 2, 4, 8, 16, 32)
 STREAMED_BLOCKS, STREAMED_WARPS, STAGES = (1024, 2048, 4096, 8192, 16384), (4, 8, 16, 32), (1, 3)
@@ -65,6 +70,8 @@ def candidate_configs(
     plan: FusionPlan, site: Site, *, sm_count: int = SM_COUNT, l2_bytes: int = L2_BYTES
 ) -> tuple[LaunchConfig, ...]:
     """Configurations of all schemes that suit a site, the likeliest first; at least one."""
+    if plan.late_values():
+        return column_configs(plan, site, sm_count)
     task = _Task(
         rows=site.rows,
         columns=site.columns,
@@ -91,6 +98,8 @@ def default_config(plan: FusionPlan, site: Site) -> LaunchConfig:
 
 def schemes_of(plan: FusionPlan) -> tuple[Scheme, ...]:
     """The schemes that can compute a plan."""
+    if plan.late_values():
+        return column_schemes(plan)
     found: list[Scheme] = ["registers", "looped"]
     if has_online_form(plan):
         found.append("online")
@@ -167,41 +176,15 @@ def _doublings(task: _Task, config: LaunchConfig) -> float:
     tile = config.block_rows * (config.block_columns or next_power_of_two(task.columns))
     per_thread = tile / (32 * config.num_warps)
     programs = grid_size(config, task.rows, task.columns)
-    resident = _resident(config, per_thread)
+    resident = resident_programs(config.num_warps, BASE_REGISTERS + LIVE_TILES * per_thread)
     running = min(resident, max(programs // task.sm_count, 1))
     return (
         _traffic(task, config, running)
-        + _parallel(task, programs, resident)
-        # Two 16-byte loads of bf16 a thread, and tiles of 4 Ki elements.
-        + abs(math.log2(per_thread / 16)) / 4
-        + abs(math.log2(tile / 4096)) / 8
+        + idle(programs, resident, task.sm_count)
+        + unusual_tile(per_thread, tile)
         + (1.0 if resident < 2 else 0.0)
-        + _latency(task, config, running, tile)
+        + latency(running * tile * max(task.tile_bytes // 2, 1), config.num_stages)
     )
-
-
-def _resident(config: LaunchConfig, per_thread: float) -> int:
-    """Programs that one multiprocessor holds, by warps and by registers."""
-    registers = BASE_REGISTERS + LIVE_TILES * per_thread
-    by_registers = REGISTERS_PER_SM / (32 * config.num_warps * min(registers, 255))
-    return max(int(min(WARPS_PER_SM / config.num_warps, by_registers)), 1)
-
-
-def _parallel(task: _Task, programs: int, resident: int) -> float:
-    """Doublings lost to idle multiprocessors: too few programs, or a last wave of few."""
-    if programs < task.sm_count:
-        return math.log2(task.sm_count / max(programs, 1))
-    waves = programs / (task.sm_count * resident)
-    # Programs do not end all at once: a last wave costs less than it would as a barrier.
-    return math.log2(math.ceil(waves) / waves) / 4 if 1 < waves < 8 else 0.0
-
-
-def _latency(task: _Task, config: LaunchConfig, running: int, tile: int) -> float:
-    """Doublings lost where a multiprocessor has less than 32 KiB on its way (Little's law)."""
-    in_flight = running * tile * max(task.tile_bytes // 2, 1)
-    if config.num_stages > 1:
-        in_flight *= 2
-    return max(math.log2((32 << 10) / max(in_flight, 1)), 0.0)
 
 
 def _traffic(task: _Task, config: LaunchConfig, running: int) -> float:

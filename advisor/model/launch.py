@@ -7,7 +7,7 @@ from typing import Literal
 from advisor.errors import InvalidRecordError
 from advisor.model.base import Record
 
-Scheme = Literal["registers", "looped", "online", "split"]
+Scheme = Literal["registers", "looped", "online", "split", "column_sums", "column_walk"]
 
 # Elements of one tile that a thread holds; below, latency is exposed, above, registers run out.
 MIN_ELEMENTS_PER_THREAD, MAX_ELEMENTS_PER_THREAD = 4, 64
@@ -15,6 +15,14 @@ MAX_TILE_ELEMENTS = 1 << 16
 MAX_WARPS, MAX_STAGES, MAX_SPLITS = 32, 8, 1024
 # A streamed row that is this much shorter than its block leaves most lanes without work.
 SHORTEST_STREAMED = 4
+# What one program of the second kernel of `column_sums` adds up at a time.
+PART_COLUMNS, LEAST_PARTS = 64, 16
+
+
+# The schemes in which several programs work for one result.
+SHARED: tuple[Scheme, ...] = ("split", "column_sums")
+# Those that can reduce over the rows.
+OVER_ROWS: tuple[Scheme, ...] = ("column_sums", "column_walk")
 
 
 class LaunchConfig(Record, frozen=True, kw_only=True):
@@ -22,7 +30,10 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
 
     `registers` holds whole rows, the other schemes stream them in blocks of `block_columns`:
     `looped` with one pass a level of reductions, `online` with the associative forms, `split` with
-    `splits` programs a row whose partial results a second kernel combines.
+    `splits` programs a row whose partial results a second kernel combines. With reductions over the
+    rows, `column_sums` deals the rows out to `splits` programs, which walk over them `block_rows`
+    at a time, whole or in blocks of columns; a second kernel combines theirs. In `column_walk` one
+    program walks over all rows of a block of columns.
     """
 
     block_rows: int = 1
@@ -38,15 +49,16 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
             raise InvalidRecordError(f"a launch of {sizes} rows, warps, columns: no powers of two")
         if self.num_warps > MAX_WARPS or not 0 < self.num_stages <= MAX_STAGES:
             raise InvalidRecordError(f"{self.num_warps} warps or {self.num_stages} stages")
-        if (self.scheme == "registers") != (self.block_columns is None):
+        held = self.block_columns is None
+        if (self.scheme == "registers") != held and not (self.scheme == "column_sums" and held):
             raise InvalidRecordError("a row is streamed in blocks, or held without")
         splits = self.splits is not None and 0 < self.splits <= MAX_SPLITS
-        if (self.scheme == "split") != splits:
-            raise InvalidRecordError(f"{self.scheme} over {self.splits} programs a row")
+        if (self.scheme in SHARED) != splits:
+            raise InvalidRecordError(f"{self.scheme} over {self.splits} programs")
 
     def label(self) -> str:
         """The configuration as text: `rows=1 warps=4`, `online cols=4096 warps=8 stages=3`."""
-        words: list[str] = [] if self.scheme == "registers" else [self.scheme]
+        words = [] if self.scheme == "registers" else [self.scheme.replace("_", " ")]
         if self.splits is not None:
             words.append(f"over {self.splits}")
         if self.block_columns is not None:
@@ -62,7 +74,9 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
         """The keyword arguments of a generated launcher."""
         found = {"block_rows": self.block_rows, "num_warps": self.num_warps}
         if self.block_columns is not None:
-            found |= {"block_columns": self.block_columns, "num_stages": self.num_stages}
+            found["block_columns"] = self.block_columns
+        if self.scheme != "registers":
+            found["num_stages"] = self.num_stages
         if self.splits is not None:
             found["splits"] = self.splits
         return found
@@ -82,8 +96,31 @@ def splits_of(config: LaunchConfig, columns: int) -> int:
     return -(-columns // columns_per_split(config, columns))
 
 
+def rows_per_split(config: LaunchConfig, rows: int) -> int:
+    """Rows that one program walks over: whole blocks, the last one may have fewer."""
+    share = -(-rows // (config.splits or 1))
+    return max(-(-share // config.block_rows), 1) * config.block_rows
+
+
+def row_splits_of(config: LaunchConfig, rows: int) -> int:
+    """Programs that share the rows: as many as have a row to read, one if there is none."""
+    return max(-(-rows // rows_per_split(config, rows)), 1)
+
+
+def column_blocks(config: LaunchConfig, columns: int) -> int:
+    """Programs beside each other along the columns, where rows are walked over."""
+    return 1 if config.block_columns is None else -(-columns // config.block_columns)
+
+
+def parts_at_once(config: LaunchConfig) -> int:
+    """Partial results that a program of the second kernel of `column_sums` adds up at a time."""
+    return max(LEAST_PARTS, 2 * config.num_warps)
+
+
 def grid_size(config: LaunchConfig, rows: int, columns: int) -> int:
     """Programs launched (of the larger kernel, where there are two)."""
+    if config.scheme in OVER_ROWS:
+        return row_splits_of(config, rows) * column_blocks(config, columns)
     return -(-rows // config.block_rows) * splits_of(config, columns)
 
 
@@ -102,7 +139,7 @@ def unsuitable(config: LaunchConfig, columns: int) -> str | None:
             )
         return None
     shortest = config.block_columns // SHORTEST_STREAMED
-    if config.splits is not None:
+    if config.scheme == "split":
         shortest = config.block_columns
     if columns <= shortest:
         return (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import Literal, NoReturn
 
 import msgspec
@@ -25,6 +26,8 @@ _VALUE = re.compile(r"v\d{1,4}")
 _PLAN_ID = re.compile(r"[0-9a-f]{16}")
 
 Space = Literal["tile", "row", "column", "scalar"]
+# The attribute of a reduction over the rows; one without it reduces the columns.
+OVER, ROWS = "over", "rows"
 Family = Literal["row_program"]
 Route = Literal["generated_kernel"]
 
@@ -45,7 +48,10 @@ class PlanInput(Record, frozen=True, kw_only=True):
 
 
 class PlanOp(Record, frozen=True, kw_only=True):
-    """`name = op(args)`; arguments are input names, earlier values or literals."""
+    """`name = op(args)`; arguments are input names, earlier values or literals.
+
+    A reduction makes a row value of a tile; with the attribute `over: rows`, a value per column.
+    """
 
     name: str
     op: str
@@ -62,13 +68,26 @@ class PlanOp(Record, frozen=True, kw_only=True):
             raise InvalidRecordError(f"{self.name}: correction is not a number")
         return float(value)
 
+    @property
+    def over_rows(self) -> bool:
+        """Whether this is a reduction over the rows: known only when all of them were read."""
+        return OVER in self.attributes
+
 
 class PlanOutput(Record, frozen=True, kw_only=True):
-    """A value written contiguously: [rows, columns] for a tile, [rows] for a row value."""
+    """A value written contiguously.
+
+    [rows, columns] for a tile, [rows] for a row value, [columns] for what needs all rows.
+    """
 
     value: str
     dtype: str
     space: Space
+
+    def shape(self, row_sizes: Sequence[int], columns: int) -> tuple[int, ...]:
+        """One dimension an axis, of size 1 where the value is the same along it."""
+        rows = [1] * len(row_sizes) if self.space == "column" else row_sizes
+        return (*rows, 1 if self.space == "row" else columns)
 
 
 class Guard(Record, frozen=True, kw_only=True):
@@ -144,6 +163,14 @@ class FusionPlan(Record, frozen=True, kw_only=True):
     def check(self) -> None:
         _check_plan(self)
 
+    def late_values(self) -> frozenset[str]:
+        """The values that need all rows: reductions over them, and what is computed from these."""
+        found: set[str] = set()
+        for op in self.ops:
+            if op.over_rows or found.intersection(a for a in op.args if isinstance(a, str)):
+                found.add(op.name)
+        return frozenset(found)
+
     def signature(self) -> str:
         """The canonical text of the kernel: all that changes generated code, nothing else."""
         body = {
@@ -182,6 +209,7 @@ def _check_plan(plan: FusionPlan) -> None:
         _fail(plan, "too many tensors or sites")
     spaces = _check_inputs(plan)
     _check_ops(plan, spaces)
+    _check_late(plan)
     _check_outputs(plan, spaces)
     for site in plan.sites:
         _check_site(plan, site)
@@ -224,21 +252,43 @@ def _check_ops(plan: FusionPlan, spaces: dict[str, tuple[Space, str]]) -> None:
         if (
             len(op.args) != spec.arity
             or op.dtype not in DTYPES
-            or set(op.attributes) != set(spec.attributes)
+            or set(op.attributes) - ({OVER} if spec.kind == "reduction" else set())
+            != set(spec.attributes)
         ):
             _fail(plan, f"{op.name}: arguments, dtype or attributes do not fit {op.op}")
         space = _operand_space(plan, op, spaces)
         if spec.kind == "reduction":
-            if space not in ("tile", "column") or op.dtype not in FLOAT_DTYPES:
-                _fail(
-                    plan,
-                    f"{op.name}: {op.op} needs a floating-point operand that spans the columns",
-                )
-            space = "row" if space == "tile" else "scalar"
+            space = _reduced_space(plan, op, space)
         _check_attributes(plan, op)
         if op.space != space:
             _fail(plan, f"{op.name}: space is {op.space}, its operands make it {space}")
         spaces[op.name] = (space, op.dtype)
+
+
+def _reduced_space(plan: FusionPlan, op: PlanOp, operand: Space) -> Space:
+    """Where the result of a reduction lives."""
+    needed = ("tile",) if op.over_rows else ("tile", "column")
+    if operand not in needed or op.dtype not in FLOAT_DTYPES:
+        axes = "rows and columns" if op.over_rows else "columns"
+        _fail(plan, f"{op.name}: {op.op} needs a floating-point operand that spans the {axes}")
+    if op.over_rows:
+        return "column"
+    return "row" if operand == "tile" else "scalar"
+
+
+def _check_late(plan: FusionPlan) -> None:
+    """What needs all rows is one value per column, of values that need none or all of them."""
+    late = plan.late_values()
+    reduced: set[str] = set()
+    for op in plan.ops:
+        args = {arg for arg in op.args if isinstance(arg, str)}
+        reduces = spec_of(op.op).kind == "reduction"
+        if op.name in late and not op.over_rows and (op.space != "column" or args & reduced):
+            _fail(plan, f"{op.name}: it would need a second pass over the rows")
+        if op.name in late and op.over_rows and args & late:
+            _fail(plan, f"{op.name}: it reduces what needs all rows already")
+        if op.name not in late and (reduces or args & reduced):
+            reduced.add(op.name)
 
 
 def _operand_space(plan: FusionPlan, op: PlanOp, spaces: dict[str, tuple[Space, str]]) -> Space:
@@ -256,6 +306,8 @@ def _operand_space(plan: FusionPlan, op: PlanOp, spaces: dict[str, tuple[Space, 
 
 
 def _check_attributes(plan: FusionPlan, op: PlanOp) -> None:
+    if op.attributes.get(OVER, ROWS) != ROWS:
+        _fail(plan, f"{op.name}: reduces over {op.attributes[OVER]!r}")
     if op.op == "cast" and op.attributes["dtype"] != op.dtype:
         _fail(plan, f"{op.name}: cast to {op.attributes['dtype']!r} has dtype {op.dtype}")
     if op.op == "var" and not isinstance(op.attributes["correction"], (int, float)):
@@ -264,13 +316,12 @@ def _check_attributes(plan: FusionPlan, op: PlanOp) -> None:
 
 def _check_outputs(plan: FusionPlan, spaces: dict[str, tuple[Space, str]]) -> None:
     seen: set[str] = set()
+    late = plan.late_values()
     for output in plan.outputs:
         if output.value not in spaces or not _VALUE.fullmatch(output.value) or output.value in seen:
             _fail(plan, f"output {output.value!r} is not a value of the plan, or is repeated")
-        if (output.space, output.dtype) != spaces[output.value] or output.space not in (
-            "tile",
-            "row",
-        ):
+        written = ("column",) if output.value in late else ("tile", "row")
+        if (output.space, output.dtype) != spaces[output.value] or output.space not in written:
             _fail(plan, f"output {output.value}: wrong space or dtype")
         seen.add(output.value)
 

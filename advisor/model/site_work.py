@@ -43,7 +43,8 @@ def equation(op: PlanOp) -> str:
     if op.op == "cast":
         return f"{op.dtype}({args})"
     correction = f", correction {op.attributes['correction']}" if op.op == "var" else ""
-    return f"{op.op}({args}){correction}"
+    over = " over the rows" if op.over_rows else ""
+    return f"{op.op}({args}){correction}{over}"
 
 
 def _elements(space: Space, site: Site) -> int:

@@ -42,7 +42,12 @@ class Allowance(NamedTuple):
         return max(self.ulps, min(EAGER_FACTOR * eager_ulps, self.most_ulps))
 
 
-def allowance(plan: FusionPlan, value: str, columns: int, *, narrow: bool) -> Allowance:
+def longest_sum(plan: FusionPlan, rows: int, columns: int) -> int:
+    """The most terms that a reduction of a plan has."""
+    return max(rows, columns) if plan.late_values() else columns
+
+
+def allowance(plan: FusionPlan, value: str, terms: int, *, narrow: bool) -> Allowance:
     """Error in ulps that a value may have: the floor and one a rounding of the plan.
 
     Eager rounds every narrow intermediate, the kernel only where the plan casts, so eager's own
@@ -51,6 +56,6 @@ def allowance(plan: FusionPlan, value: str, columns: int, *, narrow: bool) -> Al
     Numerical Algorithms, 4.2) for every reduction.
     """
     reductions = sum(spec_of(op.op).kind == "reduction" for op in plan.ops)
-    summed = 0.0 if narrow else reductions * math.log2(max(columns, 2))
+    summed = 0.0 if narrow else reductions * math.log2(max(terms, 2))
     ulps = FLOOR_ULPS + len(roundings(plan, value)) + summed
     return Allowance(ulps, MOST_STRETCH * ulps if narrow else max(ulps, MOST_FLOAT32_ULPS))

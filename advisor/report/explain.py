@@ -88,7 +88,7 @@ def _spans(spans: tuple[bool, ...]) -> str:
 
 
 def _of(space: str) -> str:
-    return "row" if space == "row" else "element"
+    return {"row": "row", "column": "column"}.get(space, "element")
 
 
 def _roofline(report: Report, plan: FusionPlan) -> list[RenderableType]:

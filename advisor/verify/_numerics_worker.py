@@ -1,11 +1,12 @@
 """Child process: run one generated kernel on every case and print the verdicts as JSON.
 
-Arguments: plan file, kernel file, device (`cuda`, or `cpu` with TRITON_INTERPRET=1), configuration
-as JSON. A crash or a hang costs this process only.
+Arguments: plan file, kernel file, device (`cuda:0`, or `cpu` with TRITON_INTERPRET=1),
+configuration as JSON. A crash or a hang costs this process only.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from advisor.model import base
 from advisor.model.applied import NumericCase, Numerics
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
-from advisor.model.tolerance import allowance, roundings
+from advisor.model.tolerance import allowance, longest_sum, roundings
 from advisor.verify.cases import Case, cases, make_inputs, poisoned_outputs
 from advisor.verify.interpret import evaluate
 from advisor.verify.kernel_module import load_module
@@ -49,10 +50,10 @@ def error_ulps(value: torch.Tensor, truth: torch.Tensor, by_row: bool, epsilon: 
     return float((difference / unit).max())
 
 
-def tolerance(plan: FusionPlan, value: str, epsilon: float, columns: int, eager: float) -> float:
+def tolerance(plan: FusionPlan, value: str, epsilon: float, terms: int, eager: float) -> float:
     """Allowed error in ulps: the floor and one a rounding of the plan, or twice eager's own."""
     exact = epsilon <= torch.finfo(torch.float32).eps
-    return allowance(plan, value, columns, narrow=not exact).beside(eager)
+    return allowance(plan, value, terms, narrow=not exact).beside(eager)
 
 
 def run_case(
@@ -81,7 +82,8 @@ def run_case(
             epsilon = unit_of(got.dtype, roundings(plan, output.value))
             error = error_ulps(got, truth, tile, epsilon)
             own_error = error_ulps(own, truth, tile, epsilon)
-            allowed = tolerance(plan, output.value, epsilon, case.columns, own_error)
+            terms = longest_sum(plan, math.prod(case.row_sizes), case.columns)
+            allowed = tolerance(plan, output.value, epsilon, terms, own_error)
             detail = "" if error <= allowed else f"{error:.1f} ulps, at most {allowed:.1f} allowed"
             worst, worst_eager = max(worst, error), max(worst_eager, own_error)
         if detail:
@@ -133,6 +135,8 @@ def main(arguments: list[str]) -> int:
     plan = base.load(Path(plan_file), FusionPlan)
     device = torch.device(device_name)
     small = device.type == "cpu"
+    if device.index is not None:
+        torch.cuda.set_device(device)
     config = tried(base.decode(configuration.encode(), LaunchConfig), small=small)
     module = load_module(Path(kernel_file))
     results = tuple(

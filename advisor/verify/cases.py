@@ -42,9 +42,21 @@ def cases(plan: FusionPlan, *, small: bool, block_rows: int) -> Iterator[Case]:
     yield Case(
         "ragged rows", _row_sizes(plan, 3, first=5), min(near, 257), "normal", max(block_rows, 2)
     )
-    yield Case("no rows", _row_sizes(plan, 1, first=0), near, "normal", block_rows)
+    if plan.late_values():
+        yield from _column_cases(plan, near, block_rows, small=small)
+    if not any(op.over_rows and op.op in ("amax", "amin") for op in plan.ops):  # nothing is largest
+        yield Case("no rows", _row_sizes(plan, 1, first=0), near, "normal", block_rows)
     for values in ("small", "zeros", "large", "special"):
         yield Case(f"{values} values", rows, min(near, 513), values, block_rows)
+
+
+def _column_cases(plan: FusionPlan, near: int, block_rows: int, *, small: bool) -> Iterator[Case]:
+    """Few and many rows where they are reduced: programs with one row, with some, with none."""
+    several = max(block_rows, 32) if small else block_rows
+    wide = min(near, 128) if small else near
+    for first, width in ((7, near), (1000, wide), (1000, 1), (1, 1)):
+        name = f"{first} rows of {width}"
+        yield Case(name, _row_sizes(plan, 1, first=first), width, "normal", several)
 
 
 def _row_sizes(plan: FusionPlan, size: int, first: int = 3) -> tuple[int, ...]:
@@ -107,7 +119,7 @@ def poisoned_outputs(
     """Outputs filled with a value no computation gives, so that an element never written shows."""
     found = []
     for output in plan.outputs:
-        shape = (*case.row_sizes, case.columns if output.space == "tile" else 1)
+        shape = output.shape(case.row_sizes, case.columns)
         kind: torch.dtype = getattr(torch, output.dtype)
         poison = (
             POISON_FLOAT if kind.is_floating_point else (True if kind == torch.bool else POISON_INT)

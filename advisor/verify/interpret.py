@@ -75,16 +75,21 @@ def evaluate(
 ) -> tuple[torch.Tensor, ...]:
     """The plan's outputs for inputs shaped [row axes..., columns] (size 1 where an input repeats).
 
-    Row outputs keep a last dimension of size 1. `exact` computes everything in float64.
+    Row outputs keep a last dimension of size 1, values per column row axes of size 1. `exact`
+    computes everything in float64.
     """
     values: dict[str, torch.Tensor] = {}
     for item, tensor in zip(plan.inputs, inputs, strict=True):
         exact = precision == "exact" and tensor.is_floating_point()
         values[item.name] = tensor.double() if exact else tensor
+    sizes = torch.broadcast_shapes(*(tensor.shape for tensor in inputs))
     last_use = {arg: op.name for op in plan.ops for arg in op.args if isinstance(arg, str)}
     kept = {output.value for output in plan.outputs}
     for op in plan.ops:
-        values[op.name] = _apply(op, values, precision)
+        if spec_of(op.op).kind == "reduction":
+            values[op.name] = _reduced(op, values, precision, sizes)
+        else:
+            values[op.name] = _apply(op, values, precision)
         for arg in op.args:
             if isinstance(arg, str) and last_use.get(arg) == op.name and arg not in kept:
                 values.pop(arg, None)
@@ -95,15 +100,6 @@ def _apply(op: PlanOp, values: dict[str, torch.Tensor], precision: Precision) ->
     dtype = _dtype(op.dtype, precision)
     if op.op == "cast":
         return _tensor(op.args[0], values).to(dtype)
-    if op.op in ("sum", "mean"):
-        reduce = torch.sum if op.op == "sum" else torch.mean
-        return reduce(_tensor(op.args[0], values), -1, keepdim=True, dtype=dtype)
-    if op.op in ("amax", "amin"):
-        extreme = torch.amax if op.op == "amax" else torch.amin
-        return extreme(_tensor(op.args[0], values), -1, keepdim=True)
-    if op.op == "var":
-        operand = _tensor(op.args[0], values)
-        return torch.var(operand, -1, correction=op.correction, keepdim=True)
     args = [
         values[arg] if isinstance(arg, str) and arg in values else literal_value(arg)
         for arg in op.args
@@ -116,6 +112,24 @@ def _apply(op: PlanOp, values: dict[str, torch.Tensor], precision: Precision) ->
         ]
     result: torch.Tensor = _POINTWISE[op.op](*args)
     return result.to(dtype)
+
+
+def _reduced(
+    op: PlanOp, values: dict[str, torch.Tensor], precision: Precision, sizes: Sequence[int]
+) -> torch.Tensor:
+    """A reduction over the last axis, or over all the others, along which a value may repeat."""
+    operand = _tensor(op.args[0], values)
+    axes: tuple[int, ...] = (-1,)
+    if op.over_rows:
+        axes = tuple(range(len(sizes) - 1))
+        operand = operand.expand(*sizes[:-1], operand.shape[-1])
+    if op.op in ("sum", "mean"):
+        reduce = torch.sum if op.op == "sum" else torch.mean
+        return reduce(operand, axes, keepdim=True, dtype=_dtype(op.dtype, precision))
+    if op.op == "var":
+        return torch.var(operand, axes, correction=op.correction, keepdim=True)
+    extreme = torch.amax if op.op == "amax" else torch.amin
+    return extreme(operand, axes, keepdim=True)
 
 
 def _filled(number: float, op: PlanOp, position: int, dtype: torch.dtype) -> torch.Tensor:

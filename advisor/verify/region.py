@@ -68,7 +68,7 @@ def _drawn(
 ) -> list[torch.Tensor]:
     """Random inputs laid out as the site has them; positive ones for logarithms and roots.
 
-    The last row is minus infinity, as where everything is masked.
+    The last row is minus infinity, as where everything is masked; not where rows are reduced.
     """
     given = site_inputs(plan, site, device)
     axis = max(range(plan.row_axes), key=site.row_sizes.__getitem__)
@@ -81,7 +81,7 @@ def _drawn(
             tensor.abs_().add_(0.25)
         if tensor.shape[axis] > 1:
             tensor[(slice(None),) * axis + (slice(1, None, 2),)].mul_(SMALL)
-        if tensor.shape[axis] > 2 and not positive:
+        if tensor.shape[axis] > 2 and not positive and not plan.late_values():
             tensor.select(axis, -1).fill_(float("-inf"))
     return given
 

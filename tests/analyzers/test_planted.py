@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from advisor.codegen import render
+from advisor.model.configs import schemes_of
 from advisor.model.plan import FusionPlan, Site
 from advisor.verify.interpret import evaluate
 from advisor.verify.region import region_disagreement
@@ -15,6 +16,7 @@ from advisor.verify.timing import site_inputs
 from analyzers.row_plans import canonical_program, plan_of
 from analyzers.row_programs import find_row_programs
 from tests.analyzers.planted.captured import Case, answer, computed_again, described, lowered
+from tests.analyzers.planted.columns import COLUMNS
 from tests.analyzers.planted.libraries import LIBRARIES, one_process_group
 from tests.analyzers.planted.memory import MEMORY
 from tests.analyzers.planted.spaces import SPACES
@@ -23,10 +25,10 @@ from tests.builders.graph import assert_legal
 from tests.builders.renamed import renamed
 from tests.codegen.interpreter import Interpreter
 
-CORPUS = (*MEMORY, *SPACES, *TYPES, *LIBRARIES)
+CORPUS = (*COLUMNS, *MEMORY, *SPACES, *TYPES, *LIBRARIES)
 WITH_GROUPS = tuple(case for case in CORPUS if case.groups)
 # What is compiled or interpreted: a sample, since every launch is interpreted element by element.
-LAUNCHED = WITH_GROUPS[::6]
+LAUNCHED = WITH_GROUPS[::5]
 CPU = torch.device("cpu")
 
 pytestmark = pytest.mark.usefixtures("collectives")
@@ -105,12 +107,11 @@ def test_a_generated_kernel_computes_its_plan(case: Case, interpreter: Interpret
         torch.manual_seed(0)
         inputs = site_inputs(plan, site, CPU)
         shapes = [
-            (
-                (*site.row_sizes, site.columns if output.space == "tile" else 1),
-                getattr(torch, output.dtype),
-            )
+            (output.shape(site.row_sizes, site.columns), getattr(torch, output.dtype))
             for output in plan.outputs
         ]
-        got = interpreter.run(render(plan).text, inputs, shapes)
+        scheme = schemes_of(plan)[0]
+        options = {"splits": 3, "num_stages": 1} if scheme == "column_sums" else {}
+        got = interpreter.run(render(plan, scheme).text, inputs, shapes, **options)
         for mine, want in zip(got, evaluate(plan, inputs, "native"), strict=True):
             torch.testing.assert_close(mine, want.expand(mine.shape), equal_nan=True)

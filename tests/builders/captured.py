@@ -20,7 +20,7 @@ from torch._higher_order_ops.triton_kernel_wrap import (
 from advisor.apply.kernels import ReadyKernel
 from advisor.codegen import abi, render
 from advisor.model.configs import default_config
-from advisor.model.launch import LaunchConfig
+from advisor.model.launch import OVER_ROWS, LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.verify.interpret import evaluate
 from analyzers.row_plans import canonical_program, cluster, plan_of
@@ -155,6 +155,7 @@ class _Runner(fx.Interpreter):
     ) -> None:
         super().__init__(module)
         self.plans = plans
+        self.read: dict[int, dict[str, torch.Tensor]] = {}
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target is not triton_kernel_wrapper_functional:
@@ -168,6 +169,8 @@ class _Runner(fx.Interpreter):
         assert set(constants) == {*called.scalars, *called.constants}
         assert kwargs["tensors_to_clone"] == list(called.writes)
         grid = kwargs["grid"][0]
+        if kernel.config.scheme in OVER_ROWS:
+            return self._over_rows(kernel, called, tensors, constants, grid)
         assert grid[0] * constants["BLOCK_ROWS"] >= constants["n_rows"]
         if place < len(kernel.functions) - 1:  # partial results: marked, and checked when read
             shape = (constants["n_rows"], constants["n_splits"])
@@ -176,24 +179,59 @@ class _Runner(fx.Interpreter):
         for name in called.reads[len(plan.inputs) :]:
             assert bool((tensors[name] == place - 1).all())
         inputs = addressed(plan, tensors, constants)
-        results = evaluate(plan, inputs, "native")
+        results = evaluate(plan, list(inputs.values()), "native")
         return {
             name: result.broadcast_to(*result.shape).reshape(tensors[name].shape)
             for name, result in zip(kwargs["tensors_to_clone"], results, strict=True)
         }
 
+    def _over_rows(
+        self,
+        kernel: ReadyKernel,
+        called: abi.KernelAbi,
+        tensors: Mapping[str, torch.Tensor],
+        constants: Mapping[str, Any],
+        grid: tuple[int, ...],
+    ) -> dict[str, torch.Tensor]:
+        """Shares of the rows are marked; the second kernel gives what the first one computed."""
+        columns = constants["n_columns"]
+        if called.grid == "parts":
+            assert grid[0] * constants["PART_COLUMNS"] >= columns
+            for name in called.reads:
+                if name.startswith("partial"):
+                    assert tensors[name].shape == (constants["n_splits"], columns)
+                    assert bool((tensors[name] == 7.0).all())
+        else:
+            shares = grid[0] * constants["split_rows"] if "split_rows" in constants else None
+            assert shares is None or shares >= constants["n_rows"]
+            assert grid[called.grid == "shares and columns"] * constants["BLOCK_COLUMNS"] >= columns
+        read = self.read.setdefault(id(kernel), {})
+        read |= addressed(kernel.plan, tensors, constants)
+        nothing = torch.zeros((1,) * (kernel.plan.row_axes + 1))  # read by the other kernel
+        inputs = [read.get(item.name, nothing) for item in kernel.plan.inputs]
+        values = evaluate(kernel.plan, inputs, "native")
+        results = dict(zip(abi.output_names(kernel.plan), values, strict=True))
+        return {
+            name: results[name].reshape(tensors[name].shape)
+            if name in results
+            else tensors[name].fill_(7.0)
+            for name in called.writes
+        }
+
 
 def addressed(
     plan: FusionPlan, tensors: Mapping[str, torch.Tensor], constants: Mapping[str, Any]
-) -> list[torch.Tensor]:
+) -> dict[str, torch.Tensor]:
     """The inputs as the kernel's own arguments address them, [row axes..., columns]."""
-    inner = [constants[name] for _, name in abi.size_names(plan)]
+    inner = [constants.get(name, 1) for _, name in abi.size_names(plan)]
     rows = constants["n_rows"]
     for size in inner:
         rows //= size
     sizes = (rows, *inner, constants["n_columns"])
-    found = []
+    found = {}
     for item in plan.inputs:
+        if item.name not in tensors:
+            continue
         spans = item.spans if len(sizes) == len(item.spans) else (item.spans[0], item.spans[-1])
         shape = [size if span else 1 for size, span in zip(sizes, spans, strict=True)]
         strides = list(torch.empty(shape, device="meta").stride())
@@ -201,5 +239,5 @@ def addressed(
             strides = [1] * len(shape)
             for axis, name in abi.stride_names(item):
                 strides[axis] = constants[name]
-        found.append(tensors[item.name].as_strided(shape, strides))
+        found[item.name] = tensors[item.name].as_strided(shape, strides)
     return found

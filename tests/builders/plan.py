@@ -11,6 +11,8 @@ import torch
 from advisor.model.graph import Arg, AttributeValue
 from advisor.model.optable import spec_of
 from advisor.model.plan import (
+    OVER,
+    ROWS,
     FusionPlan,
     PlanInput,
     PlanOp,
@@ -59,12 +61,18 @@ class PlanBuilder:
                 space = join_space(space, self.space(str(arg)))
         if spec_of(name).kind == "reduction":
             space = "row" if space == "tile" else "scalar"
+        if OVER in attributes:
+            space = "column"
         result = dtype or str(attributes.get("dtype") or self._promoted(name, args))
         value = f"v{len(self.ops)}"
         self.ops.append(
             PlanOp(name=value, op=name, args=args, dtype=result, space=space, attributes=attributes)
         )
         return value
+
+    def over_rows(self, name: str, value: str, **attributes: AttributeValue) -> str:
+        """`name(value)` over the rows: a value per column."""
+        return self.op(name, value, **{OVER: ROWS} | attributes)
 
     def cast(self, value: str, dtype: str) -> str:
         """`value` rounded to `dtype`."""

@@ -112,3 +112,47 @@ def norm(dtype: str = "bfloat16", *, columns: int = 64,
     """An RMS norm: one level."""
     del sizes
     return rms_norm(columns=columns, dtype=dtype)
+
+
+def norm_gradient(dtype: str = "bfloat16", *, columns: int = 64,
+                  sizes: tuple[int, ...] = (4,)) -> FusionPlan:  # fmt: skip
+    """Layer norm backward: dx = (g w - mean(g w) - x̂ mean(g w x̂)) / σ, dw = Σ g x̂, db = Σ g."""
+    make = PlanBuilder()
+    g, x, w = make.input(dtype), make.input(dtype), make.input(dtype, (False, True))
+    mean, scale = (make.input("float32", (True, False)) for _ in range(2))
+    wide = make.cast(g, "float32")
+    hat = make.op("mul", make.op("sub", make.cast(x, "float32"), mean), scale)
+    weighted = make.op("mul", wide, make.cast(w, "float32"))
+    along = make.op("mul", hat, make.op("mean", make.op("mul", weighted, hat)))
+    rest = make.op("sub", make.op("sub", weighted, make.op("mean", weighted)), along)
+    dx = make.cast(make.op("mul", rest, scale), dtype)
+    dw = make.cast(make.over_rows("sum", make.op("mul", wide, hat)), dtype)
+    db = make.cast(make.over_rows("sum", wide), dtype)
+    return make.plan(dx, dw, db, title="norm gradient", sizes=sizes, columns=columns)
+
+
+def bias_gradient(dtype: str = "bfloat16", *, columns: int = 64,
+                  sizes: tuple[int, ...] = (4,)) -> FusionPlan:  # fmt: skip
+    """The gradient of `sigmoid(x + b)`: dx, and its sum over the rows added to another one."""
+    make = PlanBuilder()
+    g, x, other = make.input(dtype), make.input(dtype), make.input("float32", (False, True))
+    share = make.op("sigmoid", make.cast(x, "float32"))
+    slope = make.op("mul", share, make.op("sub", 1.0, share))
+    dx = make.cast(make.op("mul", make.cast(g, "float32"), slope), dtype)
+    db = make.op("add", make.over_rows("sum", make.cast(dx, "float32")), other)
+    return make.plan(dx, db, title="bias gradient", sizes=sizes, columns=columns)
+
+
+def column_statistics(dtype: str = "bfloat16", *, columns: int = 64,
+                      sizes: tuple[int, ...] = (2, 2)) -> FusionPlan:  # fmt: skip
+    """Of every column the mean, 1 / σ, the largest and the smallest value; of a row one value."""
+    make = PlanBuilder(row_axes=2)
+    x, factor = make.input(dtype, dense=False), make.input(dtype, (True, False, False), dense=False)
+    wide = make.op("mul", make.cast(x, "float32"), make.cast(factor, "float32"))
+    mean = make.over_rows("mean", wide)
+    spread = make.over_rows("var", wide, correction=0.0)
+    scale = make.op("rsqrt", make.op("add", spread, 0.1))
+    high, low = make.over_rows("amax", wide), make.over_rows("amin", wide)
+    row = make.op("neg", make.cast(factor, "float32"))
+    return make.plan(mean, scale, high, low, row, title="column statistics", sizes=sizes,
+                     columns=columns)  # fmt: skip

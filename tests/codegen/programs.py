@@ -18,6 +18,10 @@ UNARY = ("tanh", "sigmoid", "abs", "relu", "neg", "sin", "cos", "erf")
 BINARY = ("add", "sub", "maximum", "minimum")
 REDUCTIONS = ("mean", "amax", "amin", "var", "sum")
 
+PLAIN_KINDS = ("unary", "binary", "literal", "gate", "div", "norm", "cast", "where")
+KINDS = ("unary", "binary", "literal", "gate", "div", "norm", "exp", "reduce", "cast", "where",
+         "peak", "softmax", "centre")  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Program:
@@ -79,6 +83,46 @@ def programs(draw: st.DrawFn) -> Program:
     )
 
 
+@st.composite
+def column_programs(draw: st.DrawFn) -> Program:
+    """Reductions over the rows of tiles, what follows from them, and perhaps reductions of rows."""
+    axes = draw(st.integers(1, 3))
+    make = PlanBuilder(row_axes=axes)
+    inputs = [make.input(draw(st.sampled_from(FLOATS)))]
+    inputs += [_input(draw, make) for _ in range(draw(st.integers(0, 3)))]
+    column = make.input("float32", (False,) * axes + (True,))
+    kinds = KINDS if draw(st.booleans()) else PLAIN_KINDS
+    values = [*inputs]
+    for _ in range(draw(st.integers(0, 5))):
+        values.append(_step(draw, make, values, inputs, None, kinds))
+    tiles = [v for v in values if make.space(v) == "tile"]
+    late = [
+        _over_rows(draw, make, draw(st.sampled_from(tiles))) for _ in range(draw(st.integers(1, 3)))
+    ]
+    for _ in range(draw(st.integers(0, 3))):
+        name, value = draw(st.sampled_from(UNARY)), draw(st.sampled_from(late))
+        made = make.op("add", value, column) if draw(st.booleans()) else make.op(name, value)
+        late.append(make.cast(made, draw(st.sampled_from(FLOATS))))
+    results = [v for v in values[len(inputs) :] if make.space(v) in ("tile", "row")]
+    wanted = draw(st.lists(st.sampled_from(late), min_size=1, max_size=3, unique=True))
+    wanted += draw(st.lists(st.sampled_from(results), max_size=2, unique=True)) if results else []
+    return Program(
+        plan=make.plan(*wanted, title="random columns"),
+        sizes=tuple(draw(st.integers(1, 5)) for _ in range(axes)),
+        columns=draw(st.sampled_from((1, 2, 7, 16, 33, 64, 100))),
+        block_rows=draw(st.sampled_from((1, 2, 4))),
+        seed=draw(st.integers(0, 2**16)),
+    )
+
+
+def _over_rows(draw: st.DrawFn, make: PlanBuilder, value: str) -> str:
+    name = draw(st.sampled_from(REDUCTIONS))
+    wide = make.cast(value, "float32")
+    if name == "var":
+        return make.over_rows("var", wide, correction=0.0)
+    return make.over_rows(name, make.op("mul", wide, 1 / 64) if name == "sum" else wide)
+
+
 def _input(draw: st.DrawFn, make: PlanBuilder) -> str:
     spans = tuple(draw(st.booleans()) for _ in range(make.row_axes + 1))
     whole_rows = all(spans[:-1]) or not any(spans[:-1])
@@ -98,12 +142,15 @@ def _reduce(draw: st.DrawFn, make: PlanBuilder, value: str) -> str:
 
 
 def _step(
-    draw: st.DrawFn, make: PlanBuilder, values: list[str], inputs: list[str], mask: str | None
+    draw: st.DrawFn,
+    make: PlanBuilder,
+    values: list[str],
+    inputs: list[str],
+    mask: str | None,
+    kinds: tuple[str, ...] = KINDS,
 ) -> str:
     first, second = draw(st.sampled_from(values)), draw(st.sampled_from(values))
-    kind = draw(st.sampled_from(("unary", "binary", "literal", "gate", "div", "norm", "exp",
-                                 "reduce", "cast", "where", "peak", "softmax",
-                                 "centre")))  # fmt: skip
+    kind = draw(st.sampled_from(kinds))
     if kind == "unary":
         return make.op(draw(st.sampled_from(UNARY)), first)
     if kind == "binary":

@@ -64,10 +64,7 @@ def run(
 ) -> tuple[torch.Tensor, ...]:
     """The kernel's outputs in the interpreter."""
     full = torch.broadcast_shapes(*(tensor.shape for tensor in inputs))
-    shapes = [
-        (full if o.space == "tile" else (*full[:-1], 1), getattr(torch, o.dtype))
-        for o in plan.outputs
-    ]
+    shapes = [(o.shape(full[:-1], full[-1]), getattr(torch, o.dtype)) for o in plan.outputs]
     options = config.options()
     del options["num_warps"]
     return interpreter.run(render(plan, config.scheme).text, inputs, shapes, **options)

@@ -22,7 +22,7 @@ from advisor.model.comparison import Comparability
 from advisor.model.findings import Alternative, Evidence, Finding
 from advisor.model.gate import ComparisonLimit, FindingLimit, GateConfig, MetricLimit
 from advisor.model.graph import Graph, Node, TensorMeta
-from advisor.model.launch import LaunchConfig, Scheme
+from advisor.model.launch import SHARED, LaunchConfig, Scheme
 from advisor.model.optable import DTYPES, FLOAT_DTYPES, ITEM_BYTES, OPS
 from advisor.model.plan import (
     FusionPlan,
@@ -121,7 +121,7 @@ def launches() -> st.SearchStrategy[LaunchConfig]:
             num_stages=st.integers(1, 3),
             scheme=st.just(scheme),
             block_columns=st.none() if scheme == "registers" else powers,
-            splits=st.integers(1, 8) if scheme == "split" else st.none(),
+            splits=st.integers(1, 8) if scheme in SHARED else st.none(),
         )
 
     return st.sampled_from(get_args(Scheme)).flatmap(of_scheme)

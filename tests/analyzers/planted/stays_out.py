@@ -101,11 +101,35 @@ def a_reduction_over_another_axis() -> Planted:
     return planted(s.build(inner, outer), (x, inner), **{outer: "over other axes"})
 
 
-def a_reduction_over_the_leading_axis() -> Planted:
+def a_reduction_over_an_axis_in_the_middle() -> Planted:
     s = Sketch()
-    x = s.op("exp", s.input(64, 32))
-    total = s.reduce("sum", x, (0,))
-    return planted(s.build(total), **{total: "not over the innermost axes"})
+    x = s.op("exp", s.input(8, 16, 32))
+    total = s.reduce("sum", x, (1,))
+    return planted(s.build(total), **{total: "neither over the innermost axes"})
+
+
+def rows_that_need_the_sum_of_all_rows() -> Planted:
+    s = Sketch()
+    x = s.input(64, 32)
+    weight = s.op("exp", x)
+    total = s.reduce("sum", weight, (0,))
+    share = s.op("div", weight, total)
+    return planted(s.build(share), (weight, total), **{share: "a second pass"})
+
+
+def a_reduction_of_sums_over_the_rows() -> Planted:
+    s = Sketch()
+    square = s.op("exp", s.input(64, 32))
+    total = s.reduce("sum", square, (0,), keepdim=False)
+    row = s.reduce("sum", s.reshape(total, 1, 32))
+    return planted(s.build(row), (square, total), **{row: "single row"})
+
+
+def long_rows_summed_along_both_axes() -> Planted:
+    s = Sketch()
+    x = s.op("exp", s.input(64, 16_384))
+    row, column = s.reduce("sum", x), s.reduce("sum", x, (0,))
+    return planted(s.build(row, column), (x, row), **{column: "do not fit in registers"})
 
 
 def a_reshape_that_mixes_rows_and_columns() -> Planted:
@@ -352,7 +376,7 @@ def a_value_inside_an_op() -> Planted:
     down = s.reduce("sum", inner, (0,))
     row = s.mean(x)
     out = s.op("sub", x, row)
-    return planted(s.build(down, out), (row, out), **{down: "not over the innermost axes"})
+    return planted(s.build(down, out), (inner, down, row, out))
 
 
 STAYS_OUT: tuple[Callable[[], Planted], ...] = (
@@ -365,7 +389,10 @@ STAYS_OUT: tuple[Callable[[], Planted], ...] = (
     a_row_value_expanded_into_a_column,
     a_value_combined_with_other_rows_of_itself,
     a_reduction_over_another_axis,
-    a_reduction_over_the_leading_axis,
+    a_reduction_over_an_axis_in_the_middle,
+    rows_that_need_the_sum_of_all_rows,
+    a_reduction_of_sums_over_the_rows,
+    long_rows_summed_along_both_axes,
     a_reshape_that_mixes_rows_and_columns,
     a_reduction_over_part_of_the_columns,
     a_path_through_a_matmul,

@@ -1,0 +1,191 @@
+"""Launch configurations of programs with reductions over the rows, the likeliest first.
+
+Every program walks over many rows and keeps sums of its columns in registers. Whole rows are held
+where they are reduced along the columns too; otherwise a program takes a block of columns. The more
+programs, the more of the GPU works and the more partial sums a second kernel reads. The model is
+that of `configs`; its further terms are the partial sums, read and written once, from L2, and the
+second launch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from advisor.model.launch import (
+    MAX_SPLITS,
+    MAX_TILE_ELEMENTS,
+    MIN_ELEMENTS_PER_THREAD,
+    LaunchConfig,
+    Scheme,
+    column_blocks,
+    grid_size,
+    next_power_of_two,
+    row_splits_of,
+)
+from advisor.model.optable import item_bytes, spec_of
+from advisor.model.plan import FusionPlan, PlanOp, Site, space_of
+from advisor.model.ranking import (
+    BASE_REGISTERS,
+    L2_SHARE,
+    REGISTERS_PER_SM,
+    idle,
+    latency,
+    resident_programs,
+    unusual_tile,
+)
+
+KEPT = 14
+WARPS, STAGES = (1, 2, 4, 8, 16, 32), (1, 3)
+# Programs on each multiprocessor: where one holds whole rows, and where it holds blocks of columns.
+HELD_SHARES, BLOCK_SHARES = (1, 2, 4), (2, 4, 8)
+COLUMN_BLOCKS = (32, 64, 128, 256, 512, 1024)
+MAX_PER_THREAD = 32
+# Tiles alive at a time beside the states: inputs wait for the reductions along their rows.
+LIVE_HELD, LIVE_IN_BLOCKS = 3.0, 1.5
+# A launch, as bytes that could be moved in its time; what one request to memory brings.
+LAUNCH_BYTES, REQUEST_BYTES = 4 << 20, 128
+PARTIAL_BYTES = 4
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A plan at one site on a GPU: bytes an element, and numbers kept for every column."""
+
+    rows: int
+    columns: int
+    tile_bytes: int
+    narrowest_bytes: int
+    states: int
+    held: bool
+    sm_count: int
+
+
+def column_schemes(plan: FusionPlan) -> tuple[Scheme, ...]:
+    """The schemes that can compute a plan with reductions over the rows."""
+    return ("column_sums",) if holds_rows(plan) else ("column_sums", "column_walk")
+
+
+def holds_rows(plan: FusionPlan) -> bool:
+    """Whether columns are reduced as well, so that a program needs whole rows."""
+    return any(spec_of(op.op).kind == "reduction" and not op.over_rows for op in plan.ops)
+
+
+def states_of(op: PlanOp) -> int:
+    """The numbers that a reduction over the rows keeps for a column."""
+    return 2 if op.op == "var" else 1
+
+
+def partial_numbers(plan: FusionPlan) -> int:
+    """The numbers that a program keeps for every column, over all reductions."""
+    return sum(states_of(op) for op in plan.ops if op.over_rows)
+
+
+def workspace_bytes(plan: FusionPlan, config: LaunchConfig, site: Site) -> int:
+    """Bytes of the partial results, which one kernel writes and the next one reads."""
+    if config.scheme != "column_sums":
+        return 0
+    parts = row_splits_of(config, site.rows)
+    return PARTIAL_BYTES * partial_numbers(plan) * parts * site.columns
+
+
+def column_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchConfig, ...]:
+    """Configurations that suit a site, the likeliest first; at least one."""
+    widths = [item_bytes(i.dtype) for i in plan.inputs if space_of(i.spans) == "tile"]
+    written = sum(item_bytes(o.dtype) for o in plan.outputs if o.space == "tile")
+    task = _Task(
+        rows=site.rows,
+        columns=site.columns,
+        tile_bytes=sum(widths) + written,
+        narrowest_bytes=min(widths, default=PARTIAL_BYTES),
+        states=partial_numbers(plan),
+        held=holds_rows(plan),
+        sm_count=sm_count,
+    )
+    configs = dict.fromkeys(_held(task) if task.held else _blocks(task))
+    ranked = sorted((_doublings(task, c), n, c) for n, c in enumerate(configs))
+    if not ranked:
+        lone = 1 if site.columns <= 128 else 32
+        return (LaunchConfig(scheme="column_sums", splits=1, num_warps=lone),)
+    return tuple(config for _, _, config in ranked[:KEPT])
+
+
+def _held(task: _Task) -> Iterator[LaunchConfig]:
+    """Whole rows, some at a time."""
+    block = next_power_of_two(task.columns)
+    for power, warps, share, stages in product(range(7), WARPS, HELD_SHARES, STAGES):
+        rows, splits = 1 << power, _splits(task, share * task.sm_count, 1 << power)
+        wanted = _registers(task, rows * block / (32 * warps))
+        if _fits(rows * block, warps) and wanted <= min(REGISTERS_PER_SM / (32 * warps), 255):
+            yield LaunchConfig(
+                scheme="column_sums",
+                block_rows=rows,
+                splits=splits,
+                num_warps=warps,
+                num_stages=stages,
+            )
+
+
+def _blocks(task: _Task) -> Iterator[LaunchConfig]:
+    """Blocks of columns, each of whose rows several programs may share."""
+    for block, power, warps in product(COLUMN_BLOCKS, range(9), WARPS[1:]):
+        rows = 1 << power
+        if not _fits(rows * block, warps) or block >= 2 * next_power_of_two(task.columns):
+            continue
+        beside = -(-task.columns // block)
+        for share in BLOCK_SHARES:
+            splits = _splits(task, -(-share * task.sm_count // max(beside, 1)), rows)
+            yield LaunchConfig(
+                scheme="column_walk" if splits == 1 else "column_sums",
+                block_rows=rows,
+                block_columns=block,
+                splits=None if splits == 1 else splits,
+                num_warps=warps,
+            )
+
+
+def _fits(tile: int, warps: int) -> bool:
+    few, many = MIN_ELEMENTS_PER_THREAD, MAX_PER_THREAD
+    return tile <= MAX_TILE_ELEMENTS and few <= tile / (32 * warps) <= many
+
+
+def _splits(task: _Task, wanted: int, block_rows: int) -> int:
+    return max(min(wanted, -(-task.rows // block_rows), MAX_SPLITS), 1)
+
+
+def _registers(task: _Task, per_thread: float) -> float:
+    live = LIVE_HELD if task.held else LIVE_IN_BLOCKS
+    return BASE_REGISTERS + (live + task.states) * per_thread
+
+
+def _doublings(task: _Task, config: LaunchConfig) -> float:
+    """The modelled time over that of a copy, as a logarithm to base 2."""
+    block = config.block_columns or next_power_of_two(task.columns)
+    tile = config.block_rows * block
+    per_thread = tile / (32 * config.num_warps)
+    resident = resident_programs(config.num_warps, _registers(task, per_thread))
+    programs = grid_size(config, task.rows, task.columns)
+    running = min(resident, max(programs // task.sm_count, 1))
+    in_flight = running * tile * max(task.tile_bytes // 2, 1)
+    lanes = column_blocks(config, task.columns) * block
+    request = min(block, task.columns) * task.narrowest_bytes
+    return (
+        _partials(task, config)
+        + idle(programs, resident, task.sm_count)
+        + unusual_tile(per_thread, tile)
+        + latency(in_flight, config.num_stages)
+        + math.log2(lanes / max(task.columns, 1)) / 4
+        + max(math.log2(REQUEST_BYTES / max(request, 1)), 0.0) / 2
+    )
+
+
+def _partials(task: _Task, config: LaunchConfig) -> float:
+    """Doublings from partial results, written and read, and from the launch that reads them."""
+    if config.scheme != "column_sums":
+        return 0.0
+    moved = task.tile_bytes * task.rows * task.columns
+    parts = row_splits_of(config, task.rows) * task.columns
+    extra = 2 * PARTIAL_BYTES * task.states * parts * L2_SHARE
+    return math.log2(1 + (extra + LAUNCH_BYTES) / max(moved, 1))

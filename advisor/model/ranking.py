@@ -1,0 +1,43 @@
+"""The terms by which launch configurations are ordered, in doublings of a copy's time.
+
+They only order and cut a list: what spills is dropped by compiling, the rest is timed.
+"""
+
+from __future__ import annotations
+
+import math
+
+WARPS_PER_SM, REGISTERS_PER_SM = 64, 65_536
+# Reading again from L2 costs this share of a read from DRAM (the ratio of their bandwidths).
+L2_SHARE = 0.4
+# Registers of a thread beside those of its tiles; tiles alive at a time in a typical program.
+BASE_REGISTERS, LIVE_TILES = 24, 1.5
+# What must be on its way to memory for each multiprocessor to hide latency (Little's law).
+LEAST_IN_FLIGHT_BYTES = 32 << 10
+
+
+def resident_programs(num_warps: int, registers: float) -> int:
+    """Programs that one multiprocessor holds, by warps and by registers of a thread."""
+    by_registers = REGISTERS_PER_SM / (32 * num_warps * min(registers, 255))
+    return max(int(min(WARPS_PER_SM / num_warps, by_registers)), 1)
+
+
+def idle(programs: int, resident: int, sm_count: int) -> float:
+    """Doublings lost to idle multiprocessors: too few programs, or a last wave of few."""
+    if programs < sm_count:
+        return math.log2(sm_count / max(programs, 1))
+    waves = programs / (sm_count * resident)
+    # Programs do not end all at once: a last wave costs less than it would as a barrier.
+    return math.log2(math.ceil(waves) / waves) / 4 if 1 < waves < 8 else 0.0
+
+
+def latency(in_flight_bytes: float, num_stages: int) -> float:
+    """Doublings lost where a multiprocessor has too little on its way to memory."""
+    if num_stages > 1:
+        in_flight_bytes *= 2
+    return max(math.log2(LEAST_IN_FLIGHT_BYTES / max(in_flight_bytes, 1)), 0.0)
+
+
+def unusual_tile(per_thread: float, tile: int) -> float:
+    """Doublings for tiles beside two 16-byte loads of bf16 a thread, and 4 Ki elements."""
+    return abs(math.log2(per_thread / 16)) / 4 + abs(math.log2(tile / 4096)) / 8

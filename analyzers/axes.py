@@ -1,0 +1,180 @@
+"""The axes of a group: its full-size shapes refined to common ones, cut into rows and columns.
+
+Shapes of a group need not be equal: `[4, 1024, 2048]` and `[4096, 2048]` hold the same elements in
+the same linear order. All full-size shapes are refined to common *axes* (the ratios of their sorted
+suffix products). The reduction that a group is grown around cuts them: what it reduces is the
+columns if these are the innermost axes, the rows if they are the outermost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from advisor.errors import IllegalFusionError
+from advisor.model.graph import Node, TensorMeta, node_of
+from advisor.model.optable import spec_of
+from advisor.model.sizes import ONE, Dim, Size, parse, product
+from analyzers.dataflow import Dataflow
+
+# Column numbers are 32-bit in a kernel, and the last block's may run past the last column.
+MAX_COLUMNS = 2**30
+AxisRun = tuple[int, ...]
+Placement = tuple[AxisRun, ...]
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The sizes of the axes, outermost first, and how many of them are rows."""
+
+    sizes: tuple[Size, ...]
+    row_axes: int
+
+    @property
+    def total(self) -> Size:
+        """Elements of a full-size value."""
+        total = ONE
+        for size in self.sizes:
+            total = total.times(size)
+        return total
+
+    @property
+    def whole_run(self) -> AxisRun:
+        """All axes."""
+        return tuple(range(len(self.sizes)))
+
+    @property
+    def row_run(self) -> AxisRun:
+        """The row axes."""
+        return self.whole_run[: self.row_axes]
+
+    @property
+    def column_run(self) -> AxisRun:
+        """The column axes."""
+        return self.whole_run[self.row_axes :]
+
+    def partition(self, shape: tuple[Dim, ...], run: AxisRun) -> Placement:
+        """Split an ordered run of axes over the dimensions of a shape of as many elements."""
+        left, placement = list(run), []
+        for dim in shape:
+            want, took, size = parse(dim), [], ONE
+            while size != want:
+                if not left:
+                    raise IllegalFusionError(
+                        f"shape {list(shape)} does not follow the axes of the group"
+                    )
+                axis = left.pop(0)
+                took.append(axis)
+                size = size.times(self.sizes[axis])
+            placement.append(tuple(took))
+        if left:
+            raise IllegalFusionError(f"shape {list(shape)} does not follow the axes of the group")
+        return tuple(placement)
+
+    def across(
+        self, view: Node, placement: Placement, known: tuple[Dim, ...], wanted: tuple[Dim, ...]
+    ) -> Placement:
+        """The placement on the other side of a view, of shape `wanted`."""
+        if view.op == "expand":
+            return aligned(wanted, known, placement)
+        return self.partition(wanted, tuple(axis for run in placement for axis in run))
+
+
+def aligned(operand: tuple[Dim, ...], shape: tuple[Dim, ...], placement: Placement) -> Placement:
+    """The placement of an operand broadcast to a placed result (right-aligned)."""
+    offset = len(shape) - len(operand)
+    return tuple(
+        () if parse(dim).is_one else placement[offset + position]
+        for position, dim in enumerate(operand)
+    )
+
+
+def axes_of(flow: Dataflow, order: Sequence[Node], members: frozenset[str], seed: str) -> Axes:
+    """The axes of a group around a reduction; `IllegalFusionError` says why it has none."""
+    operand = flow.need_meta(str(flow.nodes[seed].args[0]))
+    total, columns = product(operand.shape), _column_size(operand, flow.nodes[seed].axes)
+    if flow.hint(total) == 0:
+        raise IllegalFusionError("there is nothing to compute: a tensor of the group is empty")
+    if (width := flow.hint(columns)) > MAX_COLUMNS:
+        raise IllegalFusionError(f"{width:,} columns are more than a kernel can number")
+    sizes = _refined(flow, _full_size_metas(flow, order, members, total), total, columns)
+    row_axes = _split_rows(sizes, columns)
+    if row_axes == 0:
+        raise IllegalFusionError("a single row: one program would have to do all the work")
+    return Axes(sizes, row_axes)
+
+
+def _column_size(operand: TensorMeta, axes: tuple[int, ...]) -> Size:
+    """The product of what a seed reduces if that is innermost, of what it keeps if outermost."""
+    # Axes of size 1 hold nothing to reduce and stand in nobody's way.
+    wide = [d for d, size in enumerate(operand.shape) if not parse(size).is_one]
+    reduced = [d for d in axes if d in wide]
+    if not reduced:
+        raise IllegalFusionError("the reduction is over a single element")
+    if reduced == wide[-len(reduced) :]:
+        return product(operand.shape[d] for d in reduced)
+    if reduced == wide[: len(reduced)]:
+        return product(operand.shape[d] for d in wide[len(reduced) :])
+    raise IllegalFusionError(
+        "the reduction is neither over the innermost axes nor over the outermost ones"
+    )
+
+
+def _refined(
+    flow: Dataflow, metas: Sequence[TensorMeta], total: Size, columns: Size
+) -> tuple[Size, ...]:
+    """The ratios of all suffix products of full-size shapes: the coarsest common refinement."""
+    marks = {ONE, total, columns}
+    for meta in metas:
+        suffix = ONE
+        for dim in reversed(meta.shape):
+            suffix = suffix.times(parse(dim))
+            marks.add(suffix)
+    ordered = sorted(marks, key=flow.hint)
+    axes = []
+    for inner, outer in pairwise(ordered):
+        ratio = outer.over(inner)
+        if ratio is None:
+            raise IllegalFusionError(
+                "shapes in the group split the same elements in incompatible ways"
+            )
+        axes.append(ratio)
+    return tuple(reversed(axes))
+
+
+def _full_size_metas(
+    flow: Dataflow, order: Sequence[Node], members: frozenset[str], total: Size
+) -> list[TensorMeta]:
+    found = []
+    for node in order:
+        values = [node.value(), *node.value_args]
+        for value in [*values, *_views_behind(flow, members, values)]:
+            meta = flow.meta(value)
+            if meta is not None and product(meta.shape) == total:
+                found.append(meta)
+    return found
+
+
+def _views_behind(flow: Dataflow, members: frozenset[str], values: Sequence[str]) -> list[str]:
+    """View nodes on the way from a member's operand back to another member."""
+    found = []
+    for start in values:
+        value, path = start, []
+        while spec_of(flow.nodes[node_of(value)[0]].op).kind == "view":
+            path.append(value)
+            value = str(flow.nodes[node_of(value)[0]].args[0])
+        if node_of(value)[0] in members:
+            found += path
+    return found
+
+
+def _split_rows(sizes: tuple[Size, ...], columns: Size) -> int:
+    """The number of leading axes that are rows."""
+    inner = ONE
+    for position in range(len(sizes), -1, -1):
+        if inner == columns:
+            return position
+        if position:
+            inner = inner.times(sizes[position - 1])
+    raise IllegalFusionError("the reduced size is not a run of axes")
