@@ -19,22 +19,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gzip
-import multiprocessing
 import os
 import subprocess
 import sys
-import tarfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 import torch
-from overfusion_corpus import all_cases, counting, measure
+from overfusion_corpus import all_cases, counting, frozen, measure, warming
 from overfusion_corpus.labels import labels_of
 from overfusion_corpus.model import Case, Launch
 from overfusion_corpus.records import Labels, Result, Session
@@ -42,12 +39,12 @@ from overfusion_corpus.records import Labels, Result, Session
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu
 from advisor.model.applied import KernelResources
-from advisor.model.base import decode, encode
+from advisor.model.base import encode
 from advisor.verify.resources import resources_of
 
 SCRIPT = Path(__file__).resolve()
 RESOURCES, ATTEMPTS = "resources.json", "attempts.txt"
-COMPILE_LIMIT_S, COUNTED_CASES = 90.0, 70
+COMPILE_LIMIT_S, COUNTED_CASES = 100.0, 70
 # Families whose kernels take the assembler longest.
 SLOW = ("solve_cells", "mix_tile")
 Resources = dict[str, KernelResources]
@@ -107,7 +104,7 @@ def _record(options: argparse.Namespace, chosen: list[Case]) -> int:
         done = [case for case in chosen if _result_path(folder, case).exists()]
         why = counting.count(SCRIPT, folder, _worth_counting(done, folder), options.counters)
         _say(started, f"counted{': ' + why if why else ''}")
-    labels = labels_of(_results(folder))
+    labels = labels_of(frozen.results(folder))
     (folder / "labels.json").write_bytes(encode(labels))
     left = [case for case in chosen if not _result_path(folder, case).exists()]
     _say(started, f"{len(labels.labels)} cases are there, {len(left)} are missing")
@@ -121,11 +118,6 @@ def _say(started: float, what: str) -> None:
 
 def _result_path(folder: Path, case: Case) -> Path:
     return folder / "cases" / f"{case.id}.json"
-
-
-def _results(folder: Path) -> list[Result]:
-    paths = sorted((folder / "cases").glob("*.json"))
-    return [decode(path.read_bytes(), Result, str(path)) for path in paths]
 
 
 def _session() -> Session:
@@ -150,21 +142,14 @@ def _compile(todo: Sequence[Case], folder: Path, workers: int) -> None:
     gpu = find_gpu(torch.cuda.get_device_name())
     if gpu is None:
         sys.exit(f"{torch.cuda.get_device_name()} is not in the table of GPUs")
-    context = multiprocessing.get_context("spawn")
-    share = max(1, workers // 3)
+    share = max(1, workers // 2)
+    # What takes longest must not begin last.
+    ordered = sorted(todo, key=lambda c: (c.family not in SLOW, c.engine != "inductor"))
     with ThreadPoolExecutor(1) as side:
         sizing = side.submit(_write_resources, todo, gpu, folder, share)
-        with ProcessPoolExecutor(max(1, workers - share), mp_context=context) as pool:
-            # What takes longest must not begin last.
-            ordered = sorted(todo, key=lambda c: (c.family not in SLOW, c.engine != "inductor"))
-            futures = [pool.submit(measure.warm, case) for case in ordered]
-            wait(futures, timeout=COMPILE_LIMIT_S)
-            late = list(pool._processes.values())
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in late:
-                process.kill()
-        with contextlib.suppress(BrokenProcessPool):
-            sizing.result()
+        done = warming.warm_all(ordered, max(1, workers - share), COMPILE_LIMIT_S)
+        sizing.result()
+    sys.stderr.write(f"{done} of {len(todo)} cases ran once\n")
 
 
 def _write_resources(todo: Sequence[Case], gpu: Gpu, folder: Path, processes: int) -> None:
@@ -211,7 +196,7 @@ def _measure_all(cases: Sequence[Case], folder: Path, seconds: float) -> int:
         with (folder / ATTEMPTS).open("a") as attempts:
             attempts.write(case.id + "\n")
         _measure_one(case, resources, folder)
-        torch.cuda.empty_cache()
+        measure.cleared(case)
     return 0
 
 
@@ -249,7 +234,7 @@ def _usable() -> bool:
 
 def _worth_counting(cases: Sequence[Case], folder: Path) -> list[Case]:
     """The least and the greatest loss of every group, counters that mean something only."""
-    results = {r.case.id: r for r in _results(folder)}
+    results = {r.case.id: r for r in frozen.results(folder)}
     groups: dict[str, list[Result]] = {}
     for case in cases:
         if not results[case.id].concurrent:
@@ -276,26 +261,16 @@ def _summary(labels: Labels) -> str:
 
 
 def _pack(folder: Path, target: Path) -> int:
-    """Everything but the caches, in one archive whose bytes depend on the content alone."""
-    names = ["session.json", "labels.json", "cases", "traces", "code", "failed", counting.ORDER]
-    paths = [p for name in names for p in (folder / name, *(folder / name).glob("*"))]
+    """All but the caches in one archive, whose bytes depend on the content alone; its manifest."""
     raw = folder / counting.RAW
     if raw.exists():
         packed = folder / f"{counting.RAW}.gz"
         packed.write_bytes(gzip.compress(raw.read_bytes(), 9, mtime=0))
-        paths.append(packed)
-    with tarfile.open(target, "w:gz", compresslevel=9) as archive:
-        for path in sorted(p for p in paths if p.is_file()):
-            archive.add(path, str(path.relative_to(folder)), filter=_anonymous)
-    sys.stderr.write(f"{target}: {target.stat().st_size / 1e6:.1f} MB\n")
+    frozen.pack(folder, target)
+    manifest = frozen.manifest(folder, target)
+    (target.parent / frozen.MANIFEST).write_bytes(encode(manifest))
+    sys.stderr.write(f"{target}: {manifest.bytes / 1e6:.1f} MB, {manifest.cases} cases\n")
     return 0
-
-
-def _anonymous(item: tarfile.TarInfo) -> tarfile.TarInfo:
-    item.uid = item.gid = 0
-    item.uname = item.gname = ""
-    item.mtime = 0
-    return item
 
 
 if __name__ == "__main__":

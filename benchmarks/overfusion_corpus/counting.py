@@ -51,7 +51,7 @@ def run_counted(cases: Sequence[Case], folder: Path, seconds: float) -> None:
     import torch
 
     from . import build
-    from .measure import prepare
+    from .measure import cleared, prepare
     from .model import Scope
 
     prepare()
@@ -59,7 +59,6 @@ def run_counted(cases: Sequence[Case], folder: Path, seconds: float) -> None:
     for case in cases:
         if time.monotonic() > ends:
             break
-        torch.compiler.reset()
         pair = build(case, Scope(torch.device("cuda")))
         for variant, run in (("fused", pair.fused), ("members", pair.members)):
             run()
@@ -71,4 +70,4 @@ def run_counted(cases: Sequence[Case], folder: Path, seconds: float) -> None:
             order.append(Counted(id=case.id, variant=variant))
         (folder / ORDER).write_bytes(msgspec.json.encode(order))
         del pair, run
-        torch.cuda.empty_cache()
+        cleared(case)

@@ -26,7 +26,7 @@ from advisor.verify.timing import flusher
 from collectors.live.recorder import Profiler
 
 from . import build
-from .model import Case, Launch, Pair, Run, Scope
+from .model import Case, Launch, Pair, Run, Scope, release
 from .records import Compiled, Generated, Result, Variant
 
 # Seconds of GPU time for a case, and how many rounds may come of it.
@@ -46,14 +46,20 @@ def prepare() -> None:
 
 
 def warm(case: Case) -> None:
-    """Compile what a case needs, into the caches on disk."""
-    prepare()
+    """Run both ways once: what they compile is then in the caches on disk."""
     pair = build(case, Scope(torch.device("cuda")))
-    for run in (pair.fused, pair.members):
+    for _, run in _ways(pair):
         run()
     torch.cuda.synchronize()
-    torch.compiler.reset()
     del pair, run
+    cleared(case)
+
+
+def cleared(case: Case) -> None:
+    """Leave nothing of a case in this process."""
+    release()
+    if case.engine == "inductor":
+        torch.compiler.reset()
     torch.cuda.empty_cache()
 
 
@@ -79,7 +85,6 @@ def portable(launch: Launch) -> Launch:
 
 def measure(case: Case, resources: Resources, folder: Path) -> Result:
     """Run a case and write its traces and code below `folder`; raises what the case raises."""
-    torch.compiler.reset()
     pair = build(case, Scope(torch.device("cuda")))
     generated = {name: _first_run(case, run, name, folder) for name, run in _ways(pair)}
     error = _difference(pair)
@@ -193,7 +198,7 @@ def _generated(kernel: Any) -> Generated:
     launcher = kernel.launchers[0]
     store, load = _spills(str(getattr(launcher, "cache_hash", "")))
     return Generated(
-        name=str(kernel.fn.__name__),
+        name=str(kernel.inductor_meta.get("kernel_name")),
         config=str(launcher.config),
         registers=getattr(launcher, "n_regs", None),
         local_words=getattr(launcher, "n_spills", None),

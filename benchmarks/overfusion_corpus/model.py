@@ -263,6 +263,11 @@ def as_op(
     return fused
 
 
+def release() -> None:
+    """Let go of the tensors of the case built last: its ops cannot be called any more."""
+    _RUNNING.clear()
+
+
 def size_of(*tensors: torch.Tensor) -> int:
     """Bytes of the elements of all."""
     return sum(t.numel() * t.element_size() for t in tensors)

@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("triton", reason="the corpus is of Triton kernels")
 
+from advisor.errors import InvalidRecordError
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.applied import KernelResources, Timing
 from advisor.model.base import decode, encode
@@ -36,7 +37,7 @@ def corpus() -> Any:
 
 @pytest.fixture(scope="module")
 def parts(corpus: Any) -> dict[str, Any]:
-    names = ("labels", "measure", "model", "records")
+    names = ("frozen", "labels", "measure", "model", "records")
     return {name: importlib.import_module(f"{corpus.__name__}.{name}") for name in names}
 
 
@@ -178,3 +179,31 @@ def test_wrong_results_have_no_label(parts: Any) -> None:
     for error in (0.5, float("nan"), float("inf")):
         bad = parts["records"].Result(**(fields | {"error": error}))
         assert labelled(parts, bad)["rows-2"].verdict == "excluded"
+
+
+def test_a_frozen_recording_is_read_back_and_no_other(parts: Any, tmp_path: Path) -> None:
+    frozen, records = parts["frozen"], parts["records"]
+    measured = [result(parts, 2, (1.4, 1.5, 1.6)), result(parts, 16, (0.7, 0.8, 0.9))]
+    folder = tmp_path / "recorded"
+    (folder / "cases").mkdir(parents=True)
+    (folder / "cache").mkdir()
+    (folder / "cache" / "large").write_text("not kept")
+    for one in measured:
+        (folder / "cases" / f"{one.case.id}.json").write_bytes(encode(one))
+    session = records.Session(gpu="NVIDIA H200", driver="580", versions={"torch": "2.11"})
+    (folder / "session.json").write_bytes(encode(session))
+    (folder / "labels.json").write_bytes(encode(parts["labels"].labels_of(measured)))
+    archives = [tmp_path / "one.tgz", tmp_path / "two.tgz"]
+    for archive in archives:
+        frozen.pack(folder, archive)
+    assert archives[0].read_bytes() == archives[1].read_bytes()
+    manifest = frozen.manifest(folder, archives[0])
+    assert manifest.verdicts == {"benign": 1, "regression": 1}
+    (tmp_path / frozen.MANIFEST).write_bytes(encode(manifest))
+    back = frozen.unpack(tmp_path / frozen.MANIFEST, tmp_path / "back")
+    assert [back.results[one.case.id] for one in measured] == measured
+    assert back.labels["rows-2"].verdict == "regression"
+    assert not (back.folder / "cache").exists()
+    archives[0].write_bytes(archives[0].read_bytes()[:-1] + b"x")
+    with pytest.raises(InvalidRecordError, match="not the archive that was frozen"):
+        frozen.unpack(tmp_path / frozen.MANIFEST, tmp_path / "again")
