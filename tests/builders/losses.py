@@ -232,6 +232,6 @@ WHOLE: tuple[tuple[LossCase, str | None], ...] = (
     (LossCase(weight_overwritten), "Tensor.mul_ writes in place"),
     (LossCase(logits_overwritten), "setitem"),
     (LossCase(logits_without_gradient), "_set_grad_enabled changes the mode"),
-    (LossCase(given_logits), None),
+    (LossCase(given_logits), "no projection in the same graph"),
     (LossCase(other_loss), None),
 )

@@ -33,7 +33,8 @@ from advisor.apply.graph.site import Site
 from advisor.apply.graph.spelling import value_of
 from advisor.errors import IllegalFusionError
 
-# (queries, keys, width of the band, device) to the entries of a block mask, buffers by their names.
+# (queries, keys, width of the band, device, identity of other visible pairs) to the entries of a
+# block mask, buffers by their names.
 BlockCache = dict[tuple[Any, ...], list[Any]]
 _AXES = ("batch", "head", "query_index", "key_index")
 
@@ -157,10 +158,10 @@ def _block_mask(
         allowed = _band(graph, indices, width)
     graph.output(allowed)
     program = fx.GraphModule(nn.Module(), graph)
-    key = (inputs.shapes.queries, inputs.shapes.keys, width, device)
+    key = (inputs.shapes.queries, inputs.shapes.keys, width, device, id(mask.visible))
     if key not in cache:
         with _disable_current_modes(), disable_proxy_modes_tracing(), torch.no_grad():
-            blocks = _computed_blocks(inputs.shapes, program if width is not None else None)
+            blocks = _computed_blocks(inputs.shapes, mask)
             cache[key] = [
                 _buffer(gm, item.to(device)) if isinstance(item, torch.Tensor) else item
                 for item in blocks.as_tuple()[:-1]
@@ -169,19 +170,28 @@ def _block_mask(
     return (*entries, emit.attribute(_added(gm, "fused_attention_mask", program)))
 
 
-def _computed_blocks(shapes: Shapes, program: fx.GraphModule | None) -> BlockMask:
-    if program is None:
+def _computed_blocks(shapes: Shapes, mask: Mask) -> BlockMask:
+    """Which blocks of pairs count, computed now; what single pairs get is up to the programs."""
+    width, visible = mask.window, mask.visible
+    if width is None and (visible is None or bool(visible.all())):
         # One block that covers everything, as FlexAttention itself makes it without a mask.
         sizes = shapes.queries, shapes.keys
         plain = [torch.empty((1, 1, size, 1), device="cpu") for size in sizes]
         return _create_empty_block_mask(*plain)
 
     def mask_mod(batch: Any, head: Any, query_index: Any, key_index: Any) -> Any:
-        return program(batch, head, query_index, key_index)
+        if width is not None:
+            distance = query_index - key_index
+            return (distance >= 0) & (distance < width)
+        assert visible is not None
+        first, second = (batch if batches else 0), (head if heads else 0)
+        return visible[first, second, query_index, key_index]
 
+    lead = (1, 1) if visible is None else visible.shape[:2]
+    batches, heads = (size if size > 1 else None for size in lead)
     lengths = int(shapes.queries), int(shapes.keys)
     with torch.device("cpu"):
-        return create_block_mask(mask_mod, None, None, *lengths, device="cpu")
+        return create_block_mask(mask_mod, batches, heads, *lengths, device="cpu")
 
 
 def _band(graph: fx.Graph, indices: Sequence[fx.Node], width: int) -> fx.Node:

@@ -34,7 +34,7 @@ def rewrite_losses(gm: fx.GraphModule, *, chunk: int | None = None) -> tuple[Rew
 
     `chunk` is the number of rows whose logits exist at once; by default it is chosen from rows and
     memory, and a loss is left alone where that saves no memory. Gives one record a site: replaced,
-    or refused with the reason. A loss whose logits no projection makes gives no record.
+    or refused with the reason.
     """
     flow = Flow(gm.graph)
     constants = Constants(flow)

@@ -69,7 +69,7 @@ class LossReader:
         self.flow, self.constants = flow, constants
 
     def site(self, loss: fx.Node) -> LossSite | None:
-        """The loss that a node computes of a projection, or None if it computes none.
+        """The loss that a node computes of a projection, or None if it is no cross-entropy.
 
         Raises `IllegalFusionError` with the reason if it cannot be computed in pieces.
         """
@@ -84,7 +84,7 @@ class LossReader:
                 return None
             node = following
         if not _comes_from_projection(node):
-            return None
+            raise IllegalFusionError("no projection in the same graph makes its logits")
         labels = self._labels(given, loss)
         projection = self._up(self._classes_last(node, climb), climb)
         return LossSite(

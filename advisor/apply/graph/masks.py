@@ -38,13 +38,15 @@ class Mask:
     """How to tell fused attention which pairs count; `words` say it.
 
     `window` is the number of keys that each query sees, itself and those before it, if the mask
-    is known to be that. `may_be_blind`: some query may see no key, which only the values at run
-    time tell.
+    is known to be that. `visible` [batch or 1, heads or 1, queries, keys] are the pairs that count,
+    where that is constant; every query sees a key then. `may_be_blind`: some query may see none,
+    which only the values at run time tell.
     """
 
     kind: MaskKind
     words: str
     window: int | None = None
+    visible: torch.Tensor | None = None
     may_be_blind: bool = False
     changes: tuple[str, ...] = ()
 
@@ -82,7 +84,7 @@ def mask_of(
 def _computed(
     steps: Sequence[Step], sizes: tuple[Size, Size], dtype: torch.dtype, constants: Constants
 ) -> Mask | None:
-    """The mask, if it is constant and every query sees a key; else the numbers added matter."""
+    """The mask or bias, if it is constant and every query sees a key; else its numbers matter."""
     if not all(isinstance(size, int) for size in sizes):
         return None
     rows, columns = (int(size) for size in sizes)
@@ -124,11 +126,14 @@ def _compared(
         elif bool(total.any()) and not (step.kind == "scale" and step.number > 0):
             return None  # What was masked need not be masked after it.
     masked = total <= low
-    if not bool((masked | (total == 0)).all()):
-        return None
     if masked.shape[:-2].numel() * sizes[0] * sizes[1] > MOST_ELEMENTS:
         return None
     allowed = (~masked).expand(*masked.shape[:-2], *sizes)
+    if not bool(allowed.any(-1).all()):
+        return None
+    if not bool((masked | (total == 0)).all()):
+        words = "a fixed bias and mask" if bool(masked.any()) else "a fixed bias"
+        return Mask("additive", words, visible=_by_heads(allowed))
     only_fills = all(step.kind != "add" for step in steps)
     return _named(allowed, "boolean" if only_fills else "additive")
 
@@ -148,13 +153,17 @@ def _after(step: Step, total: torch.Tensor, term: torch.Tensor) -> torch.Tensor:
     return torch.where(~term if step.inverted else term, -torch.inf, total)
 
 
-def _named(allowed: torch.Tensor, kind: MaskKind) -> Mask | None:
-    """The mask of [..., queries, keys]; None if some query sees no key."""
+def _by_heads(allowed: torch.Tensor) -> torch.Tensor:
+    """[batch or 1, heads or 1, queries, keys]; the scores may have fewer leading axes."""
+    plain = _one_for_all(allowed)
+    return plain.reshape(*(1,) * (4 - plain.dim()), *plain.shape)
+
+
+def _named(allowed: torch.Tensor, kind: MaskKind) -> Mask:
+    """The mask of [..., queries, keys], of which every query sees a key."""
     rows, columns = allowed.shape[-2:]
     if bool(allowed.all()):
         return Mask("none", "a mask that allows everything")
-    if not bool(allowed.any(-1).all()):
-        return None
     first, second = (torch.arange(size, device=allowed.device) for size in (rows, columns))
     distance = first[:, None] - second[None, :]
     if torch.equal(allowed, (distance >= 0).expand_as(allowed)):
@@ -162,7 +171,7 @@ def _named(allowed: torch.Tensor, kind: MaskKind) -> Mask | None:
     width = int(distance.masked_fill(~allowed, -1).max()) + 1
     if torch.equal(allowed, ((distance >= 0) & (distance < width)).expand_as(allowed)):
         return Mask(kind, f"a causal window of {width} keys", window=width)
-    return Mask(kind, "a fixed mask")
+    return Mask(kind, "a fixed mask", visible=_by_heads(allowed))
 
 
 def made_of_booleans(node: fx.Node, constants: Constants) -> bool:

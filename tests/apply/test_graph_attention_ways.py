@@ -1,0 +1,184 @@
+"""Attention of modules with dropout, grouped heads or ALiBi: by the library, by FlexAttention."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import fx, nn
+from torch.nn import functional
+from torch.nn.attention.flex_attention import create_block_mask
+
+from advisor.apply.graph.attention import rewrite_attention
+from advisor.apply.graph.records import Rewritten
+from tests.apply.test_graph_attention import dynamo_graph, fused_calls, results
+
+Tensor = torch.Tensor
+LENGTH, HEADS, DIM = 256, 4, 16
+
+
+class Attention(nn.Module):
+    """Causal attention written out, as models of the field have it.
+
+    `groups` query heads share one of keys and values; `alibi` adds slopes times distance;
+    `blocks` sees only its own block of so many positions and the first one, as sparse models do.
+    """
+
+    def __init__(
+        self, *, groups: int = 1, alibi: bool = False, blocks: int = 0, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.groups, self.alibi, self.blocks, self.dropout = groups, alibi, blocks, dropout
+        self.qkv = nn.Linear(32, (HEADS + 2 * HEADS // groups) * DIM)
+        self.out = nn.Linear(HEADS * DIM, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        heads = self.qkv(x).view(batch, length, -1, DIM).transpose(1, 2)
+        few = HEADS // self.groups
+        q, k, v = heads.split([HEADS, few, few], dim=1)
+        if self.groups > 1:
+            k, v = (t.repeat_interleave(self.groups, dim=1) for t in (k, v))
+        scores = q @ k.transpose(-1, -2) * DIM**-0.5
+        scores = self.masked(scores, length)
+        weights = functional.softmax(scores, dim=-1)
+        weights = functional.dropout(weights, self.dropout, self.training)
+        merged = (weights @ v).transpose(1, 2).reshape(batch, length, HEADS * DIM)
+        result: Tensor = self.out(merged)
+        return result
+
+    def masked(self, scores: Tensor, length: int) -> Tensor:
+        i = torch.arange(length, device=scores.device)
+        distance = i[None, :] - i[:, None]
+        if self.alibi:
+            slopes = torch.tensor([2.0**-n for n in range(HEADS)], device=scores.device)
+            scores = scores + (slopes.view(HEADS, 1, 1) * distance).to(scores.dtype)
+        hidden = distance > 0
+        if self.blocks:
+            near = i[None, :] // self.blocks == i[:, None] // self.blocks
+            hidden = hidden | ~(near | (i[None, :] < self.blocks))
+        return scores.masked_fill(hidden, -torch.inf)
+
+
+def rewritten(
+    module: Attention, *, prefer_flex: bool, length: int = LENGTH
+) -> tuple[fx.GraphModule, fx.GraphModule, list[Any], Rewritten]:
+    torch.manual_seed(0)
+    module = module.double()
+    x = torch.randn(2, length, 32, dtype=torch.float64, requires_grad=True)
+    original, given = dynamo_graph(module, [x])
+    changed = copy.deepcopy(original)
+    (record,) = rewrite_attention(changed, prefer_flex=prefer_flex, flex_devices=("cpu",))
+    return original, changed, given, record
+
+
+WAYS = (
+    ({"groups": 2}, "causal", False),
+    ({"alibi": True}, "a fixed bias and mask", True),
+    ({"alibi": True, "groups": 4}, "a fixed bias and mask", True),
+    ({"blocks": 64}, "a fixed mask", True),
+    ({"blocks": 64, "groups": 2}, "a fixed mask", True),
+)
+
+
+@pytest.mark.parametrize("prefer_flex", [False, True], ids=["library", "flex"])
+@pytest.mark.parametrize(("options", "words", "flex"), WAYS, ids=str)
+def test_both_ways_are_the_module(
+    options: dict[str, Any], words: str, flex: bool, prefer_flex: bool
+) -> None:
+    original, changed, given, record = rewritten(Attention(**options), prefer_flex=prefer_flex)
+    assert record.refused is None
+    assert words in record.what
+    assert record.or_flex is flex
+    by_flex = flex and prefer_flex
+    assert record.route == ("flex_attention" if by_flex else "scaled_dot_product_attention")
+    if by_flex:  # on a CPU it has no gradient
+        with torch.no_grad():
+            torch.testing.assert_close(changed(*given), original(*given), rtol=1e-9, atol=1e-10)
+        return
+    for one, two in zip(results(original, given), results(changed, given), strict=True):
+        torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("prefer_flex", [False, True], ids=["library", "flex"])
+@pytest.mark.parametrize("options", [{"alibi": True}, {"groups": 2}], ids=str)
+def test_dropout_in_training_stays_with_the_library(
+    options: dict[str, Any], prefer_flex: bool
+) -> None:
+    module = Attention(dropout=0.25, **options)
+    original, changed, given, record = rewritten(module, prefer_flex=prefer_flex)
+    assert (record.refused, record.or_flex) == (None, False)
+    assert record.route == "scaled_dot_product_attention"
+    (call,) = fused_calls(changed)
+    assert call.kwargs["dropout_p"] == 0.25
+    assert record.changes == ("dropout draws other random numbers of the same distribution",)
+    with torch.no_grad():
+        assert changed(*given)[0].shape == original(*given)[0].shape
+
+
+@pytest.mark.parametrize("prefer_flex", [False, True], ids=["library", "flex"])
+def test_dropout_outside_training_is_none(prefer_flex: bool) -> None:
+    module = Attention(dropout=0.25, alibi=True).eval()
+    original, changed, given, record = rewritten(module, prefer_flex=prefer_flex)
+    assert record.refused is None
+    assert (record.route == "flex_attention") is prefer_flex
+    with torch.no_grad():
+        torch.testing.assert_close(changed(*given), original(*given), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(("options", "seen"), [({"alibi": True}, 10), ({"blocks": 128}, 7)])
+def test_blocks_that_a_fixed_mask_hides_are_known_before_the_step(
+    options: dict[str, Any], seen: int
+) -> None:
+    """Of 16 blocks of 128 by 128 pairs."""
+    length, module = 512, Attention(**options)
+    _, changed, _, record = rewritten(module, prefer_flex=True, length=length)
+    assert record.route == "flex_attention"
+    buffers = [value for name, value in changed.named_buffers() if "blocks" in name]
+    hidden = module.masked(torch.zeros(1, HEADS, length, length), length) == -torch.inf
+
+    def mask_mod(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return ~hidden[0, 0][query, key]
+
+    wanted = create_block_mask(mask_mod, None, None, length, length, device="cpu")
+    expected = [item for item in wanted.as_tuple() if isinstance(item, torch.Tensor)]
+    assert len(buffers) == len(expected)
+    for ours, theirs in zip(buffers, expected, strict=True):
+        assert torch.equal(ours, theirs)
+    assert wanted.full_kv_num_blocks is not None
+    assert int(wanted.kv_num_blocks.sum() + wanted.full_kv_num_blocks.sum()) == seen
+
+
+def test_a_bias_that_masks_by_heads_has_blocks_by_heads() -> None:
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        i = torch.arange(LENGTH)
+        reach = torch.tensor([8, 256]).view(2, 1, 1)
+        distance = i[:, None] - i[None, :]
+        seen = (distance >= 0) & (distance < reach)
+        return (q @ k.mT * 0.25).masked_fill(~seen, -torch.inf).softmax(-1) @ v
+
+    inputs = [torch.randn(1, 2, LENGTH, DIM, dtype=torch.float64) for _ in range(3)]
+    graph, given = dynamo_graph(attention, inputs)
+    changed = copy.deepcopy(graph)
+    (record,) = rewrite_attention(changed, prefer_flex=True, flex_devices=("cpu",))
+    assert record.route == "flex_attention"
+    torch.testing.assert_close(changed(*given), graph(*given), rtol=1e-9, atol=1e-10)
+    counts = next(b for n, b in changed.named_buffers() if "blocks" in n)
+    assert counts.shape[1] == 2
+
+
+def test_a_mask_of_the_call_needs_all_blocks() -> None:
+    def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        scores = (q @ k.mT * 0.25).masked_fill(~mask[:, None, None, :], -torch.inf)
+        return scores.softmax(-1) @ v
+
+    inputs = [torch.randn(2, 2, LENGTH, DIM, dtype=torch.float64) for _ in range(3)]
+    mask = torch.ones(2, LENGTH, dtype=torch.bool)
+    mask[:, 100:] = False
+    graph, given = dynamo_graph(attention, [*inputs, mask])
+    changed = copy.deepcopy(graph)
+    (record,) = rewrite_attention(changed, prefer_flex=True, flex_devices=("cpu",))
+    assert record.route == "flex_attention"
+    torch.testing.assert_close(changed(*given), graph(*given), rtol=1e-9, atol=1e-10)
