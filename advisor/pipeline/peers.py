@@ -74,7 +74,10 @@ class Alone:
 
 
 class Ranks:
-    """The processes of a job that share a store of `torch.distributed`."""
+    """The processes of a job that share a store of `torch.distributed`.
+
+    Others are waited for `patience_s`, by one that failed only `after_failure_s`.
+    """
 
     def __init__(
         self,
@@ -87,7 +90,7 @@ class Ranks:
     ) -> None:
         self.rank, self.count = rank, count
         self._store = store
-        self._patience_s, self._after_failure_s = patience_s, after_failure_s
+        self.patience_s, self.after_failure_s = patience_s, after_failure_s
         self._number = 0
 
     def exchange(self, topic: str, said: bytes, *, failed: bool = False) -> Sequence[bytes]:
@@ -96,7 +99,7 @@ class Ranks:
         Raises `AbortedError` if a rank is gone, silent for too long, or at another topic.
         """
         number, self._number = self._number, self._number + 1
-        deadline = time.monotonic() + (self._after_failure_s if failed else self._patience_s)
+        deadline = time.monotonic() + (self.after_failure_s if failed else self.patience_s)
         try:
             self._store.set(f"{number}/{self.rank}", f"{topic}\n{said.decode()}")
             heard = [self._heard(number, rank, deadline) for rank in range(self.count)]

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree as pytree
 
@@ -166,10 +167,16 @@ def load_workload(
 ) -> Workload:
     """Import a target and call its factory; failures of the user's code become `WorkloadError`.
 
-    Relative files and modules are looked for from `directory`.
+    Relative files and modules are looked for from `directory`. A factory that makes the process
+    group of its job may be called again: the group that it made stays.
     """
-    factory = _factory(target, directory)
-    torch.manual_seed(seed)
+    with _one_group():
+        factory = _factory(target, directory)
+        torch.manual_seed(seed)
+        return _made_by(factory, target, device)
+
+
+def _made_by(factory: Callable[[], Any], target: str, device: torch.device) -> Workload:
     try:
         with device:
             made = factory()
@@ -183,6 +190,20 @@ def load_workload(
             where=target,
             remedy=f"it must run on {device.type} and {EXPECTED}",
         ) from error
+
+
+@contextlib.contextmanager
+def _one_group() -> Iterator[None]:
+    """While a process group exists, let `init_process_group` leave it as it is."""
+    if not (dist.is_available() and dist.is_initialized()):
+        yield
+        return
+    original = dist.init_process_group
+    dist.init_process_group = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        dist.init_process_group = original
 
 
 def _workload(target: str, made: Any, device: torch.device) -> Workload:
