@@ -55,9 +55,9 @@ def describe(plan: FusionPlan) -> str:
     reductions = [op for op in plan.ops if op.space == "row" and _reduces(op)]
     names = _kernel_name(plan, {op.op for op in plan.ops}, {op.op for op in reductions})
     over_rows = sorted({op.op for op in plan.ops if op.over_rows})
-    if over_rows:
-        words = "pointwise ops" if not reductions else names
-        names = f"{words} and {' and '.join(over_rows)} over the rows"
+    if not reductions:
+        names = "pointwise chain"
+    summed = f" and {', '.join(over_rows)} over the rows" if over_rows else ""
     first = min((i for i, op in enumerate(plan.ops) if _reduces(op)), default=0)
     prologue = [
         op.op for op in plan.ops[:first] if op.space == "tile" and _is_two_tensors(plan, op)
@@ -65,7 +65,7 @@ def describe(plan: FusionPlan) -> str:
     head = "residual add + " if prologue == ["add"] and "norm" in names else ""
     outputs = f" with {len(plan.outputs)} outputs" if len(plan.outputs) > 1 else ""
     tail = " gradient" if plan.phase == "backward" else ""
-    return f"{head}{names}{tail}{outputs}"
+    return f"{head}{names}{tail}{summed}{outputs}"
 
 
 def _reduces(op: PlanOp) -> bool:

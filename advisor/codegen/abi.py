@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from advisor.codegen.expressions import POINTER_TYPES
-from advisor.model.column_configs import partial_numbers
+from advisor.errors import IllegalFusionError
+from advisor.model.column_configs import holds_rows, partial_numbers
 from advisor.model.configs import scheme_schedule
 from advisor.model.launch import (
     OVER_ROWS,
@@ -204,7 +205,12 @@ def launches(
     columns: int,
     strides: Sequence[Sequence[int]],
 ) -> tuple[Launch, ...]:
-    """Every kernel with its arguments; `strides[i]` are input i's per axis, in elements."""
+    """Every kernel with its arguments; `strides[i]` are input i's per axis, in elements.
+
+    Raises `IllegalFusionError` for a configuration that the plan cannot have.
+    """
+    if config.scheme == "column_sums" and holds_rows(plan) != (config.block_columns is None):
+        raise IllegalFusionError("rows that are reduced are held whole, others in blocks")
     rows = 1
     for size in row_sizes:
         rows *= size

@@ -8,6 +8,7 @@ import math
 from advisor.codegen import abi
 from advisor.codegen.expressions import POINTWISE, REDUCTIONS
 from advisor.codegen.layout import docstring, statement
+from advisor.model.column_configs import holds_rows
 from advisor.model.graph import NON_FINITE, Arg, literal_value
 from advisor.model.launch import LEAST_PARTS, OVER_ROWS, PART_COLUMNS, Scheme
 from advisor.model.optable import spec_of
@@ -23,9 +24,11 @@ OPTIONS: dict[Scheme, str] = {
     "looped": "block_rows=1, block_columns=4096, num_warps=8, num_stages=1",
     "online": "block_rows=1, block_columns=4096, num_warps=8, num_stages=1",
     "split": "block_rows=1, block_columns=2048, splits=8, num_warps=8, num_stages=1",
-    "column_sums": "block_rows=1, block_columns=None, splits=264, num_warps=8, num_stages=1",
+    "column_sums": "block_rows=1, splits=264, num_warps=8, num_stages=1",
     "column_walk": "block_rows=32, block_columns=128, num_warps=4, num_stages=1",
 }
+# In place of whole rows, where only the rows are reduced.
+BLOCKS = "block_rows=32, block_columns=128"
 
 
 def launcher(
@@ -46,7 +49,9 @@ def launcher(
     shapes = ", ".join(f"{name}.shape" for name in inputs)
     lines = [
         "",
-        *statement(f"def {name}({', '.join(inputs)}, *, out=None, {options or OPTIONS[scheme]}):"),
+        *statement(
+            f"def {name}({', '.join(inputs)}, *, out=None, {options or _options(plan, scheme)}):"
+        ),
         *docstring(LAUNCHER_DOC, 1),
         *statement(f"{axes}, n_columns = torch.broadcast_shapes({shapes})", 1),
     ]
@@ -58,6 +63,11 @@ def launcher(
             ]
     lines += [*_allocation(plan), *_launches(plan, scheme, wrap), "    return out"]
     return "\n".join(lines) + "\n"
+
+
+def _options(plan: FusionPlan, scheme: Scheme) -> str:
+    in_blocks = scheme == "column_sums" and not holds_rows(plan)
+    return OPTIONS[scheme].replace("block_rows=1", BLOCKS) if in_blocks else OPTIONS[scheme]
 
 
 def _axis_names(plan: FusionPlan) -> list[str]:
@@ -120,8 +130,9 @@ def _shared_rows(plan: FusionPlan, scheme: Scheme, rows: str) -> list[str]:
         return []
     share = f"triton.cdiv(triton.cdiv({rows}, splits), block_rows)"
     options = f"dtype=torch.{abi.PARTIAL_DTYPE}, device={_device(plan)}"
+    held = ["block_columns = triton.next_power_of_2(n_columns)"] if holds_rows(plan) else []
     return [
-        "block_columns = block_columns or triton.next_power_of_2(n_columns)",
+        *held,
         f"split_rows = max({share}, 1) * block_rows",
         f"n_splits = max(triton.cdiv({rows}, split_rows), 1)",
         f"parts = max({LEAST_PARTS}, 2 * num_warps)",

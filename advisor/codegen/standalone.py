@@ -30,7 +30,7 @@ from advisor.errors import IllegalFusionError
 from advisor.model.launch import LaunchConfig
 from advisor.model.optable import FLOAT_DTYPES
 from advisor.model.plan import FusionPlan, PlanInput, PlanOutput, Site
-from advisor.model.tolerance import allowance, roundings
+from advisor.model.tolerance import allowance, longest_sum, roundings
 
 MOST_PLACES = 12
 # Elements of a checked shape: its float64 reference must fit beside everything else.
@@ -109,6 +109,7 @@ def _place(site: Site) -> str:
 def _program(plan: FusionPlan, config: LaunchConfig, *, differentiable: bool) -> list[str]:
     site = plan.sites[0]
     shape = (*site.row_sizes, site.columns)
+    terms = longest_sum(plan, site.rows, site.columns)
     lines = [
         "",
         "# --- this file as a program: checks, then times " + "-" * (WIDTH - 49),
@@ -123,7 +124,7 @@ def _program(plan: FusionPlan, config: LaunchConfig, *, differentiable: bool) ->
         "# Of each output: the last place that errors are counted in, the error allowed, and what",
         "# is allowed at most where eager's own is as large; None for what must be equal.",
         "ALLOWED = (",
-        *(f"    {_allowed(plan, output, site.columns)}," for output in plan.outputs),
+        *(f"    {_allowed(plan, output, terms)}," for output in plan.outputs),
         ")",
         "# Kernels compiled for SHAPE: parameters in order (:16: divisible by 16), warps, stages.",
         "COMPILED = {",
@@ -181,12 +182,12 @@ def _small_launch(config: LaunchConfig) -> str:
     return f'{{"block_columns": {min(config.block_columns, INTERPRETED_BLOCK)}, "num_stages": 1}}'
 
 
-def _allowed(plan: FusionPlan, output: PlanOutput, columns: int) -> str:
+def _allowed(plan: FusionPlan, output: PlanOutput, terms: int) -> str:
     if output.dtype not in FLOAT_DTYPES:
         return "None"
     kinds = (output.dtype, *roundings(plan, output.value))
     epsilon = next(EPSILON[kind] for kind in ("bfloat16", "float16", "float32") if kind in kinds)
-    most = allowance(plan, output.value, columns, narrow=epsilon != EPSILON["float32"])
+    most = allowance(plan, output.value, terms, narrow=epsilon != EPSILON["float32"])
     return f"({epsilon}, {most.ulps:.1f}, {most.most_ulps:.1f})"
 
 

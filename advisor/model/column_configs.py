@@ -108,7 +108,9 @@ def column_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchC
     ranked = sorted((_doublings(task, c), n, c) for n, c in enumerate(configs))
     if not ranked:
         lone = 1 if site.columns <= 128 else 32
-        return (LaunchConfig(scheme="column_sums", splits=1, num_warps=lone),)
+        block = None if task.held else COLUMN_BLOCKS[0]
+        config = LaunchConfig(scheme="column_sums", splits=1, num_warps=lone, block_columns=block)
+        return (config,)
     return tuple(config for _, _, config in ranked[:KEPT])
 
 

@@ -51,10 +51,13 @@ def cases(plan: FusionPlan, *, small: bool, block_rows: int) -> Iterator[Case]:
 
 
 def _column_cases(plan: FusionPlan, near: int, block_rows: int, *, small: bool) -> Iterator[Case]:
-    """Few and many rows where they are reduced: programs with one row, with some, with none."""
+    """Few and many rows where they are reduced: one for all programs, fewer than these, more.
+
+    Several columns: the sum of a single one may vanish, and with it the scale of its error.
+    """
     several = max(block_rows, 32) if small else block_rows
     wide = min(near, 128) if small else near
-    for first, width in ((7, near), (1000, wide), (1000, 1), (1, 1)):
+    for first, width in ((7, near), (1000, wide), (1000, min(near, 7)), (1, min(near, 7))):
         name = f"{first} rows of {width}"
         yield Case(name, _row_sizes(plan, 1, first=first), width, "normal", several)
 
