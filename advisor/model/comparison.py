@@ -14,8 +14,11 @@ Outcome = Literal["agree", "differ", "unknown"]
 # significant, insignificant: the interval of the change excludes zero or holds it.
 # exact: a count that is the same in every step of each run.
 # untested: too few values for an interval at 95 %.
+# single: a run has one value and no values by step, as without a GPU or of compiling.
 # incomparable: a value is missing, or the two are of different kinds.
-Significance = Literal["significant", "insignificant", "exact", "untested", "incomparable"]
+Significance = Literal[
+    "significant", "insignificant", "exact", "untested", "single", "incomparable"
+]
 Direction = Literal["better", "worse", "changed", "same", "unknown"]
 Basis = Literal["name_and_calls", "calls", "name_and_operators", "operators_and_order", "none"]
 FindingStatus = Literal["new", "gone", "changed", "same"]

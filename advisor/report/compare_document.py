@@ -27,14 +27,17 @@ from advisor.units import UNKNOWN, counted, format_fraction, format_value
 
 MAX_KERNELS = 30
 UNTESTED = "?"
+SINGLE = "¹"
+MARKS = {"untested": UNTESTED, "single": SINGLE}
 MOODS: dict[str, Mood] = {"better": "good", "worse": "bad", "changed": "plain"}
 STATUS_MOODS: dict[str, Mood] = {"new": "bad", "gone": "good", "changed": "warn", "same": "dim"}
 OUTCOME_MOODS: dict[str, Mood] = {"agree": "good", "differ": "bad", "unknown": "dim"}
-LEGEND = (
-    f"{INSIGNIFICANT} not significant: the interval of the change holds zero. {UNTESTED} too few "
-    "steps to say (four in each run suffice). Intervals are at 95 % and speak of the steps of "
-    "these two processes."
-)
+LEGEND = {
+    "insignificant": f"{INSIGNIFICANT} not significant: the interval of the change holds zero.",
+    "untested": f"{UNTESTED} too few steps to say (four in each run suffice).",
+    "single": f"{SINGLE} one value a run, none by step: nothing says how much of it is noise.",
+    "significant": "Intervals are at 95 % and speak of the steps of these two processes.",
+}
 
 
 def comparison_document(comparison: ReportComparison, namer: Namer = short) -> Document:
@@ -54,19 +57,32 @@ def comparison_document(comparison: ReportComparison, namer: Namer = short) -> D
         blocks += [Heading("Kernel time per step by role"), _roles(comparison)]
     if comparison.kernels:
         blocks += [Heading("Kernels per step"), *_kernels(comparison.kernels, namer)]
-    return (*blocks, Paragraph(Words(LEGEND, "dim")))
+    legend = _legend(comparison)
+    return (*blocks, Paragraph(Words(legend, "dim"))) if legend else tuple(blocks)
+
+
+def _legend(comparison: ReportComparison) -> str:
+    """What the marks mean that stand in this comparison."""
+    shown = [metric.difference for metric in comparison.metrics if not metric.note]
+    shown += [role.time for role in comparison.roles]
+    shown += [kernel.time for kernel in comparison.kernels]
+    seen = {change.significance for change in shown if change.change}
+    if "insignificant" in seen:
+        seen.add("significant")
+    return " ".join(text for name, text in LEGEND.items() if name in seen)
 
 
 def change_words(change: Difference, unit: str) -> Words:
-    """`-12.0 % (-14.0 % … -10.0 %)`; `~` in front if not significant, `?` if untested."""
+    """`-12.0 % (-14.0 % … -10.0 %)`; `~` in front if not significant, `?` or `¹` if unknown."""
     if change.change is None:
         return Words(UNKNOWN, "dim")
     if change.significance == "insignificant":
         return Words(f"{INSIGNIFICANT} {_moved(change, unit)}", "dim")
     if change.change == 0:
         return Words("same", "dim")
-    mark = f"{UNTESTED} " if change.significance == "untested" else ""
-    mood = "plain" if mark else MOODS.get(change.direction, "plain")
+    known = change.significance not in MARKS
+    mark = "" if known else f"{MARKS[change.significance]} "
+    mood = MOODS.get(change.direction, "plain") if known else "plain"
     return Words(f"{mark}{_moved(change, unit)}", mood)
 
 

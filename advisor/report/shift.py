@@ -53,7 +53,7 @@ def difference(
         significance: Significance = "exact"
     else:
         interval = interval_of_shift(first, second)
-        significance = _significance(interval)
+        significance = _significance(interval) if first and second else "single"
     if interval is not None:
         interval = min(interval[0], float(change)), max(interval[1], float(change))
     return Difference(

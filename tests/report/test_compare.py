@@ -243,6 +243,7 @@ def test_large_samples_are_thinned_not_refused() -> None:
     [
         (difference(100, 90, [99, 100, 101, 100], [89, 90, 91, 90]), "-10.0 % (-12.0 % … -8.0 %)"),
         (difference(100, 101, [90, 100, 110], [91, 101, 111]), "? +1.0 %"),
+        (difference(100, 101), "¹ +1.0 %"),
         (difference(100, 101, [9, 8, 7, 6], [9, 8, 7, 6]), "~ +1.0 % (-3.0 % … +3.0 %)"),
         (difference(100, 90, [100, 100], [90, 90]), "? -10.0 %"),
         (difference(100, 90, [100, 100], [90, 90], counted=True), "-10.0 %"),
@@ -256,8 +257,22 @@ def test_a_change_says_how_sure_it_is(found: Difference, text: str) -> None:
     assert change_words(found, "ns").text == text
 
 
+def legend_of(before: Metric, after: Metric) -> str:
+    """The last paragraph of a comparison whose kernels are the same."""
+    sides = [replace(base(), metrics={**base().metrics, "m": m}) for m in (before, after)]
+    return to_markdown(comparison_document(compare_reports(*sides))).strip().rpartition("\n\n")[2]
+
+
+def test_only_marks_that_stand_there_are_explained() -> None:
+    one_value = "¹ one value a run, none by step: nothing says how much of it is noise."
+    assert " ".join(legend_of(stepped(100), stepped(101)).split()) == one_value
+    few = legend_of(stepped(100, 99, 101), stepped(120, 119, 121))
+    assert " ".join(few.split()) == "? too few steps to say (four in each run suffice)."
+    assert "¹" not in legend_of(stepped(100), stepped(100))
+
+
 def test_a_change_from_zero_has_no_percentage() -> None:
-    assert change_words(difference(0, 1500), "ns").text == "? 1.5 µs"
+    assert change_words(difference(0, 1500), "ns").text == "¹ 1.5 µs"
     assert change_words(difference(0, 3, counted=True), "count").text == "+3"
 
 
@@ -301,7 +316,10 @@ def metrics_of(before: Metric | None, after: Metric | None) -> tuple[str, str]:
 def test_only_like_is_compared_with_like() -> None:
     plain = stepped(5)
     modelled = replace(plain, provenance="modelled")
-    assert metrics_of(plain, plain) == ("", "untested")
+    assert metrics_of(plain, plain) == ("", "single")
+    few = stepped(5, 4, 6)
+    assert metrics_of(few, few) == ("", "untested")
+    assert metrics_of(plain, few) == ("", "single")
     assert metrics_of(plain, modelled) == ("measured before, modelled after", "incomparable")
     assert metrics_of(plain, replace(plain, unit="bytes"))[0] == "ns before, bytes after"
     assert metrics_of(plain, None)[0] == "not in the report after"
