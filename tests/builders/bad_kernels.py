@@ -1,0 +1,129 @@
+"""Generated kernels made bad on purpose, from inside the process that applies a run.
+
+A workload's file calls `plant` when the environment asks for it: from then on every kernel that is
+generated for the plan is the bad one. Everything else of `apply` is what a user runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable
+
+from advisor.apply import kernels
+from advisor.codegen import KernelSource
+from advisor.model.launch import Scheme
+from advisor.model.plan import FusionPlan
+from advisor.verify import numerics
+
+# `KIND=PLAN_ID`, and which of the plan's kernels: all, or those in the model only.
+VARIABLE = "FUSION_ADVISOR_TEST_PLANT"
+# Seconds that a kernel's process may take, in place of the product's.
+LIMIT_VARIABLE = "FUSION_ADVISOR_TEST_LIMIT"
+
+_STORE = re.compile(r"^(?P<indent> +)tl\.store\((?P<pointer>out\d+)\b", re.MULTILINE)
+_FUSED = re.compile(r"^( +)return out\b", re.MULTILINE)
+
+
+def wrong(source: str) -> str:
+    """Results are twice what they should be."""
+    return _FUSED.sub(r"\1for one in out:\n\1    one.mul_(2)\n\1return out", source)
+
+
+def overwriting(source: str) -> str:
+    """It also writes the tensor that it reads: whoever reads that later gets something else."""
+    return _FUSED.sub(r"\1in0.add_(1)\n\1return out", source)
+
+
+def endless(source: str) -> str:
+    """The launcher never returns."""
+    return _FUSED.sub(r"\1while True:\n\1    pass", source)
+
+
+def crashing(source: str) -> str:
+    """The process dies where it runs."""
+    return _FUSED.sub(r"\1__import__('os').kill(__import__('os').getpid(), 11)", source)
+
+
+def _before_stores(text: str) -> Callable[[str], str]:
+    """Lines in the kernel itself, in front of its first store; `OUT` is what that writes."""
+
+    def edit(source: str) -> str:
+        def first(found: re.Match[str]) -> str:
+            indent, pointer = found["indent"], found["pointer"]
+            lines = [f"{indent}{line}" for line in text.replace("OUT", pointer).splitlines()]
+            return "\n".join([*lines, found[0]])
+
+        return _STORE.sub(first, source, count=1)
+
+    return edit
+
+
+BAD: dict[str, Callable[[str], str]] = {
+    "wrong": wrong,
+    "overwriting": overwriting,
+    "endless": endless,
+    "crashing": crashing,
+    # On a GPU, in the kernel: an address that is nobody's, a loop without an end, work for nothing,
+    # and more values at once than there are registers.
+    "illegal": _before_stores("tl.store(OUT + (1 << 44), 0.0)"),
+    "looping": _before_stores(
+        "turns = 0\n"
+        "seen = tl.load(in0, volatile=True)\n"
+        "while tl.load(in0, volatile=True) == seen:\n"
+        "    turns += 1\n"
+        "tl.store(OUT, turns)"
+    ),
+    "slow": _before_stores(
+        "turns = tl.load(in0, volatile=True).to(tl.float32)\n"
+        "for _ in range(2000):\n"
+        "    turns = tl.exp(-turns * turns)\n"
+        "if turns > 1e30:\n"
+        "    tl.store(OUT, 0.0)"
+    ),
+    "spilling": _before_stores(
+        "many = tl.arange(0, 65536)\n"
+        # As many values as a multiprocessor has registers, no two of them the same.
+        "held = tl.load(in0 + many * 7 % 61).to(tl.float32)\n"
+        "peak = tl.max(held, axis=0)\n"
+        "rest = tl.sum(tl.exp(held - peak), axis=0)\n"
+        "if rest < 0:\n"
+        "    tl.store(OUT, tl.sum(held / rest, axis=0))"
+    ),
+}
+
+
+def plant_from_environment() -> None:
+    """Make the kernels of the plans that the environment names bad, each in its way."""
+    limit = os.environ.get(LIMIT_VARIABLE)
+    if limit is not None:
+        numerics.LIMITS_S.update(gpu=float(limit), interpreter=float(limit))
+    for item in filter(None, os.environ.get(VARIABLE, "").split(",")):
+        kind, _, plan_id = item.partition("=")
+        where, _, name = kind.rpartition(":")
+        plant(name, plan_id, in_model_only=where == "model")
+
+
+def plant(kind: str, plan_id: str, *, in_model_only: bool = False) -> None:
+    """Make every kernel of a plan bad, or those that `load_kernel` puts into the model."""
+    genuine, edit = kernels.render, BAD[kind]
+    files, loading = kernels.load_kernel, [not in_model_only]
+
+    def render(plan: FusionPlan, scheme: Scheme = "registers") -> KernelSource:
+        source = genuine(plan, scheme)
+        if plan.id != plan_id or not loading[0]:
+            return source
+        text = edit(source.text)
+        assert text != source.text, f"{kind} found nothing to edit"
+        return dataclasses.replace(source, text=text)
+
+    def load(*arguments: object) -> object:
+        before, loading[0] = loading[0], True
+        try:
+            return files(*arguments)  # type: ignore[arg-type]
+        finally:
+            loading[0] = before
+
+    kernels.render = render
+    kernels.load_kernel = load  # type: ignore[assignment]

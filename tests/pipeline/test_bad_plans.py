@@ -1,0 +1,82 @@
+"""Planted bad kernels through the real `apply`, without a GPU: each is out for its true reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="applying needs torch")
+pytest.importorskip("triton", reason="interpreting kernels needs triton")
+
+from advisor.apply import kernels
+from advisor.cli.main import run as command
+from advisor.codegen import KernelSource
+from advisor.hardware.gpus import gpu_by_key
+from advisor.model.launch import LaunchConfig, Scheme
+from advisor.model.plan import FusionPlan
+from advisor.pipeline.sizing import requests, spills
+from advisor.store import RunDirectory
+from advisor.verify.resources import resources_of
+from tests.builders import bad_kernels
+
+ROOT = Path(__file__).parents[2]
+FACTORY = f"{ROOT / 'tests' / 'builders' / 'bad_workload.py'}:small"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunDirectory]:
+    """The workload profiled, as it is: five plans."""
+    folder = tmp_path_factory.mktemp("bad")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.setenv("PYTHONPATH", str(ROOT))
+        assert command(["profile", FACTORY, "--gpu", "h200", "--out", str(folder / "run")]) == 0
+        yield RunDirectory.at(folder / "run")
+
+
+def test_each_bad_kernel_is_out_for_its_own_reason_and_the_good_one_stays(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = ("wrong", "overwriting", "endless", "crashing")
+    planted = dict(zip(run.plan_ids(), kinds, strict=False))
+    text = ",".join(f"{kind}={plan}" for plan, kind in planted.items())
+    monkeypatch.setenv(bad_kernels.VARIABLE, text)
+    monkeypatch.setenv(bad_kernels.LIMIT_VARIABLE, "60")
+    assert command(["apply", str(run.path)]) == 0
+    applied = run.applied()
+    assert applied is not None
+    reasons = {planted.get(v.plan_id, "good"): (v.verdict, v.reason) for v in applied.plans}
+    assert {kind: verdict for kind, (verdict, _) in reasons.items()} == {
+        **dict.fromkeys(kinds, "refused"),
+        "good": "not_measured",
+    }
+    assert "ulps, at most" in reasons["wrong"][1]
+    assert "an input was overwritten" in reasons["overwriting"][1]
+    assert "it has no end within 60 s" in reasons["endless"][1]
+    assert "was killed by signal 11 (SIGSEGV)" in reasons["crashing"][1]
+
+
+@pytest.mark.parametrize("kind", ["illegal", "looping", "slow", "spilling"])
+def test_what_is_planted_on_a_gpu_compiles_and_one_spills(
+    kind: str, run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernels that tests/gpu plants, as far as they can be looked at here."""
+    plan = run.plan(run.plan_ids()[0])
+    genuine = kernels.render
+
+    def planted(plan: FusionPlan, scheme: Scheme = "registers") -> KernelSource:
+        source = genuine(plan, scheme)
+        return replace(source, text=bad_kernels.BAD[kind](source.text))
+
+    monkeypatch.setattr(kernels, "render", planted)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    # With few warps each thread holds most, with many the register file is divided among more.
+    configs = [LaunchConfig(block_rows=1, num_warps=warps) for warps in (4, 16)]
+    found = [resources_of(requests(plan, config), [gpu_by_key("h200")]) for config in configs]
+    rows = [row for group in found for kernel in group for row in kernel]
+    assert [row.error for row in rows] == [None] * len(rows)
+    assert [spills(row) for row in rows] == [kind == "spilling"] * len(rows)
