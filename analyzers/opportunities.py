@@ -124,8 +124,16 @@ def _places(facts: PricedFlow, found: RowPrograms) -> list[ProgramPlace]:
         return canonical_program(facts.flow, group) if group is not None else None
 
     return [
-        ProgramPlace(facts, canonical_program(facts.flow, whole), program(core), program(plain))
-        for whole, core, plain in zip(found.whole, found.cores, found.plain, strict=True)
+        ProgramPlace(
+            facts,
+            canonical_program(facts.flow, whole),
+            program(core),
+            program(plain),
+            program(apart),
+        )
+        for whole, core, plain, apart in zip(
+            found.whole, found.cores, found.plain, found.apart, strict=True
+        )
     ]
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from advisor.errors import IllegalFusionError
 from advisor.model.graph import Graph
 from advisor.model.optable import item_bytes, spec_of
+from analyzers.apart import rows_apart
 from analyzers.choice import Worth, choose, traffic_saved
 from analyzers.dataflow import Dataflow, dataflow
 from analyzers.fan_out import FanOut, share
@@ -32,6 +33,7 @@ __all__ = ["MAX_GROUP_OPS", "MAX_GROUP_TENSORS", "Group", "NearMiss", "RowProgra
 class RowPrograms:
     """All groups found: `whole` own no op in common, `cores[i]` is a shorter `whole[i]`, if any.
 
+    `apart[i]` leaves out the reductions over the rows of a `whole[i]` that reduces both axes;
     `plain[i]` is `whole[i]` with values read back that it computes again, if there are any;
     `others` are groups of sets that were not chosen. `flow` is the dataflow that all were found in.
     """
@@ -39,6 +41,7 @@ class RowPrograms:
     flow: Dataflow
     whole: tuple[Group, ...]
     cores: tuple[Group | None, ...]
+    apart: tuple[Group | None, ...]
     plain: tuple[Group | None, ...]
     others: tuple[Group, ...]
     near_misses: tuple[NearMiss, ...]
@@ -46,7 +49,7 @@ class RowPrograms:
 
     def every_group(self) -> tuple[Group, ...]:
         """All ways to fuse anything, the chosen ones first."""
-        beside = (pair for pair in zip(self.whole, self.cores, self.plain, strict=True))
+        beside = zip(self.whole, self.cores, self.apart, self.plain, strict=True)
         return (*(g for groups in beside for g in groups if g is not None), *self.others)
 
 
@@ -63,6 +66,7 @@ def row_programs(flow: Dataflow, worth: Worth = traffic_saved) -> RowPrograms:
         flow=flow,
         whole=shared.groups,
         cores=tuple(_core(flow, group) for group in chosen.groups),
+        apart=tuple(rows_apart(flow, group) for group in chosen.groups),
         plain=shared.plain,
         others=chosen.others,
         near_misses=chosen.misses,

@@ -58,17 +58,20 @@ class PricedFlow:
 class ProgramPlace:
     """One group of one graph: its longest program and, if there are any, its other ways.
 
-    The `core` starts after the prologue; `plain` reads back what `whole` computes again.
+    The `core` starts after the prologue; `plain` reads back what `whole` computes again; `apart`
+    leaves the reductions over the rows to others.
     """
 
     facts: PricedFlow
     whole: Program
     core: Program | None
     plain: Program | None = None
+    apart: Program | None = None
 
     def programs(self) -> tuple[Program, ...]:
         """The longest program, then the others."""
-        return tuple(p for p in (self.whole, self.core, self.plain) if p is not None)
+        found = (self.whole, self.core, self.plain, self.apart)
+        return tuple(program for program in found if program is not None)
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,9 @@ class FindingVariants:
         self.plains = self._plans(place.plain or place.whole for place in places)
         if not any(place.plain for place in places):
             self.plains = []
+        self.aparts = self._plans(place.apart or place.whole for place in places)
+        if not any(place.apart for place in places):
+            self.aparts = []
 
     def _plans(self, programs: Iterable[Program]) -> list[FusionPlan]:
         found = []
@@ -144,6 +150,8 @@ class FindingVariants:
             ways.append((*self.wholes, *self.cores))
         if self.plains:
             ways.append((*self.plains, *self.cores))
+        if self.aparts:
+            ways.append((*self.aparts, *self.cores))
         return ways
 
     # --- prices -----------------------------------------------------------------------------------

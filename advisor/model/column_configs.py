@@ -43,8 +43,9 @@ WARPS, STAGES = (1, 2, 4, 8, 16, 32), (1, 3)
 HELD_SHARES, BLOCK_SHARES = (1, 2, 4), (2, 4, 8)
 COLUMN_BLOCKS = (32, 64, 128, 256, 512, 1024)
 MAX_PER_THREAD = 32
-# Tiles alive at a time beside the states: inputs wait for the reductions along their rows.
-LIVE_HELD, LIVE_IN_BLOCKS = 3.0, 1.5
+# Tiles alive at a time beside the states: inputs wait for the reductions along their rows, one or
+# several of them.
+LIVE_HELD, LIVE_SEVERAL, LIVE_IN_BLOCKS = 4.0, 5.0, 1.5
 # A launch, as bytes that could be moved in its time; what one request to memory brings.
 LAUNCH_BYTES, REQUEST_BYTES = 4 << 20, 128
 PARTIAL_BYTES = 4
@@ -119,7 +120,7 @@ def _held(task: _Task) -> Iterator[LaunchConfig]:
     block = next_power_of_two(task.columns)
     for power, warps, share, stages in product(range(7), WARPS, HELD_SHARES, STAGES):
         rows, splits = 1 << power, _splits(task, share * task.sm_count, 1 << power)
-        wanted = _registers(task, rows * block / (32 * warps))
+        wanted = _registers(task, rows, rows * block / (32 * warps))
         if _fits(rows * block, warps) and wanted <= min(REGISTERS_PER_SM / (32 * warps), 255):
             yield LaunchConfig(
                 scheme="column_sums",
@@ -157,8 +158,10 @@ def _splits(task: _Task, wanted: int, block_rows: int) -> int:
     return max(min(wanted, -(-task.rows // block_rows), MAX_SPLITS), 1)
 
 
-def _registers(task: _Task, per_thread: float) -> float:
-    live = LIVE_HELD if task.held else LIVE_IN_BLOCKS
+def _registers(task: _Task, rows: int, per_thread: float) -> float:
+    live = LIVE_IN_BLOCKS
+    if task.held:
+        live = LIVE_HELD if rows == 1 else LIVE_SEVERAL
     return BASE_REGISTERS + (live + task.states) * per_thread
 
 
@@ -167,7 +170,7 @@ def _doublings(task: _Task, config: LaunchConfig) -> float:
     block = config.block_columns or next_power_of_two(task.columns)
     tile = config.block_rows * block
     per_thread = tile / (32 * config.num_warps)
-    resident = resident_programs(config.num_warps, _registers(task, per_thread))
+    resident = resident_programs(config.num_warps, _registers(task, config.block_rows, per_thread))
     programs = grid_size(config, task.rows, task.columns)
     running = min(resident, max(programs // task.sm_count, 1))
     in_flight = running * tile * max(task.tile_bytes // 2, 1)

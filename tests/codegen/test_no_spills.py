@@ -3,6 +3,7 @@ nothing on each, where whole rows in registers do."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.candidates import Candidate, requests, size, without_spills
 from advisor.verify.resources import resources_of
+from tests.codegen import plans
 
 PLANS = Path(__file__).parents[2] / "sample_traces" / "runs" / "llama_train_compile" / "plans"
 LOSS_GRADIENT, LOG_SOFTMAX = "9828151915a0ecfc", "78bad7e912d428d4"
@@ -62,3 +64,21 @@ def test_the_pipeline_sizes_what_it_will_launch(tmp_path: Path) -> None:
     assert item.config.scheme == "looped"
     assert [row.config for row in item.resources] == [item.config.label()] * 2
     assert (tmp_path / f"{plan.id}.py").read_text() == render(plan, "looped").text
+
+
+@pytest.mark.parametrize("columns", [768, 4096, 8192])
+@pytest.mark.parametrize("make", [plans.norm_gradient, plans.bias_gradient])
+def test_sums_over_the_rows_spill_nothing_on_sm_90(
+    make: Callable[..., FusionPlan], columns: int
+) -> None:
+    """The likeliest configurations, both kernels of each."""
+    plan = make(sizes=(16_384,), columns=columns)
+    h200 = gpu_by_key("h200")
+    configs = candidate_configs(plan, plan.sites[0])[:3]
+    wanted = [request for config in configs for request in requests(plan, config)]
+    assert len(wanted) > len(configs)
+    for (row,) in resources_of(wanted, [h200]):
+        assert row.error is None, row
+        assert (row.spill_store_bytes, row.spill_load_bytes) == (0, 0), row
+        assert row.occupancy is not None
+        assert row.occupancy >= 0.125, row
