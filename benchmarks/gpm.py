@@ -182,7 +182,7 @@ def _counted(name: str, launches: int, metrics: Sequence[str]) -> dict[str, Any]
     from collectors.live.ncu import find_ncu
 
     line = [
-        find_ncu() or "ncu", "--replay-mode", "app-range", "--profile-from-start", "off",
+        find_ncu() or "ncu", "--replay-mode", "app-range",
         "--clock-control", "none", "--cache-control", "none", "--csv", "--page", "raw",
         "--print-units", "base", "--metrics", ",".join(metrics),
         sys.executable, __file__, "--launch", name, str(launches),

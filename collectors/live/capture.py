@@ -302,7 +302,8 @@ def _generating(found: Capture) -> Callable[..., Any]:
 
 def _passes_then_run(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
     """Run the post-grad passes for the record, then execute the graph as it came, op by op."""
-    original = copy.deepcopy(gm)
+    # Its tensors are shared: Inductor compiles in a mode in which none can be copied.
+    original = fx.GraphModule(gm, copy.deepcopy(gm.graph))
     _passes_only(gm, example_inputs, **kwargs)
     return BoxedCall(lambda args: original.forward(*args))
 

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from advisor.model.range_names import STEP_PREFIX
 
 # Steps in the trace of one way to run a workload: before and after are recorded alike.
-TRACED_STEPS = 2
+TRACED_STEPS = 4
 VARIANT_PREFIX = "fusion_advisor.variant:"
 
 

@@ -184,6 +184,14 @@ def test_a_whole_step_computes_its_own_values_while_it_is_captured() -> None:
     torch.testing.assert_close(model.weight, before - 0.1 * expected.weight.grad)
 
 
+def test_a_step_with_tensors_made_in_its_code_is_captured() -> None:
+    def step() -> torch.Tensor:
+        return torch.softmax(X * torch.tensor([1.0, 2.0, 4.0, 8.0] * (X.shape[-1] // 4)), -1)
+
+    function = torch.compile(step)
+    assert captured(Workload("test", "step", CPU, function)).graphs
+
+
 def test_a_step_that_fails_says_what_failed_in_one_line() -> None:
     def fails(x: torch.Tensor) -> torch.Tensor:
         return x @ x
