@@ -15,7 +15,9 @@ from torch.nn import functional
 pytest.importorskip("triton", reason="kernels need triton")
 
 import advisor
+from advisor.apply.chunked_loss import chunked_cross_entropy
 from advisor.apply.judge import outputs_agree
+from advisor.apply.loss_rows import Cut
 from advisor.apply.model.step_graph import WARMUP, ModuleGraph, StepGraph
 from advisor.apply.recipe import UNCHANGED, Recipe
 from advisor.errors import IllegalFusionError, WorkloadError
@@ -72,6 +74,119 @@ def training() -> Workload:
         "train", "training", CUDA, module, optimizer=optimizer,
         loss=lambda part: functional.mse_loss(part(x), torch.ones(64, 10, device=CUDA)),
     )  # fmt: skip
+
+
+class LanguageModel(nn.Module):
+    """A projection onto a vocabulary and its loss, computed in the forward pass."""
+
+    def __init__(self, classes: int, features: int) -> None:
+        super().__init__()
+        self.body = nn.Linear(features, features)
+        self.head = nn.Linear(features, classes, bias=False)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        logits = self.head(torch.tanh(self.body(x))).float()
+        return functional.cross_entropy(logits.view(-1, logits.shape[-1]), labels.view(-1))
+
+
+ROWS, CLASSES, FEATURES = 16_384, 32_000, 1_024
+
+
+def language(dtype: torch.dtype = torch.bfloat16) -> Workload:
+    torch.manual_seed(0)
+    module = LanguageModel(CLASSES, FEATURES).to(CUDA, dtype)
+    x = torch.randn(4, ROWS // 4, FEATURES, device=CUDA, dtype=dtype)
+    labels = torch.randint(0, CLASSES, (4, ROWS // 4), device=CUDA)
+    labels[:, ::7] = -100
+    optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
+    return Workload(
+        "language", "training", CUDA, module, optimizer=optimizer,
+        loss=lambda part: part(x, labels),
+    )  # fmt: skip
+
+
+class Biased(nn.Module):
+    """Causal attention with ALiBi, written out: a bias that SDPA needs a mask tensor for."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        i = torch.arange(q.shape[2], device=q.device)
+        slopes = 2.0 ** -torch.arange(1, q.shape[1] + 1, device=q.device).view(-1, 1, 1)
+        scores = q @ k.mT * q.shape[-1] ** -0.5 + (slopes * (i[None, :] - i[:, None])).to(q.dtype)
+        scores = scores.masked_fill(i[None, :] > i[:, None], -torch.inf)
+        return scores.softmax(-1) @ v
+
+
+def biased() -> Workload:
+    torch.manual_seed(0)
+    shape = 2, 16, 2048, 64
+    inputs = tuple(torch.randn(shape, device=CUDA, dtype=torch.bfloat16) for _ in range(3))
+    return Workload("biased", "inference", CUDA, Biased(), inputs=inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_a_loss_in_pieces_keeps_its_gradients_and_needs_less_memory(dtype: torch.dtype) -> None:
+    make = partial(language, dtype)
+    bench = Bench(make(), make)
+    variant = bench.build(UNCHANGED.with_action("chunked_loss"))
+    assert [item.refused for item in variant.log.rewritten] == [None]
+    results = bench.results(variant)
+    found = bench.agreement(results, results.comparable)
+    assert found is not None
+    assert outputs_agree(found.error, found.baseline, found.epsilon)
+    before, after = bench.peak_memory(bench.compiled), bench.peak_memory(variant)
+    assert before is not None
+    assert after is not None
+    # At least the logits of three quarters of all rows, in their own type.
+    assert before - after > ROWS * CLASSES * dtype.itemsize * 3 // 4
+
+
+@pytest.mark.parametrize("capped", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_the_loss_in_pieces_is_as_exact_as_eager(dtype: torch.dtype, capped: bool) -> None:
+    generator = torch.Generator(CUDA).manual_seed(0)
+    h, w = (
+        torch.randn(shape, device=CUDA, generator=generator).mul(0.3).to(dtype)
+        for shape in ((3000, 128), (5003, 128))
+    )
+    y = torch.randint(0, 5003, (3000,), device=CUDA, generator=generator)
+    y[::5] = -100
+    cut = Cut(1 / 5, True, 5.0) if capped else Cut()
+
+    def eager(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        z = h @ w.t()
+        z = z if z.dtype == torch.float64 else z.float()
+        z = 5.0 * torch.tanh(z / 5.0) if capped else z
+        return functional.cross_entropy(z, y, label_smoothing=0.1)
+
+    def pieces(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return chunked_cross_entropy(
+            h, w, None, y, compute=dtype, result=torch.float32, label_smoothing=0.1, cut=cut,
+            chunk=1024,
+        )  # fmt: skip
+
+    def of(function: Callable[..., torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
+        leaves = [x.to(dtype).requires_grad_() for x in (h, w)]
+        loss = function(*leaves)
+        loss.backward()
+        return [loss.detach(), *(x.grad for x in leaves if x.grad is not None)]
+
+    exact = of(eager, torch.float64)
+    for reference, own, ours in zip(exact, of(eager, dtype), of(pieces, dtype), strict=True):
+        allowed = 2 * (own.double() - reference).norm()
+        allowed += torch.finfo(own.dtype).eps * reference.norm()
+        assert (ours.double() - reference).norm() <= allowed
+
+
+def test_the_faster_way_to_biased_attention_is_kept(tmp_path: Path) -> None:
+    kinds: tuple[ActionKind, ...] = ("attention", "flex_attention")
+    trials = [Trial("attention-written-out", action=kind) for kind in kinds]
+    bench = Bench(biased(), biased)
+    _, result = Search(bench, {}, trials, tmp_path, lambda *_, **__: None).run()
+    assert result.verdict == "kept"
+    assert result.outputs_agree
+    tried = {trial.action: trial for trial in trials}
+    assert all(trial.step is not None for trial in tried.values()), "both were measured"
+    assert tried["flex_attention"].pays == (result.actions == ("flex_attention",))
 
 
 @pytest.mark.parametrize("kind", ["fold_batch_norm", "channels_last", "cuda_graph", "step_graph"])
