@@ -45,7 +45,7 @@ COLUMN_BLOCKS = (32, 64, 128, 256, 512, 1024)
 MAX_PER_THREAD = 32
 # Tiles alive at a time beside the states: inputs wait for the reductions along their rows, one or
 # several of them.
-LIVE_HELD, LIVE_SEVERAL, LIVE_IN_BLOCKS = 4.0, 5.0, 1.5
+LIVE_HELD, LIVE_SEVERAL, LIVE_IN_BLOCKS = 4.0, 8.0, 1.5
 # A launch, as bytes that could be moved in its time; what one request to memory brings.
 LAUNCH_BYTES, REQUEST_BYTES = 4 << 20, 128
 PARTIAL_BYTES = 4

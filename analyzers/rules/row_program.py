@@ -144,10 +144,11 @@ RULE = Rule(
     id="row_program",
     title="A norm, softmax or other row computation in pieces",
     explanation=(
-        "Ops that share rows and reduce only along them (a norm with its casts, residual and "
-        "weight; a softmax with scale and mask; their gradients) can hold a row in registers from "
-        "its first read to its last write. In pieces, each op makes a round trip to memory. Found "
-        "by dataflow alone: names play no part."
+        "Ops that share rows (a norm with its casts, residual and weight; a softmax with scale and "
+        "mask; their gradients) can hold a row in registers from its first read to its last "
+        "write, and add it to sums over all rows in the same pass (the gradients of a norm's "
+        "weights, of a bias). In pieces, each op makes a round trip to memory. Found by dataflow "
+        "alone: names play no part."
     ),
     bad=(
         "to(float32), pow(2), mean, add, rsqrt, mul, to(bfloat16), mul: eight kernels for one "

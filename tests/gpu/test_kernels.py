@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ pytest.importorskip("triton", reason="kernels need triton")
 
 from advisor.apply.kernels import write_source
 from advisor.codegen import render
+from advisor.hardware.gpus import gpu_by_key
 from advisor.model import base
 from advisor.model.applied import Numerics
 from advisor.model.configs import candidate_configs
@@ -19,6 +21,7 @@ from advisor.model.launch import LaunchConfig
 from advisor.model.optable import OpSpec
 from advisor.model.plan import FusionPlan
 from advisor.model.site_work import site_bytes
+from advisor.pipeline.candidates import without_spills
 from advisor.verify.interpret import evaluate
 from advisor.verify.kernel_module import load_module
 from advisor.verify.numerics import verify_numerics
@@ -26,11 +29,13 @@ from advisor.verify.recording import gpu_recorder
 from advisor.verify.timing import best_config, time_kernel
 from tests.builders.plan import PlanBuilder, rms_norm
 from tests.codegen.programs import Program
+from tests.codegen.test_column_sums import NAMED as SUMMED
 from tests.codegen.test_schemes import NAMED
 from tests.verify import test_op_table as table
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 CUDA = torch.device("cuda")
+H200 = gpu_by_key("h200")
 # Approximate instructions: ex2 after a rounded product loses a place for every unit of |x|.
 ULPS = {"exp": 16, "exp2": 4, "expm1": 16, "sigmoid": 16, "tanh": 8, "log1p": 8, "pow": 8, "log": 4,
         "log2": 4, "sin": 4, "cos": 4, "erf": 4, "rsqrt": 4, "div": 4, "reciprocal": 4}  # fmt: skip
@@ -178,6 +183,60 @@ def test_every_configuration_gives_the_same_result(name: str, tmp_path: Path) ->
             for mine, truth in zip(got, exact, strict=True):
                 want = truth.to(mine.dtype).expand(mine.shape)
                 torch.testing.assert_close(mine, want, rtol=2e-2, atol=2e-2, msg=config.label())
+
+
+@pytest.mark.parametrize("dtype", table.FLOATS)
+@pytest.mark.parametrize("name", list(SUMMED))
+def test_sums_over_the_rows_in_every_configuration(name: str, dtype: str, tmp_path: Path) -> None:
+    """Right in float64, the same bits in every launch, few rows and many."""
+    make = SUMMED[name]
+    for rows, columns in ((1, 1), (7, 4097), (1000, 1000), (20_000, 96)):
+        plan = make(dtype, columns=columns)
+        site = msgspec.structs.replace(
+            plan.sites[0], row_sizes=(rows,) + (1,) * (plan.row_axes - 1), columns=columns
+        )
+        given = [tensor.to(CUDA) for tensor in program_inputs(plan, (rows,), columns)]
+        exact = evaluate(plan, given, "exact")
+        fits = without_spills(msgspec.structs.replace(plan, sites=(site,)), H200)
+        assert fits
+        for config in fits[:5]:
+            _, path = write_source(plan, tmp_path, config.scheme, f"{plan.id}_{config.scheme}")
+            fused = load_module(path).fused
+            got, again = (fused(*given, **config.options()) for _ in range(2))
+            for mine, other, truth in zip(got, again, exact, strict=True):
+                assert torch.equal(mine, other), config.label()
+                near = 2e-2 if dtype != "float32" else 1e-4
+                want = truth.to(mine.dtype).expand(mine.shape)
+                torch.testing.assert_close(
+                    mine, want, rtol=near, atol=near * rows**0.5, msg=config.label()
+                )
+
+
+@pytest.mark.parametrize(("name", "rows", "columns"),
+                         [("norm gradient", 16_384, 4096), ("norm gradient", 65_536, 768),
+                          ("bias gradient", 16_384, 4096)])  # fmt: skip
+def test_one_pass_for_rows_and_columns_is_a_good_part_of_a_copy(
+    name: str,
+    rows: int,
+    columns: int,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    plan = SUMMED[name](sizes=(rows,), columns=columns)
+    usable = without_spills(plan, H200)[:8]
+    sources = {s: write_source(plan, tmp_path, s, s)[1] for s in {c.scheme for c in usable}}
+    config = best_config(plan, sources, gpu_recorder, CUDA, usable)
+    moved = site_bytes(plan, plan.sites[0])
+    found = time_kernel(plan, sources[config.scheme], config, gpu_recorder, CUDA, moved)
+    share, other = found.copy_bandwidth_fraction, found.inductor
+    figures = (
+        f"{name} {rows}x{columns} {found.config}: {share} of a copy, {found.kernel.median_ns} ns, "
+        f"Inductor {other.median_ns} ns, eager {found.eager.median_ns} ns"
+    )
+    record_property("figures", figures)
+    assert share is not None
+    assert share > 0.6, figures
+    assert found.kernel.median_ns < 1.02 * other.median_ns, figures
 
 
 def program_inputs(plan: FusionPlan, sizes: tuple[int, ...], columns: int) -> list[torch.Tensor]:
