@@ -13,6 +13,7 @@ overflows nor loses small numbers on the way.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 import torch
@@ -163,7 +164,28 @@ def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -
     """`total` [V, D] grows by left.T @ right, added up in its own, wider type."""
     if left.dtype == total.dtype:
         total.addmm_(left.t(), right)
-    elif left.device.type == "cuda" and torch.version.hip is None:
-        torch.ops.aten.addmm.dtype_out(total, left.t(), right, total.dtype, out=total)
-    else:
+    elif left.device.type != "cuda" or torch.version.hip is not None:
         total.addmm_(left.t().to(total.dtype), right.to(total.dtype))
+    elif _adds_to_wider(left.device, left.dtype):
+        _add_to_wider(total, left.t(), right)
+    else:
+        total += torch.mm(left.t(), right, out_dtype=total.dtype)
+
+
+def _add_to_wider(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    torch.ops.aten.addmm.dtype_out(total, left, right, total.dtype, out=total)
+
+
+@functools.cache
+def _adds_to_wider(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether this PyTorch adds a product of `dtype` to float32 in place: not all that have the op.
+
+    Tried once, in the first step that is run, which no CUDA graph captures.
+    """
+    small = torch.ones(16, 16, dtype=dtype, device=device)
+    total = torch.ones(16, 16, dtype=torch.float32, device=device)
+    try:
+        _add_to_wider(total, small, small)
+    except RuntimeError:
+        return False
+    return bool((total == 17.0).all())
