@@ -117,8 +117,12 @@ def _launches(plan: FusionPlan, scheme: Scheme, wrap: str) -> list[str]:
     text = [f"    {line}" for line in lines]
     text += [line for part in body for line in statement(part, 2)]
     for kernel in abi.kernels(plan, scheme):
-        function = f"{wrap}({kernel.name})" if wrap else kernel.name
-        text.append(f"        {function}[({_grid(kernel, rows)})](")
+        grid = f"({_grid(kernel, rows)})"
+        if wrap:
+            text.append(f"        grid = {grid}")
+            text.append(f"        {wrap}({kernel.name})[grid](")
+        else:
+            text.append(f"        {kernel.name}[{grid}](")
         text += [f"            {argument}," for argument in _arguments(plan, kernel, rows)]
         text.append("        )")
     return text

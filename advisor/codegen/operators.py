@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 
+from advisor.codegen.gradient import Gradient, gradient
+from advisor.codegen.host import launcher
 from advisor.codegen.layout import INDENT, WIDTH, statement
+from advisor.codegen.row_program import device_code, helper_names, printable
+from advisor.errors import IllegalFusionError
+from advisor.model.configs import default_config
+from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 
-NAMESPACE = "fusion_advisor"
+NAMESPACE, WRAP = "fusion_advisor", "visible"
 
 VISIBLE = '''
 def visible(kernel):
@@ -28,24 +35,53 @@ AUTOCAST = """    if torch.is_autocast_enabled(in0.device.type):
 """
 
 
+FITTED = '''
+def fitted(gradient, like):
+    """A gradient summed where the input was repeated, repeated where it is the same for all."""
+    axes = [n for n, size in enumerate(like.shape) if size == 1 and gradient.shape[n] != 1]
+    gradient = gradient.sum(axes, keepdim=True) if axes else gradient
+    return gradient.expand(like.shape).to(like.dtype)
+'''
+
+
 @dataclass(frozen=True)
 class Operator:
-    """What a file gets beside its kernel: helpers, kernels, text before and after its launcher."""
+    """What a file gets beside its kernel: helpers, kernels, text before and after its launcher.
+
+    `compiled` are the plans of the kernels with their launches.
+    """
 
     helpers: tuple[str, ...] = ()
     device_code: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     wrap: str = ""
-    differentiable: bool = False
+    compiled: tuple[tuple[FusionPlan, LaunchConfig], ...] = ()
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether it has a gradient kernel."""
+        return bool(self.compiled)
 
 
 def operator(plan: FusionPlan) -> Operator:
-    """The operator of a plan; without a gradient its backward says so."""
+    """The operator of a plan; where no gradient can be derived, its backward says so."""
+    try:
+        found = gradient(plan)
+    except IllegalFusionError as error:
+        after = (_operation(plan), _no_gradient(plan, error.what))
+        return Operator(before=(VISIBLE,), after=after, wrap=WRAP)
+    backward = found.plan
+    config = default_config(backward, backward.sites[0])
+    options = ", ".join(f"{name}={value}" for name, value in config.options().items())
+    launch = launcher(backward, config.scheme, name="fused_gradient", options=options, wrap=WRAP)
     return Operator(
+        helpers=tuple(helper_names(backward, config.scheme)),
+        device_code=tuple(device_code(backward, config.scheme)),
         before=(VISIBLE,),
-        after=(_operation(plan), _no_gradient(plan)),
-        wrap="visible",
+        after=(launch, _operation(plan), FITTED, _gradient(plan, found)),
+        wrap=WRAP,
+        compiled=((backward, config),),
     )
 
 
@@ -92,17 +128,53 @@ def assigned(name: str, items: list[str], depth: int = 0) -> list[str]:
     return [f"{indent}{name} = (", *(f"{indent}{INDENT}{item}," for item in items), f"{indent})"]
 
 
-def _no_gradient(plan: FusionPlan) -> str:
-    why = f"{_kernel(plan)} has no gradient kernel: call `reference` where a gradient is needed"
+def _gradient(plan: FusionPlan, found: Gradient) -> str:
+    """The gradient's operator, and what autograd calls."""
+    names = [item.name for item in plan.inputs]
+    arguments = [names[place] for place in found.given]
+    arguments += [f"arriving[{position}]" for position in found.received]
+    one = len(found.written) == 1
+    results = ["None"] * len(names)
+    for number, places in enumerate(found.written):
+        for place in places:
+            results[place] = f"fitted({'found' if one else f'found[{number}]'}, {names[place]})"
     lines = [
+        *operation_text(found.plan, "gradients", "fused_gradient", "GRADIENT_DTYPES"),
         "",
-        "def _backward(ctx, *gradients):",
-        *statement(f'raise NotImplementedError("{why}")', 1),
+        "",
+        "def _keep(ctx, inputs, output):",
+        "    ctx.save_for_backward(*inputs)",
+        "",
+        "",
+        "def _backward(ctx, *arriving):",
+        '    """The gradients of all inputs, from one kernel."""',
+        *statement(f"{', '.join(names)}{',' if len(names) == 1 else ''} = ctx.saved_tensors", 1),
+        *statement(f"found = gradients({', '.join(arguments)})", 1),
+        "    return (",
+        *(f"        {result}," for result in results),
+        "    )",
+        "",
+        "",
+        "operation.register_autograd(_backward, setup_context=_keep)",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _no_gradient(plan: FusionPlan, why: str) -> str:
+    text = f"{_kernel(plan)} has no gradient kernel ({why}): call `reference` where one is needed"
+    *lines, last = textwrap.wrap(printable(text), WIDTH - 12)
+    body = [
+        "",
+        "def _backward(ctx, *arriving):",
+        "    raise NotImplementedError(",
+        *(f'        "{line} "' for line in lines),
+        f'        "{last}"',
+        "    )",
         "",
         "",
         "operation.register_autograd(_backward)",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(body) + "\n"
 
 
 def _kernel(plan: FusionPlan) -> str:
