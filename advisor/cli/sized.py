@@ -30,7 +30,8 @@ def launch_of(text: str) -> LaunchConfig:
     Raises `UsageError` for any other text.
     """
     words = re.sub(r"\bover (\d+)", r"splits=\1", text.strip()).split()
-    scheme = words.pop(0) if words and "=" not in words[0] else "registers"
+    named = [words.pop(0) for _ in range(len(words)) if "=" not in words[0]]
+    scheme = "_".join(named) or "registers"
     fields = {"rows": "block_rows", "cols": "block_columns", "warps": "num_warps",
               "stages": "num_stages", "splits": "splits"}  # fmt: skip
     if not words:

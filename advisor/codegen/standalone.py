@@ -72,7 +72,7 @@ def render_standalone(export: Standalone) -> str:
             launcher(plan, scheme, options=options, wrap=made.wrap),
             reference(plan),
             *made.after,
-            *_program(plan, export.config, differentiable=made.differentiable),
+            *_program(plan, export.config, made),
         ]
     )
 
@@ -106,7 +106,7 @@ def _place(site: Site) -> str:
 # --- the program ----------------------------------------------------------------------------------
 
 
-def _program(plan: FusionPlan, config: LaunchConfig, *, differentiable: bool) -> list[str]:
+def _program(plan: FusionPlan, config: LaunchConfig, made: Operator) -> list[str]:
     site = plan.sites[0]
     shape = (*site.row_sizes, site.columns)
     terms = longest_sum(plan, site.rows, site.columns)
@@ -128,12 +128,17 @@ def _program(plan: FusionPlan, config: LaunchConfig, *, differentiable: bool) ->
         ")",
         "# Kernels compiled for SHAPE: parameters in order (:16: divisible by 16), warps, stages.",
         "COMPILED = {",
-        *(line for launch in _launches(plan, config) for line in launch),
+        *(
+            line
+            for each in ((plan, config), *made.compiled)
+            for launch in _launches(*each)
+            for line in launch
+        ),
         "}",
     ]
-    checks = [GRADIENT_CHECK] if differentiable else []
+    checks = [GRADIENT_CHECK] if made.differentiable else []
     main = MAIN.replace(
-        "GRADIENTS", " and check_gradients(sizes, device)" if differentiable else ""
+        "GRADIENTS", " and check_gradients(sizes, device)" if made.differentiable else ""
     )
     head = "\n".join(lines) + "\n"
     return [head, EXACT, _make_inputs(plan), ULPS, CHECK, *checks, TIMING, main]

@@ -13,17 +13,18 @@ from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site, 
 def prefix(plan: FusionPlan, count: int) -> FusionPlan | None:
     """The kernel of the first `count` ops: it writes what later ops, or callers, still need.
 
-    Values per column or for all rows are not written (a later kernel would compute them again);
+    Values per column that need no rows are not written (a later kernel would compute them again);
     None where nothing is left to write.
     """
     if count == len(plan.ops):
         return plan
+    late = plan.late_values()
     ops, rest = plan.ops[:count], plan.ops[count:]
     needed = {arg for op in rest for arg in op.args} | {out.value for out in plan.outputs}
     outputs = tuple(
         PlanOutput(value=op.name, dtype=op.dtype, space=op.space)
         for op in ops
-        if op.name in needed and op.space in ("tile", "row")
+        if op.name in needed and (op.space in ("tile", "row") or op.name in late)
     )
     if not outputs:
         return None

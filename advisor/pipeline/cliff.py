@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
+from advisor.codegen import abi
 from advisor.errors import IllegalFusionError
 from advisor.hardware.gpu import Gpu
 from advisor.model.applied import KernelResources
-from advisor.model.configs import schemes_of
+from advisor.model.configs import default_config, schemes_of
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.model.prefix import prefix
@@ -29,8 +32,8 @@ def cliff_of(
 ) -> Cliff:
     """The first 1, 2, … ops of a plan, each as a kernel launched as `config` says.
 
-    Where the first ops have no form of the configuration's scheme, they are looped in the same
-    blocks. Raises `IllegalFusionError` for a plan without a site.
+    Where the first ops have no form of the configuration's scheme, the nearest one that they have
+    is taken; each point says which. Raises `IllegalFusionError` for a plan without a site.
     """
     if not plan.sites:
         raise IllegalFusionError(
@@ -71,16 +74,25 @@ def cliff_of(
 
 
 def _suited(part: FusionPlan, config: LaunchConfig) -> LaunchConfig:
-    """The configuration, looped where the first ops have no form of its scheme."""
-    if config.scheme in schemes_of(part):
-        return config
-    return LaunchConfig(
-        scheme="looped",
-        block_rows=config.block_rows,
-        block_columns=config.block_columns,
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
-    )
+    """The configuration, or what is nearest to it where the first ops have no such form."""
+    plain = LaunchConfig(block_rows=config.block_rows, num_warps=config.num_warps)
+    near = [config, plain]
+    if config.block_columns is not None:
+        near[1] = msgspec.structs.replace(
+            plain,
+            scheme="looped",
+            block_columns=config.block_columns,
+            num_stages=config.num_stages,
+        )
+    site = part.sites[0]
+    for one in near:
+        try:
+            if one.scheme in schemes_of(part):
+                abi.launches(part, one, site.row_sizes, site.columns, site.input_strides)
+                return one
+        except IllegalFusionError:
+            continue
+    return default_config(part, site)
 
 
 def _loss(before: KernelResources, after: KernelResources) -> str:

@@ -15,6 +15,7 @@ from advisor.report.text import heading, plain, table
 from advisor.units import UNKNOWN, counted, format_bytes, format_fraction, format_value
 
 FIT_STYLE: dict[Fit, str] = {"use": "green", "avoid": "red", "unknown": "yellow"}
+LONGEST_UNBROKEN = 36
 SHARED = ("Shared", True)
 HELD = (("Registers", True), ("Spilled", True), ("Occupancy", True), ("Limit", True))
 
@@ -52,7 +53,9 @@ def _of_gpu(gpu: str, rows: Sequence[SizedKernel]) -> list[RenderableType]:
         shown.add_row(plain(label), shared, *held(row.resources), verdict)
         if row.verdict != "use":
             reasons.append(plain(f"{label}: {row.why}", "dim"))
-    shown.columns[0].no_wrap = True
+    shown.columns[0].no_wrap = all(len(row.resources.config) <= LONGEST_UNBROKEN for row in rows)
+    for column in shown.columns[1:]:
+        column.no_wrap = True
     return [plain(gpu, "bold"), shown, *reasons]
 
 

@@ -217,6 +217,7 @@ def test_launches_are_read_as_they_are_printed() -> None:
         LaunchConfig(block_rows=2, num_warps=8),
         LaunchConfig(scheme="online", block_columns=4096, num_warps=8, num_stages=3),
         LaunchConfig(scheme="split", splits=8, block_columns=2048, block_rows=2),
+        LaunchConfig(scheme="column_sums", splits=8, block_rows=2),
     ):
         assert launch_of(config.label()) == config
     for wrong in ("", "rows=3", "rows", "spiral cols=8", "rows=2 colour=3"):

@@ -18,8 +18,9 @@ from advisor.errors import IllegalFusionError
 from advisor.model.base import Location, load
 from advisor.model.configs import default_config
 from advisor.model.launch import LaunchConfig
+from advisor.model.optable import FLOAT_DTYPES
 from advisor.model.plan import FusionPlan
-from tests.builders.plan import rms_norm
+from tests.builders.plan import PlanBuilder, rms_norm
 from tests.codegen.plans import layer_norm, log_softmax, loss_gradient, rows_only, strided
 
 pytest.importorskip("triton", reason="running kernels needs triton")
@@ -54,14 +55,19 @@ def run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_file_checks_itself_without_this_tool(name: str, tmp_path: Path) -> None:
+def test_a_file_checks_itself_and_its_gradients_without_this_tool(
+    name: str, tmp_path: Path
+) -> None:
     plan = PLANS[name]
-    text = rendered(plan)
+    text = rendered(plan, custom_op=True)
     assert "import advisor" not in text
     done = run(text, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    assert sum(line.startswith("passed") for line in lines) == 2 * len(plan.outputs)
+    values = [line for line in lines if line.startswith("passed") and "gradient" not in line]
+    assert len(values) == 2 * len(plan.outputs)
+    floats = sum(item.dtype in FLOAT_DTYPES for item in plan.inputs)
+    assert sum("gradient of" in line for line in lines) == 2 * floats
     assert lines[-1] == "not timed: there is no GPU"
 
 
@@ -77,6 +83,82 @@ def test_a_file_checks_itself_without_this_tool(name: str, tmp_path: Path) -> No
 def test_every_scheme_checks_itself(config: LaunchConfig, tmp_path: Path) -> None:
     done = run(rendered(log_softmax(columns=900), config, custom_op=True), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+SEEN = """
+import sys, types
+import torch
+from torch._dynamo.backends.common import aot_autograd
+
+kernel = types.ModuleType("kernel")
+kernel.__file__ = sys.argv[1]
+sys.modules["kernel"] = kernel
+exec(compile(open(sys.argv[1]).read(), sys.argv[1], "exec"), vars(kernel))
+
+
+class Model(torch.nn.Module):
+    def forward(self, *given):
+        return kernel.fusion(*given)
+
+
+def keep(graph, _):
+    print("compiled", [str(node.target) for node in graph.graph.nodes])
+    return graph.forward
+
+
+inputs = kernel.make_inputs((4, 64), "cpu")
+try:
+    compiled = torch.compile(Model(), backend=aot_autograd(fw_compiler=keep), fullgraph=True)
+    compiled(*inputs)
+except RuntimeError as error:  # there is no GPU to run it on
+    print("driver", "drivers" in str(error))
+print("exported", torch.export.export(Model(), inputs).graph)
+with torch.autocast("cpu", torch.bfloat16):
+    print("cast", torch.export.export(Model(), tuple(x.float() for x in inputs)).graph)
+"""
+
+
+def test_compile_export_and_autocast_see_the_operator(tmp_path: Path) -> None:
+    """Graphs are captured for real, and cannot run here."""
+    path = tmp_path / "kernel.py"
+    path.write_text(rendered(rms_norm(), custom_op=True))
+    (tmp_path / "seen.py").write_text(SEEN)
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "seen.py", str(path)],
+        env=environment | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    compiled, exported = done.stdout.partition("exported")[::2]
+    assert "triton_kernel_wrapper_functional" in compiled
+    exported, cast = exported.partition("cast graph")[::2]
+    name = f"torch.ops.fusion_advisor.row_program_{rms_norm().id[:8]}"
+    assert name in exported
+    assert name in cast
+    assert cast.count("torch.ops.aten.to.dtype](") == 2
+
+
+def test_an_operator_without_a_gradient_says_so_in_backward(tmp_path: Path) -> None:
+    make = PlanBuilder()
+    x = make.input()
+    for _ in range(300):
+        x = make.op("sin", x)
+    text = rendered(make.plan(x), custom_op=True)
+    text = text.replace(
+        "sys.exit(main())",
+        """x = torch.randn(2, 8, requires_grad=True)
+    try:
+        fusion(x).sum().backward()
+    except NotImplementedError as error:
+        print(error)""",
+    )
+    done = run(text, tmp_path)
+    assert "no gradient kernel (its gradient is no plan" in done.stdout, done.stderr
+    assert "call `reference`" in done.stdout
 
 
 def test_a_wrong_kernel_fails_its_own_check(tmp_path: Path) -> None:
