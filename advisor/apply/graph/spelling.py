@@ -1,7 +1,8 @@
 """One name for each operation that torch lets one spell as function, method or operator.
 
-A Dynamo graph holds what the model's author wrote: `torch.matmul(a, b)`, `a @ b`, `a.matmul(b)`.
-`read` gives all of them as one `Call` with named arguments.
+A Dynamo graph holds what the model's author wrote: `torch.matmul(a, b)`, `a @ b`, `a.matmul(b)`;
+of an exported model, `aten.matmul.default(a, b)`. `read` gives all of them as one `Call` with named
+arguments.
 """
 
 from __future__ import annotations
@@ -119,6 +120,46 @@ _TABLE: tuple[tuple[str, tuple[str, ...], tuple[Any, ...], tuple[str, ...]], ...
     ("copy", ("input", "memory_format"), (torch.clone,), ("contiguous", "clone")),
     ("detach", _ONE, (torch.detach,), ("detach",)),
 )
+# How exported models spell the same: overloads of ATen that take what the function takes, in order.
+_ATEN: dict[str, tuple[str, ...]] = {
+    "matmul": ("default",),
+    "bmm": ("default",),
+    "baddbmm": ("default",),
+    "softmax": ("int",),
+    "log_softmax": ("int",),
+    "dropout": ("default",),
+    "exp": ("default",),
+    "tanh": ("default",),
+    "neg": ("default",),
+    "sum": ("dim_IntList",),
+    "amax": ("default",),
+    "maximum": ("default",),
+    "add": ("Tensor", "Scalar"),
+    "sub": ("Tensor", "Scalar"),
+    "rsub": ("Tensor",),
+    "mul": ("Tensor", "Scalar"),
+    "div": ("Tensor", "Scalar"),
+    "masked_fill": ("Scalar", "Tensor"),
+    "where": ("self", "ScalarOther", "ScalarSelf"),
+    "transpose": ("int",),
+    "t": ("default",),
+    "permute": ("default",),
+    "repeat": ("default",),
+    "expand": ("default",),
+    "detach": ("default",),
+}
+# Those that have another name, or whose parameters beside the tensor are not looked at.
+_ATEN_ONLY: tuple[tuple[str, tuple[str, ...], str, tuple[str, ...]], ...] = (
+    ("cast", ("input", "to"), "to", ("dtype",)),
+    ("view", ("input", "sizes"), "view", ("default",)),
+    ("view", ("input", "sizes"), "reshape", ("default",)),
+    ("view", ("input", "sizes"), "flatten", ("using_ints",)),
+    ("view", ("input", "sizes"), "unflatten", ("int",)),
+    ("view", ("input", "sizes"), "unsqueeze", ("default",)),
+    ("view", ("input", "sizes"), "squeeze", ("dim",)),
+    ("copy", ("input", "memory_format"), "clone", ("default",)),
+    ("copy", ("input", "memory_format"), "contiguous", ("default",)),
+)
 _IN_PLACE_OPERATORS = frozenset(
     getattr(operator, name) for name in dir(operator) if name.startswith("i") and name[1:] in (
         "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "matmul",
@@ -149,6 +190,13 @@ def _index() -> tuple[dict[Any, tuple[str, tuple[str, ...]]], dict[str, tuple[st
             methods[method] = (name, parameters)
             if not method.endswith("_"):
                 methods.setdefault(method + "_", (name, parameters))
+    # A later row of a name takes the parameters that ATen has.
+    rows = {name: parameters for name, parameters, _, _ in _TABLE}
+    exported = [(name, rows[name], name, overloads) for name, overloads in _ATEN.items()]
+    for name, parameters, packet, overloads in (*exported, *_ATEN_ONLY):
+        for overload in overloads:
+            target = getattr(getattr(torch.ops.aten, packet), overload)
+            functions[target] = (name, parameters)
     return functions, methods
 
 
@@ -191,6 +239,7 @@ def _bound(name: str, parameters: tuple[str, ...], node: fx.Node) -> dict[str, A
 
 _SAME = {
     ("bmm", "mat2"): "other",
+    ("cast", "dtype"): "to",
     ("transpose", "axis0"): "dim0",
     ("transpose", "axis1"): "dim1",
     ("softmax", "axis"): "dim",

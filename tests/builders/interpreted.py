@@ -1,0 +1,51 @@
+"""A compiler for the CPU that runs swapped graphs: kernels are replaced by what their plans say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import fx
+
+from advisor.apply.kernels import ReadyKernel, load_kernel
+from advisor.apply.rewrite import rewrite
+from advisor.model.configs import default_config
+from advisor.pipeline import backend
+from advisor.pipeline.backend import SwapLog
+from collectors.live.capture import BoxedCall, Capture, _passes_only
+from collectors.live.fx_graph import copied
+from tests.builders import captured as models
+
+
+def kernels_of(found: Capture, folder: Path) -> list[ReadyKernel]:
+    """A kernel for every plan of a capture; the longest programs claim their sites first."""
+    plans = {plan.id: plan for item in found.graphs for plan in models.plans_of(item.lowered)}
+    ordered = sorted(plans.values(), key=lambda plan: -len(plan.ops))
+    return [load_kernel(plan, folder, default_config(plan, plan.sites[0])) for plan in ordered]
+
+
+def swapping(kernels: Sequence[ReadyKernel], log: SwapLog) -> Callable[..., Any]:
+    """`plan_backend` with an inner compiler that runs the swapped graphs op by op."""
+    functions = {
+        id(function): (kernel, place)
+        for kernel in kernels
+        for place, function in enumerate(kernel.functions)
+    }
+    swapped: list[fx.Graph] = []
+
+    def keeping(graph: fx.Graph, *given: Any) -> Any:
+        outcomes = rewrite(graph, *given)
+        swapped.append(copied(graph))
+        return outcomes
+
+    def inner(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            # Passes after ours turn kernels into writes: what ours made is kept before that.
+            patch.setattr(backend, "rewrite", keeping)
+            _passes_only(gm, example_inputs, **options)
+        runner = models._Runner(fx.GraphModule(gm, swapped[-1]), functions)
+        return BoxedCall(lambda args: list(runner.run(*args)))
+
+    return backend.plan_backend(kernels, log, inner)
