@@ -37,11 +37,14 @@ from advisor.model.report import (
     Tool,
     Workload,
 )
+from advisor.model.resources import Cliff, CliffPoint, Fit, ResourceTable, SizedKernel
 from advisor.model.run import Progress, RunInfo
 from advisor.model.scores import PlanScore, Scores
 
 PLAN_ID = "0123456789abcdef"
 CREATED = "2026-01-02T03:04:05.678+00:00"
+TOOL = Tool(name="kernel-fusion-advisor", version="0.1.0")
+FITS: tuple[Fit, ...] = ("use", "avoid")
 
 
 def price(low: int, mid: int, high: int) -> Range:
@@ -158,7 +161,7 @@ def finding(
 def report(*findings: Finding) -> Report:
     chosen = findings or (finding(saving=price(250_000, 310_000, 380_000)),)
     return Report(
-        tool=Tool(name="kernel-fusion-advisor", version="0.1.0"),
+        tool=TOOL,
         created=CREATED,
         sources=(Source(kind="capture"), Source(kind="kineto", path="trace.json.gz", size_bytes=9)),
         workload=Workload(
@@ -324,6 +327,40 @@ def gate_result() -> GateResult:
         GateCheck(name="step_ns", status="failed", text="10.4 ms: above 10 ms"),
     )
     return GateResult(status="failed", report="report.json", checks=checks)
+
+
+def resource_table() -> ResourceTable:
+    """One kernel on one GPU, to be launched so."""
+    kernel = SizedKernel(
+        kernel="row_program_00000000",
+        plan_id=PLAN_ID,
+        title="RMSNorm pieces",
+        resources=KernelResources(gpu="h200", config="4 warps", registers=48, occupancy=0.625),
+        verdict="use",
+        why="no spills",
+        first=True,
+    )
+    return ResourceTable(tool=TOOL, source="plan.json", kernels=(kernel,))
+
+
+def cliff() -> Cliff:
+    """Two points: the second op spills."""
+    points = tuple(
+        CliffPoint(
+            ops=number,
+            op=f"v{number - 1} = exp(in0)",
+            inputs=1,
+            outputs=1,
+            resources=KernelResources(gpu="h200", config="4 warps", registers=48),
+            verdict=verdict,
+            why="spills" if verdict == "avoid" else "no spills",
+        )
+        for number, verdict in enumerate(FITS, 1)
+    )
+    return Cliff(
+        tool=TOOL, plan_id=PLAN_ID, title="norm", gpu="h200", config="4 warps", points=points,
+        falls_at=2,
+    )  # fmt: skip
 
 
 def scores() -> Scores:

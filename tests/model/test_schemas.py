@@ -14,6 +14,7 @@ from advisor.errors import InvalidRecordError, UsageError
 from advisor.model.base import Record, decode, encode
 from advisor.model.comparison import ReportComparison
 from advisor.model.gate import GateResult
+from advisor.model.resources import Cliff, ResourceTable
 from advisor.model.run import Progress, RunInfo
 from advisor.model.schemas import DIRECTORY, RECORDS, schema_of, schema_text, write_schemas
 from advisor.model.scores import Scores
@@ -33,6 +34,8 @@ EXAMPLES: dict[str, Any] = {
     "gate": builders.gate_config,
     "verdict": builders.gate_result,
     "scores": builders.scores,
+    "resources": builders.resource_table,
+    "cliff": builders.cliff,
 }
 ANY_RECORD: dict[str, st.SearchStrategy[Any]] = {
     "report": strategies.reports(),
@@ -47,6 +50,8 @@ ANY_RECORD: dict[str, st.SearchStrategy[Any]] = {
         GateResult, status=st.just("failed"), comparability=st.none() | strategies.comparability()
     ),
     "scores": strategies.records(Scores),
+    "resources": strategies.records(ResourceTable),
+    "cliff": strategies.records(Cliff, points=st.just(()), falls_at=st.none()),
 }
 
 
