@@ -126,7 +126,7 @@ def _session() -> Session:
     import triton
 
     versions = {
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "triton": triton.__version__,
         "cuda": str(torch.version.cuda),
         "python": sys.version.split()[0],
