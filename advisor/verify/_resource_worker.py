@@ -26,6 +26,7 @@ from advisor.verify.binaries import Usage, read_amdgcn, read_cubin
 Constant = int | float | bool | str | None
 READY = b"ready\n"
 _PR_SET_PDEATHSIG = 1
+_BUILTIN_TYPES = {"int", "float", "bool", "str"}
 
 
 class CompileJob(Record, frozen=True, kw_only=True):
@@ -74,13 +75,21 @@ def _bound_names(statement: ast.stmt, known: set[str]) -> set[str] | None:
     elif isinstance(statement, ast.FunctionDef):
         # Autotuning and heuristics wrap the jitted function; here the configuration is given.
         statement.decorator_list = [d for d in statement.decorator_list if _is_jit(d, known)]
-        if statement.decorator_list:
+        if statement.decorator_list and _evaluated(statement) <= known | _BUILTIN_TYPES:
             return {statement.name}
     elif isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         if _uses(statement.value) <= known and all(isinstance(t, ast.Name) for t in targets):
             return {target.id for target in targets if isinstance(target, ast.Name)}
     return None
+
+
+def _evaluated(function: ast.FunctionDef) -> set[str]:
+    """The names that defining a function evaluates: in defaults and annotations."""
+    every = function.args
+    arguments = [*every.posonlyargs, *every.args, *every.kwonlyargs]
+    found = [*every.defaults, *every.kw_defaults, *(one.annotation for one in arguments)]
+    return {name for one in (*found, function.returns) if one is not None for name in _uses(one)}
 
 
 def _is_jit(decorator: ast.expr, known: set[str]) -> bool:

@@ -115,6 +115,31 @@ def test_a_row_kernel_on_five_gpus(rows: dict[str, tuple[KernelResources, ...]])
     assert assemblers[4].startswith("llvm, triton ")
 
 
+def test_a_file_is_read_and_nothing_of_it_runs(tmp_path: Path) -> None:
+    """Neither statements nor what a definition would evaluate; a kernel beside it compiles."""
+    marker = tmp_path / "ran"
+    touch = f"open({str(marker)!r}, 'w')"
+    path = tmp_path / "kernels.py"
+    path.write_text(
+        "import triton\nimport triton.language as tl\n"
+        f"@triton.jit\ndef evil(x, n={touch}):\n    tl.store(x, n)\n"
+        f"@triton.jit\ndef worse(x, n: {touch}):\n    tl.store(x, n)\n"
+        "@triton.jit\ndef fine(x, n: int, BLOCK: tl.constexpr = 1):\n    tl.store(x, n)\n"
+        f"{touch}\n"
+    )
+    wanted = [
+        request(
+            path, name, signature={"x": "*i32", "n": "i32"}, constexprs={"BLOCK": 1}, aligned=()
+        )
+        for name in ("evil", "worse", "fine")
+    ]
+    evil, worse, fine = (rows[0] for rows in resources_of(wanted, FIVE[1:2], cache=tmp_path))
+    assert "has no kernel evil" in (evil.error or "")
+    assert "has no kernel worse" in (worse.error or "")
+    assert fine.error is None
+    assert not marker.exists()
+
+
 def test_alignment_reaches_the_compiler(rows: dict[str, tuple[KernelResources, ...]]) -> None:
     aligned, unaligned = rows["row"][1].registers, rows["unaligned"][1].registers
     assert aligned is not None
