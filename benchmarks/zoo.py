@@ -91,7 +91,8 @@ def _measure(name: str, budget_s: float) -> dict[str, Any]:
         started = time.perf_counter()
         profile(ProfileOptions(target=target), run, lambda *_: None)
         profiled = time.perf_counter() - started
-        applied = apply_run(run, (), lambda *_, **__: None, budget_s)
+        log = _Log()
+        applied = apply_run(run, (), log, budget_s)
         load = partial(load_workload, target, device)
         recipe = _kept(run, applied.set.verdict)
         bench = Bench(load(), load)
@@ -101,7 +102,8 @@ def _measure(name: str, budget_s: float) -> dict[str, Any]:
             steps[mode] = _compiled(load(), mode)
         steps["tuned"], tuned_mode = _tuned(name, device, steps)
         samples = time_steps(steps, ROUNDS, WARMUP)
-        agreement = bench.agreement(ours)
+        results = bench.results(ours)
+        agreement = bench.agreement(results, results.comparable)
         best = min(OTHERS, key=lambda column: _median(samples[column]))
         against = {
             column: _ratio(compare(samples[column], samples["ours"], "step")) for column in OTHERS
@@ -124,7 +126,20 @@ def _measure(name: str, budget_s: float) -> dict[str, Any]:
             "profile_s": round(profiled, 1),
             "apply_s": round((applied.duration_ns or 0) / 1e9, 1),
             "applied": json.loads(msgspec.json.encode(applied)),
+            "log": log.lines,
         }  # fmt: skip
+
+
+class _Log:
+    """What `apply` announced, with the seconds since it began."""
+
+    def __init__(self) -> None:
+        self.started = time.perf_counter()
+        self.lines: list[list[Any]] = []
+
+    def __call__(self, stage: str, state: str, **facts: Any) -> None:
+        at = round(time.perf_counter() - self.started, 1)
+        self.lines.append([at, stage, facts.get("plan"), facts.get("message", "")])
 
 
 def _kept(run: Any, verdict: str) -> Any:
