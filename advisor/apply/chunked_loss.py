@@ -6,9 +6,9 @@ With z = h Wᵀ + b, cut by c·tanh(a z) or scaled by a number, and p = softmax(
 
 so that loss and gradient follow from one look at a row, and with dh = dz W, dW = Σ dzᵀ h and
 db = Σ dz its logits are needed no more: [rows, V] never exists whole. Source: Liger-Kernel's fused
-linear cross-entropy (P.-L. Hsu et al., 2024). Gradients are of the sum over rows; what the loss is
-divided by, and a scaled gradient of it, multiply them in the backward pass, so that float16 neither
-overflows nor loses small numbers on the way.
+linear cross-entropy (P.-L. Hsu et al., 2024). What a mean divides by is part of dz, as it is in
+eager's, so that both round alike; but not in float16, where small numbers would be lost before a
+gradient scaler's factor reaches them: there it multiplies the gradients in the backward pass.
 """
 
 from __future__ import annotations
@@ -47,16 +47,19 @@ def chunked_cross_entropy(
     operands = [None if x is None else x.to(compute) for x in (rows, weight, bias)]
     graded = torch.is_grad_enabled()
     wanted = [graded and x is not None and x.requires_grad for x in operands]
+    one = torch.ones((), dtype=_wide(compute), device=rows.device)
+    counted = (labels != ignore_index).sum()
+    mean = one / counted.clamp(min=1) if reduction == "mean" else one
+    early, late = (one, mean) if compute == torch.float16 else (mean, one)
+    numbers = list(map(float, cut))
     total, *_ = _chunked(
-        *operands, labels, ignore_index, label_smoothing, list(map(float, cut)), wanted, chunk
+        *operands, labels, early, ignore_index, label_smoothing, numbers, wanted, chunk
     )
+    loss: torch.Tensor = total * late
     if reduction == "mean":
-        counted = (labels != ignore_index).sum()
         # Of no label at all the mean is NaN, its gradient 0, as eager has it.
-        none = torch.where(counted == 0, torch.nan, 0.0)
-        total = total / counted.clamp(min=1) + none
-    loss: torch.Tensor = total.to(result)
-    return loss
+        loss = loss + torch.where(counted == 0, torch.nan, 0.0)
+    return loss.to(result)
 
 
 @torch.library.custom_op("fusion_advisor::chunked_cross_entropy", mutates_args=())
@@ -65,13 +68,17 @@ def _chunked(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     labels: torch.Tensor,
+    factor: torch.Tensor,
     ignore_index: int,
     label_smoothing: float,
     cut: list[float],
     wanted: list[bool],
     chunk: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The sum over rows, and its gradients by rows, weight and bias; those not wanted are [0]."""
+    """`factor` [] times the sum over rows, and its gradients by rows, weight and bias.
+
+    Gradients that are not `wanted` are [0].
+    """
     total = rows.new_zeros((), dtype=_wide(rows.dtype))
     by_rows, by_weight, by_bias = _gradients(rows, weight, wanted, total.dtype)
     step = chunk or rows_of_chunk(rows.shape[0], weight.shape[0], rows.element_size())
@@ -85,14 +92,14 @@ def _chunked(
             task = RowTask(
                 ignore_index, label_smoothing, Cut(cut[0], bool(cut[1]), cut[2]), any(wanted)
             )
-            total += pass_over_rows(logits, labels[here], task).sum()
+            total += pass_over_rows(logits, labels[here], factor, task).sum()
             if wanted[0]:
                 torch.mm(logits, weight, out=by_rows[here])
             if wanted[1]:
                 _add_product(by_weight, logits, part)
             if wanted[2]:
                 by_bias += logits.sum(0, dtype=total.dtype)
-    return total, by_rows, by_weight.to(held_dtype(weight.dtype)), by_bias
+    return total * factor, by_rows, by_weight.to(held_dtype(weight.dtype)), by_bias
 
 
 @_chunked.register_fake
@@ -101,6 +108,7 @@ def _fake(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     labels: torch.Tensor,
+    factor: torch.Tensor,
     ignore_index: int,
     label_smoothing: float,
     cut: list[float],
@@ -127,15 +135,16 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*output[1:])
     ctx.dtypes = [None if item is None else item.dtype for item in inputs[:3]]
-    ctx.wanted = inputs[7]
+    ctx.wanted = inputs[8]
 
 
 def _scaled(ctx: Any, of_total: torch.Tensor, *_: Any) -> tuple[Any, ...]:
+    # The factor in its own type: a scalar would be rounded to that of the gradient.
     found = [
-        (gradient * of_total).to(dtype) if wanted else None
+        (gradient.to(of_total.dtype) * of_total).to(dtype) if wanted else None
         for gradient, dtype, wanted in zip(ctx.saved_tensors, ctx.dtypes, ctx.wanted, strict=True)
     ]
-    return (*found, *(None,) * 6)
+    return (*found, *(None,) * 7)
 
 
 _chunked.register_autograd(_scaled, setup_context=_keep)

@@ -13,7 +13,9 @@ MOST_COLUMNS = 4_096
 WARPS = 8
 
 
-def run_on_rows(logits: torch.Tensor, labels: torch.Tensor, task: RowTask) -> torch.Tensor:
+def run_on_rows(
+    logits: torch.Tensor, labels: torch.Tensor, factor: torch.Tensor, task: RowTask
+) -> torch.Tensor:
     """Losses [N] in float32 of logits [N, V], whose rows are contiguous, for labels [N].
 
     A label that names no class gives NaN, where eager stops with an assertion.
@@ -27,6 +29,7 @@ def run_on_rows(logits: torch.Tensor, labels: torch.Tensor, task: RowTask) -> to
         loss_rows[(rows,)](
             logits,
             labels,
+            factor,
             losses,
             logits.stride(0),
             labels.stride(0),
@@ -69,6 +72,7 @@ def _slope(z, inner, outer, capped: tl.constexpr):  # type: ignore[no-untyped-de
 def loss_rows(  # type: ignore[no-untyped-def]
     logits,
     labels,
+    factor,
     losses,
     row_stride,
     label_stride,
@@ -81,7 +85,10 @@ def loss_rows(  # type: ignore[no-untyped-def]
     gradients: tl.constexpr,
     block: tl.constexpr,
 ):
-    """loss = logsumexp(z) - (1 - s) z[label] - s mean(z); dz = softmax(z) - (1 - s) onehot - s/V"""
+    """loss = logsumexp(z) - (1 - s) z[label] - s mean(z), dz = softmax(z) - (1 - s) onehot - s/V
+
+    dz is multiplied with `factor` and stored in the place of the logits.
+    """
     row = tl.program_id(0).to(tl.int64)
     start_of_row = logits + row * row_stride
     label = tl.load(labels + row * label_stride)
@@ -110,12 +117,17 @@ def loss_rows(  # type: ignore[no-untyped-def]
     loss = tl.where(known, loss, float("nan"))
     tl.store(losses + row, tl.where(counts, loss, 0.0))
     if gradients:
+        times = tl.load(factor)
         for start in range(0, classes, block):
             columns = start + tl.arange(0, block)
             inside = columns < classes
             raw = tl.load(start_of_row + columns, mask=inside, other=0.0).to(tl.float32)
             z = _bent(raw, inner, outer, capped)
             hit = tl.where(columns == label, 1.0 - smoothing, 0.0)
-            by_z = (tl.exp(z - whole) - hit - smoothing / classes) * _slope(z, inner, outer, capped)
+            by_z = (
+                (tl.exp(z - whole) - hit - smoothing / classes)
+                * _slope(z, inner, outer, capped)
+                * times
+            )
             by_z = tl.where(counts, by_z, 0.0)
             tl.store(start_of_row + columns, by_z, mask=inside)

@@ -28,21 +28,26 @@ class RowTask(NamedTuple):
     gradients: bool
 
 
-def pass_over_rows(logits: torch.Tensor, labels: torch.Tensor, task: RowTask) -> torch.Tensor:
+def pass_over_rows(
+    logits: torch.Tensor, labels: torch.Tensor, factor: torch.Tensor, task: RowTask
+) -> torch.Tensor:
     """Losses [N] of logits [N, V] for labels [N], in float32 at least.
 
-    With `task.gradients` the logits become the gradient of the sum of the losses by them. A row
-    whose label is `task.ignore_index` has loss and gradient 0.
+    With `task.gradients` the logits become the gradient by them of `factor` [] times the sum of the
+    losses; `factor` has the type of the losses. A row whose label is `task.ignore_index` has loss
+    and gradient 0.
     """
     kernel = logits.device.type == "cuda" and logits.dtype != torch.float64
     if kernel and importlib.util.find_spec("triton") is not None:
         from advisor.apply.loss_kernel import run_on_rows
 
-        return run_on_rows(logits, labels, task)
-    return rows_in_torch(logits, labels, task)
+        return run_on_rows(logits, labels, factor, task)
+    return rows_in_torch(logits, labels, factor, task)
 
 
-def rows_in_torch(logits: torch.Tensor, labels: torch.Tensor, task: RowTask) -> torch.Tensor:
+def rows_in_torch(
+    logits: torch.Tensor, labels: torch.Tensor, factor: torch.Tensor, task: RowTask
+) -> torch.Tensor:
     """The same by PyTorch's own ops, wherever there is no kernel."""
     cut, smoothing = task.cut, task.label_smoothing
     scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) * cut.inner
@@ -60,6 +65,6 @@ def rows_in_torch(logits: torch.Tensor, labels: torch.Tensor, task: RowTask) -> 
         by_z -= smoothing / z.shape[1]
         if cut.capped:
             by_z *= 1 - bent.square()
-        by_z *= cut.inner * cut.outer
+        by_z *= cut.inner * cut.outer * factor
         logits.copy_(by_z.masked_fill_(ignored.unsqueeze(1), 0.0))
     return losses.masked_fill(ignored, 0.0)

@@ -61,7 +61,9 @@ def test_the_op_keeps_the_rules_of_custom_ops() -> None:
     w = torch.randn(7, 8, requires_grad=True)
     y = torch.randint(0, 7, (10,))
     op = torch.ops.fusion_advisor.chunked_cross_entropy.default
-    torch.library.opcheck(op, (h, w, None, y, -100, 0.1, [1.0, 0.0, 1.0], [True, True, False], 4))
+    torch.library.opcheck(
+        op, (h, w, None, y, torch.tensor(0.1), -100, 0.1, [1.0, 0.0, 1.0], [True, True, False], 4)
+    )
 
 
 def test_no_rows_are_no_loss() -> None:
@@ -116,11 +118,13 @@ for dtype in (torch.float32, torch.bfloat16):
             logits[4] = 80.0
             task = RowTask(-100, 0.1, cut, gradients)
             one, two = logits.clone(), logits.clone()
-            losses = rows_in_torch(one, labels, task)
-            torch.testing.assert_close(loss_kernel.run_on_rows(two, labels, task), losses)
+            factor = torch.tensor(0.3)
+            losses = rows_in_torch(one, labels, factor, task)
+            torch.testing.assert_close(loss_kernel.run_on_rows(two, labels, factor, task), losses)
             torch.testing.assert_close(two, one)
 labels[0] = 75
-assert loss_kernel.run_on_rows(logits, labels, task).isnan().tolist() == [True, *[False] * 6]
+losses = loss_kernel.run_on_rows(logits, labels, factor, task)
+assert losses.isnan().tolist() == [True, *[False] * 6]
 print("equal")
 """
 
@@ -145,7 +149,8 @@ def test_the_kernel_compiles_without_spills(capped: bool) -> None:
         source=str(KERNEL),
         kernel="loss_rows",
         signature={
-            "logits": "*bf16", "labels": "*i64", "losses": "*fp32",
+            "logits": "*bf16", "labels": "*i64", "factor": "*fp32",
+            "losses": "*fp32",
             **dict.fromkeys(integers, "i32"),
             **dict.fromkeys(("smoothing", "inner", "outer"), "fp32"),
         },
