@@ -67,6 +67,8 @@ def matrix() -> list[tuple[str, Scheme, str, int, int]]:
         case
         for case in every
         if (FLOATS.index(case[2]) + ROWS.index(case[3]) + COLUMNS.index(case[4])) % 3 == 0
+        # The interpreter calls a combiner once an element.
+        and not (case[0] == "column statistics" and (case[3] * case[4] > 10_000 or case[4] > 1000))
     ]
 
 
@@ -77,9 +79,8 @@ def test_named_programs(
     plan = NAMED[name](dtype, columns=columns)
     sizes = (rows,) if plan.row_axes == 1 else (rows // 2 or 1, 2)
     inputs = Program(plan, sizes, columns, 1, seed=rows + columns).inputs()
-    config = config_of(
-        plan, scheme, rows=16 if rows > 7 else 2, block=1024 if columns > 128 else 16
-    )
+    block = 1024 if columns > 128 else 16
+    config = config_of(plan, scheme, rows=2 if rows <= 7 else 16, block=block)
     # A sum of a thousand products of values up to 2.
     assert_right(plan, inputs, run(interpreter, plan, inputs, config), 4.0 * rows**0.5)
 

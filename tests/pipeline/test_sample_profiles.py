@@ -16,9 +16,9 @@ from advisor.store import RunDirectory
 EXPECTED: dict[str, tuple[set[str], set[str]]] = {
     "transformer_block": (
         {"row_program", "rotary-written-out", "gated-mlp"},
-        {"row_program", "two-axes", "optimizer-updates"},
+        {"row_program", "optimizer-updates"},
     ),
-    "bert_layer": ({"row_program"}, {"row_program", "two-axes", "optimizer-updates"}),
+    "bert_layer": ({"row_program"}, {"row_program", "optimizer-updates"}),
     "resnet_block": ({"batch-norm"}, {"pointwise-chain", "optimizer-updates"}),
     "unet_block": ({"pointwise-chain"}, {"pointwise-chain", "optimizer-updates"}),
     "mamba_block": ({"row_program", "pointwise-chain"}, {"row_program", "optimizer-updates"}),
