@@ -32,10 +32,11 @@ from advisor.model.launch import LaunchConfig
 from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan
 from advisor.model.site_work import site_bytes
-from advisor.pipeline.candidates import scheme_source, without_spills
-from advisor.pipeline.measure import gpu_recorder
+from advisor.pipeline.candidates import without_spills
+from advisor.pipeline.sizing import scheme_source
 from advisor.store.files import write_atomic
 from advisor.verify.interpret import evaluate
+from advisor.verify.recording import gpu_recorder
 from advisor.verify.statistics import timing
 from advisor.verify.timing import (
     PEAK_COPY_BYTES,

@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, record_function
 
 from advisor.model.applied import KernelResources
 from advisor.model.range_names import STEP_PREFIX
-from advisor.pipeline.measure import gpu_recorder
+from advisor.verify.recording import gpu_recorder
 from advisor.verify.statistics import interval_of_median, timing
 from advisor.verify.timing import flusher
 from collectors.live.recorder import Profiler
