@@ -118,7 +118,7 @@ class Biased(nn.Module):
 
 def biased() -> Workload:
     torch.manual_seed(0)
-    shape = 2, 16, 2048, 64
+    shape = 2, 8, 2048, 64
     inputs = tuple(torch.randn(shape, device=CUDA, dtype=torch.bfloat16) for _ in range(3))
     return Workload("biased", "inference", CUDA, Biased(), inputs=inputs)
 

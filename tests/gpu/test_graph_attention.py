@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from advisor.apply.graph.attention import rewrite_attention
 from advisor.apply.graph.records import Rewritten
 from tests.apply.test_graph_attention import CAPPED, dynamo_graph, results
+from tests.apply.test_graph_attention_ways import Attention
 from tests.builders.attention import FUSED, Case
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -114,3 +115,33 @@ def test_in_a_backend_before_inductor(name: str, prefer_flex: bool) -> None:
         got = torch.compile(case.function, backend=backend, fullgraph=True)(*inputs)
     assert [record.refused for record in records] == [None]
     torch.testing.assert_close(got, wanted, rtol=5e-2, atol=5e-2)
+
+
+@pytest.mark.parametrize(
+    "options", [{"alibi": True}, {"blocks": 128}, {"blocks": 128, "groups": 2}], ids=str
+)
+def test_hidden_blocks_are_skipped_without_a_trace_in_results_or_gradients(
+    options: dict[str, Any],
+) -> None:
+    torch.manual_seed(0)
+    module = Attention(**options).bfloat16()
+    x = torch.randn(2, 512, 32, dtype=torch.bfloat16)
+    records: list[Rewritten] = []
+
+    def backend(gm: fx.GraphModule, given: list[Any]) -> Any:
+        records.extend(rewrite_attention(gm, prefer_flex=True))
+        return compile_fx(gm, given)
+
+    def of(function: Callable[..., Any], owner: Attention, x: torch.Tensor) -> list[torch.Tensor]:
+        leaf = x.detach().clone().requires_grad_()
+        owner.zero_grad(set_to_none=True)
+        out = function(leaf)
+        out.float().square().mean().backward()
+        gradients = [p.grad for p in owner.parameters() if p.grad is not None]
+        return [out.detach(), *([] if leaf.grad is None else [leaf.grad]), *gradients]
+
+    after = of(torch.compile(module, backend=backend, fullgraph=True), module, x)
+    before = of(module, module, x)
+    exact = copy.deepcopy(module).double()
+    assert [(r.refused, r.route) for r in records] == [(None, "flex_attention")]
+    check_errors(of(exact, exact, x.double()), before, after)
