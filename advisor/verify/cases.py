@@ -58,8 +58,9 @@ def _column_cases(plan: FusionPlan, near: int, block_rows: int, *, small: bool) 
     several = max(block_rows, 32) if small else block_rows
     wide = min(near, 128) if small else near
     for first, width in ((7, near), (1000, wide), (1000, min(near, 7)), (1, min(near, 7))):
-        name = f"{first} rows of {width}"
-        yield Case(name, _row_sizes(plan, 1, first=first), width, "normal", several)
+        rows = max(min(first, MOST_ELEMENTS // max(width, 1)), 1)
+        sizes = _row_sizes(plan, 1, first=rows)
+        yield Case(f"{rows} rows of {width}", sizes, width, "normal", several)
 
 
 def _row_sizes(plan: FusionPlan, size: int, first: int = 3) -> tuple[int, ...]:

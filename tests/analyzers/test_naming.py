@@ -87,6 +87,20 @@ def test_gradients_say_so() -> None:
     assert title(softmax(), "backward") == "row reduction gradient"
 
 
+def test_sums_over_the_rows_are_named() -> None:
+    s = Sketch()
+    g, x = s.input(64, 32), s.input(64, 32)
+    slope = s.op("mul", g, x)
+    bias = s.build(slope, s.reduce("sum", slope, (0,)))
+    expected = "pointwise chain gradient and sum over the rows with 2 outputs"
+    assert title(bias, "backward") == expected
+    s = Sketch()
+    slope = s.op("mul", s.input(64, 32), s.input(64, 32))
+    dx = s.op("sub", slope, s.mean(slope))
+    both = title(s.build(dx, s.reduce("sum", slope, (0,))), "backward")
+    assert both == "row reduction gradient and sum over the rows with 2 outputs"
+
+
 @pytest.mark.parametrize(
     ("label", "word"),
     [

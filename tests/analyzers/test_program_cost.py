@@ -8,6 +8,8 @@ import pytest
 from advisor.hardware.calibration import default_calibration
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.base import Range
+from advisor.model.column_configs import workspace_bytes
+from advisor.model.configs import default_config
 from advisor.model.graph import Graph, node_of
 from advisor.model.plan import FusionPlan
 from advisor.model.site_work import site_bytes
@@ -24,6 +26,7 @@ from analyzers.program_cost import (
 from analyzers.row_plans import canonical_program, plan_of
 from analyzers.row_programs import find_row_programs
 from tests.builders.graph import Sketch
+from tests.codegen.plans import bias_gradient, norm_gradient
 
 H200 = gpu_by_key("h200")
 CALIBRATION = default_calibration(H200)
@@ -138,3 +141,13 @@ def test_sizes_known_at_run_time_count_as_they_were() -> None:
 def test_a_sum_of_times_adds_every_bound(count: int) -> None:
     part = Range(low=1, mid=2, high=4)
     assert sum_of([part] * count) == Range(low=count, mid=2 * count, high=4 * count)
+
+
+def test_partial_sums_over_the_rows_cost_their_traffic_and_a_second_launch() -> None:
+    plan = norm_gradient(sizes=(16_384,), columns=4096)
+    site = plan.sites[0]
+    alone = kernel_time(H200, CALIBRATION, bytes_moved=site_bytes(plan, site))
+    found = program_time(plan, site, H200, CALIBRATION)
+    assert alone.mid + 1_000 < found.mid < 1.5 * alone.mid
+    walk = bias_gradient(sizes=(8,), columns=1 << 20)
+    assert workspace_bytes(walk, default_config(walk, walk.sites[0]), walk.sites[0]) == 0

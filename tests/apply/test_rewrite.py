@@ -100,6 +100,23 @@ def test_the_sample_with_every_site_swapped(kind: str, sample: dict[str, Capture
     assert total == {"infer": 3, "train": 6}[kind]
 
 
+@pytest.mark.parametrize("norm", ["layer norm", "RMS norm"])
+def test_one_call_gives_all_gradients_of_a_norm(norm: str) -> None:
+    kind = torch.nn.LayerNorm(48) if norm == "layer norm" else models.RMSNorm(48)
+    model = torch.nn.Sequential(torch.nn.Linear(48, 48), kind, torch.nn.Linear(48, 16))
+    graphs = [item.lowered for item in models.captured_training(model, torch.randn(6, 48)).graphs]
+    (lowered,) = (item for item in graphs if item.graph.phase == "backward")
+    (plan,) = (p for p in models.plans_of(lowered) if any(o.space == "tile" for o in p.outputs))
+    spaces = sorted(output.space for output in plan.outputs)
+    # The bias of the layer in front gets its gradient on the way.
+    assert spaces == ["column"] * (3 if norm == "layer norm" else 2) + ["tile"]
+    kernel = models.ready(plan)
+    copy, outcomes = swapped(lowered, [kernel])
+    assert [o.refused for o in outcomes] == [None]
+    assert calls(copy.fx_graph) == len(kernel.functions) == 2
+    assert_same(lowered, copy, [kernel], 1e-5)
+
+
 def test_a_site_that_reads_what_another_wrote() -> None:
     lowered = models.captured(models.Chain(), torch.randn(6, 48)).graphs[0].lowered
     kernels = [models.ready(plan) for plan in models.plans_of(lowered)]

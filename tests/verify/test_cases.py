@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from advisor.verify.cases import cases, make_inputs, poisoned_outputs
 from tests.builders.plan import PlanBuilder, rms_norm
+from tests.codegen.plans import bias_gradient, column_statistics, norm_gradient
 from tests.codegen.programs import Program, programs
 
 CPU = torch.device("cpu")
@@ -22,6 +23,25 @@ def test_the_neighbourhood_of_a_shape() -> None:
     assert found["one row"].row_sizes == (1,)
     assert found["ragged rows"].row_sizes[0] % found["ragged rows"].block_rows
     assert {"small", "zeros", "large", "special"} <= {case.values for case in found.values()}
+
+
+def test_few_and_many_rows_where_they_are_reduced() -> None:
+    shapes = {(c.row_sizes, c.columns) for c in cases(norm_gradient(columns=512), small=False,
+                                                      block_rows=4)}  # fmt: skip
+    assert {((7,), 512), ((1000,), 512), ((1000,), 7), ((1,), 7), ((0,), 512)} <= shapes
+    long = cases(bias_gradient(columns=1 << 22), small=False, block_rows=1)
+    assert all(math.prod(case.row_sizes) * case.columns <= 3 << 24 for case in long)
+    names = {case.name for case in cases(column_statistics(), small=True, block_rows=1)}
+    assert "no rows" not in names  # nothing is largest
+
+
+@pytest.mark.parametrize("kind", ["norm_gradient", "bias_gradient"])
+def test_outputs_that_need_all_rows_are_poisoned_in_their_own_shape(kind: str) -> None:
+    plan = {"norm_gradient": norm_gradient, "bias_gradient": bias_gradient}[kind](columns=64)
+    case = next(iter(cases(plan, small=True, block_rows=1)))
+    shapes = [tuple(t.shape) for t in poisoned_outputs(plan, case, CPU)]
+    assert shapes[0] == (*case.row_sizes, case.columns)
+    assert set(shapes[1:]) == {(1, case.columns)}
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3])
