@@ -1,4 +1,4 @@
-"""`attempt.json`: an application that is not at its end, so that the next one goes on from there."""
+"""`attempt.json`: an application that is not at its end, so that the next goes on from there."""
 
 from __future__ import annotations
 
