@@ -25,6 +25,7 @@ from advisor.errors import (
     WorkloadError,
 )
 from advisor.pipeline.ranks import Rank
+from collectors.live.failures import first_line
 
 # Compiling may take long, and longer on one rank than on another.
 PATIENCE_S = 1_800.0
@@ -197,7 +198,7 @@ def together(peers: Peers, topic: str, work: Callable[[], T]) -> T:
     """The result of what all ranks do; if it fails on one of them, it has failed on all.
 
     Raises `IllegalFusionError` where it does not apply, else `WorkloadError`, each naming the rank;
-    of a process alone, the error itself.
+    of a process alone, the error itself. What a device or a compiler raises is a `WorkloadError`.
     """
     outcome = _Outcome()
     done: list[T] = []
@@ -209,6 +210,10 @@ def together(peers: Peers, topic: str, work: Callable[[], T]) -> T:
     except AdvisorError as error:
         failed, illegal = error, isinstance(error, IllegalFusionError)
         outcome = _Outcome(error.what if illegal else error.line(), illegal)
+    except RuntimeError as error:
+        failed = WorkloadError("it failed on the device", why=first_line(error))
+        failed.__cause__ = error
+        outcome = _Outcome(failed.line())
     try:
         said = peers.exchange(topic, msgspec.json.encode(outcome), failed=failed is not None)
     except AbortedError as error:

@@ -60,11 +60,18 @@ def _before_stores(text: str) -> Callable[[str], str]:
     return edit
 
 
+def drifting(source: str) -> str:
+    """Every tile that is written is a constant, fast and 2.3 % more than one."""
+    tile = r"(tl\.store\(out\d+ \+ row_start[^,]*, )(v\d+)"
+    return re.sub(tile, r"\1tl.zeros_like(\2) + 1.0234375", source)
+
+
 BAD: dict[str, Callable[[str], str]] = {
     "wrong": wrong,
     "overwriting": overwriting,
     "endless": endless,
     "crashing": crashing,
+    "drifting": drifting,
     # On a GPU, in the kernel: an address that is nobody's, a loop without an end, work for nothing,
     # and more values at once than there are registers.
     "illegal": _before_stores("tl.store(OUT + (1 << 44), 0.0)"),
