@@ -138,7 +138,7 @@ def _blocks(task: _Task) -> Iterator[LaunchConfig]:
         if not _fits(rows * block, warps) or block >= 2 * next_power_of_two(task.columns):
             continue
         beside = -(-task.columns // block)
-        for share in BLOCK_SHARES:
+        for share, stages in product(BLOCK_SHARES, STAGES):
             splits = _splits(task, -(-share * task.sm_count // max(beside, 1)), rows)
             yield LaunchConfig(
                 scheme="column_walk" if splits == 1 else "column_sums",
@@ -146,6 +146,7 @@ def _blocks(task: _Task) -> Iterator[LaunchConfig]:
                 block_columns=block,
                 splits=None if splits == 1 else splits,
                 num_warps=warps,
+                num_stages=stages,
             )
 
 
