@@ -25,7 +25,6 @@ from advisor.errors import (
     WorkloadError,
 )
 from advisor.pipeline.ranks import Rank
-from collectors.live.failures import first_line
 
 # Compiling may take long, and longer on one rank than on another.
 PATIENCE_S = 1_800.0
@@ -211,7 +210,9 @@ def together(peers: Peers, topic: str, work: Callable[[], T]) -> T:
         failed, illegal = error, isinstance(error, IllegalFusionError)
         outcome = _Outcome(error.what if illegal else error.line(), illegal)
     except RuntimeError as error:
-        failed = WorkloadError("it failed on the device", why=first_line(error))
+        from collectors.live.failures import failure
+
+        failed = failure("it failed on the device", error, where="")
         failed.__cause__ = error
         outcome = _Outcome(failed.line())
     try:

@@ -71,7 +71,7 @@ def render_next(report: Report, run: str, applied: Applied | None) -> Renderable
     if applied is not None and applied.set.verdict == "kept":
         steps.append((f"fusion-advisor revert {name}", "take the kept fusions out again"))
     elif applied is None and not script and (report.plans or report.hardware.present):
-        steps.append((f"fusion-advisor apply {name}", "prove the kernels, keep those that pay"))
+        steps.append((_apply_command(report, run), "prove the kernels, keep those that pay"))
     steps.append((f"fusion-advisor show {name} --json", "the same as data"))
     lines = [
         part
@@ -79,6 +79,15 @@ def render_next(report: Report, run: str, applied: Applied | None) -> Renderable
         for part in (Padding(Text(f"{purpose}:", style="dim"), (0, 0, 0, 3)), command(words))
     ]
     return Group(heading("Next"), *lines)
+
+
+def _apply_command(report: Report, run: str) -> str:
+    """How a run is applied; that of one rank together with those of the others beside it."""
+    ranks = report.workload.world_size
+    if ranks == 1:
+        return f"fusion-advisor apply {shlex.quote(run)}"
+    parent = shlex.quote(run.rpartition("/")[0] or ".")
+    return f"torchrun --nproc_per_node {ranks} --no-python fusion-advisor apply {parent}"
 
 
 def _subject(report: Report) -> Text:
