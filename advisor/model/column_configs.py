@@ -120,8 +120,7 @@ def _held(task: _Task) -> Iterator[LaunchConfig]:
     block = next_power_of_two(task.columns)
     for power, warps, share, stages in product(range(7), WARPS, HELD_SHARES, STAGES):
         rows, splits = 1 << power, _splits(task, share * task.sm_count, 1 << power)
-        wanted = _registers(task, rows, rows * block / (32 * warps))
-        if _fits(rows * block, warps) and wanted <= min(REGISTERS_PER_SM / (32 * warps), 255):
+        if _fits(task, rows, block, warps):
             yield LaunchConfig(
                 scheme="column_sums",
                 block_rows=rows,
@@ -135,7 +134,7 @@ def _blocks(task: _Task) -> Iterator[LaunchConfig]:
     """Blocks of columns, each of whose rows several programs may share."""
     for block, power, warps in product(COLUMN_BLOCKS, range(9), WARPS[1:]):
         rows = 1 << power
-        if not _fits(rows * block, warps) or block >= 2 * next_power_of_two(task.columns):
+        if not _fits(task, rows, block, warps) or block >= 2 * next_power_of_two(task.columns):
             continue
         beside = -(-task.columns // block)
         for share, stages in product(BLOCK_SHARES, STAGES):
@@ -150,9 +149,12 @@ def _blocks(task: _Task) -> Iterator[LaunchConfig]:
             )
 
 
-def _fits(tile: int, warps: int) -> bool:
-    few, many = MIN_ELEMENTS_PER_THREAD, MAX_PER_THREAD
-    return tile <= MAX_TILE_ELEMENTS and few <= tile / (32 * warps) <= many
+def _fits(task: _Task, rows: int, block: int, warps: int) -> bool:
+    """Whether a tile gives every thread enough to do, and no more than its registers hold."""
+    tile, threads = rows * block, 32 * warps
+    wanted = _registers(task, rows, tile / threads)
+    usual = MIN_ELEMENTS_PER_THREAD <= tile / threads <= MAX_PER_THREAD
+    return tile <= MAX_TILE_ELEMENTS and usual and wanted <= min(REGISTERS_PER_SM / threads, 255)
 
 
 def _splits(task: _Task, wanted: int, block_rows: int) -> int:
