@@ -17,7 +17,9 @@ from advisor.errors import UsageError
 from advisor.pipeline.api import AppliedRun, Loss, OptimizedModule, OptimizedStep, load
 from advisor.pipeline.apply import apply_run
 from advisor.pipeline.options import ProfileOptions
+from advisor.pipeline.peers import peers_of_group
 from advisor.pipeline.profile import profile
+from advisor.pipeline.ranks import rank_directory
 from advisor.store import RunDirectory
 
 
@@ -48,8 +50,9 @@ def optimize(
     arguments; `optimize(model, optimizer, loss, run=...)` for training, where `loss(model)` is a
     scalar. Profiles and applies copies of the model within `budget_s` seconds, keeps the record in
     the new run directory `run`, and returns what `advisor.load(run).apply(...)` does; where nothing
-    paid, that is the model under plain `torch.compile`. Raises `UsageError` without a GPU: nothing
-    can be measured there.
+    paid, that is the model under plain `torch.compile`. In a process group all ranks call it alike
+    and come to one verdict, each with a run of its own, `run/rankK`. Raises `UsageError` without a
+    GPU: nothing can be measured there.
     """
     if not torch.cuda.is_available():
         raise UsageError(
@@ -58,10 +61,12 @@ def optimize(
             remedy="fusion-advisor profile and apply say what they can without one",
         )
     made = (model, inputs) if loss is None else (model, inputs, loss)
-    directory = RunDirectory.create_at(Path(run))
+    rank, peers = peers_of_group(Path(run).name)
+    place = Path(run) if rank is None else rank_directory(Path(run), rank)
+    directory = RunDirectory.create_at(place)
     with _target(made) as target:
         profile(ProfileOptions(target=target), directory, lambda *_: None)
-        applied = apply_run(directory, (), lambda *_, **__: None, budget_s)
+        applied = apply_run(directory, (), lambda *_, **__: None, budget_s, peers=peers)
     kept = load(directory.path) if applied.set.verdict == "kept" else AppliedRun(UNCHANGED)
     return kept.apply(model) if loss is None else kept.apply(model, inputs, loss)
 

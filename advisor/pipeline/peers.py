@@ -162,6 +162,21 @@ def peers_of(rank: Rank | None, environment: Mapping[str, str] = os.environ) -> 
     return Ranks(PrefixStore("fusion_advisor", store), rank.rank, rank.world_size)
 
 
+def peers_of_group(name: str) -> tuple[Rank | None, Peers]:
+    """Where this process stands in the process group that it is in, and its peers there.
+
+    `name` tells one use of the group from another. Alone, and no rank, without a group of several.
+    """
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() < 2:
+        return None, Alone()
+    rank = Rank(dist.get_rank(), dist.get_world_size(), dist.get_rank())
+    store = PrefixStore(f"fusion_advisor/{name}", _get_default_store())
+    return rank, Ranks(store, rank.rank, rank.world_size)
+
+
 # --- what is said ---------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from advisor.apply.recipe import Recipe
 from advisor.errors import AbortedError, AdvisorError, WorkloadError
 from advisor.model.applied import Comparison
 from advisor.pipeline.measure import Bench, Results, Variant
-from advisor.pipeline.peers import Peers, Ranks, peers_of
+from advisor.pipeline.peers import Peers, Ranks, peers_of, peers_of_group
 from advisor.pipeline.ranks import rank_here
 from advisor.pipeline.search import Search
 from advisor.pipeline.trials import Trial
@@ -64,14 +64,14 @@ class Scripted(Bench):
     gain_us, wrong, fails, leaves = 100, False, False, False
 
     def build(self, recipe: Recipe) -> Variant:
-        if self.leaves:
-            raise WorkloadError("out of memory", why="in the middle of a step")
         variant = super().build(recipe)
         if self.fails:
             raise WorkloadError("out of memory", why="planted")
         return variant
 
     def step_time(self, variants: Sequence[Variant]) -> dict[str, list[int]]:
+        if self.leaves:
+            raise WorkloadError("out of memory", why="in the middle of a step")
         real = super().step_time(variants)
         gains = {v.name: self.gain_us * US * (KIND in v.recipe.actions) for v in variants}
         return {n: [1_000 * US - gains[n] + i % 5 for i in range(len(real[n]))] for n in real}
@@ -107,10 +107,13 @@ def main(spread: str, out: Path) -> None:
     """Five searches: all would keep it; rank 1 is slower, wrong, or fails, or fails in a step."""
     rank = rank_here()
     assert rank is not None
-    peers = peers_of(rank)
     device = torch.device("cpu")
     load = partial(load_workload, f"{__file__}:{spread}", device)
+    peers = peers_of(rank)
     work: Workload = load()
+    if spread == "fsdp":  # as a process that is in a group already, by whatever launcher
+        own, peers = peers_of_group("a run")
+        assert own == rank
     other = rank.rank == 1
     found: dict[str, object] = {}
     bench = Scripted(work, load, peers)
