@@ -19,6 +19,9 @@ SETTINGS: dict[ActionKind, tuple[tuple[str, Any], ...]] = {
 }
 # Changes to the module, its inputs or its optimizer: they need an instance of their own.
 ON_MODEL: tuple[ActionKind, ...] = ("fold_batch_norm", "channels_last", "fused_optimizer")
+# Ways to run what the compiler made of the graphs.
+GRAPHED: tuple[ActionKind, ...] = ("cuda_graph", "step_graph")
+ON_RUNNING: tuple[ActionKind, ...] = (*GRAPHED, "autotune")
 # Changes to the graphs that Dynamo hands to the compiler.
 ON_GRAPH: tuple[ActionKind, ...] = ("attention", "flex_attention", "chunked_loss")
 
@@ -34,6 +37,10 @@ class Recipe:
         """The recipe and one more action, which takes the place of the one that it replaces."""
         others = tuple(item for item in self.actions if item != REPLACES.get(kind))
         return replace(self, actions=(*others, kind))
+
+    def without(self, kinds: tuple[ActionKind, ...]) -> Recipe:
+        """The recipe less some actions."""
+        return replace(self, actions=tuple(kind for kind in self.actions if kind not in kinds))
 
     def with_kernels(self, kernels: tuple[ReadyKernel, ...]) -> Recipe:
         """The recipe with other kernels."""

@@ -28,7 +28,7 @@ class ActionFacts(Record, frozen=True, kw_only=True):
     by_hand: str
 
 
-# In the order in which they are tried: what changes the graphs, then what runs them.
+# In the order in which they are tried: what changes the graphs, what runs them, what takes long.
 ACTIONS: tuple[ActionFacts, ...] = (
     ActionFacts(
         kind="attention",
@@ -67,12 +67,6 @@ ACTIONS: tuple[ActionFacts, ...] = (
         by_hand="pass fused=True to the optimizer",
     ),
     ActionFacts(
-        kind="autotune",
-        title="matrix kernels tuned for their shapes",
-        explanation="the compiler times Triton templates against the library's kernels",
-        by_hand='torch.compile(mode="max-autotune-no-cudagraphs")',
-    ),
-    ActionFacts(
         kind="cuda_graph",
         title="compiled graphs replayed as CUDA graphs",
         explanation="one launch replaces those of all kernels of a graph",
@@ -83,6 +77,12 @@ ACTIONS: tuple[ActionFacts, ...] = (
         title="the whole step as one CUDA graph",
         explanation="one launch replaces the step, Python, guards and optimizer included",
         by_hand="torch.cuda.graph around the compiled step, inputs copied into static tensors",
+    ),
+    ActionFacts(
+        kind="autotune",
+        title="matrix kernels tuned for their shapes",
+        explanation="the compiler times Triton templates against the library's kernels",
+        by_hand='torch.compile(mode="max-autotune-no-cudagraphs")',
     ),
 )
 

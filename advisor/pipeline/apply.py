@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
+from torch import fx
 
+from advisor.apply.graph.records import Rewritten
 from advisor.apply.rewrite import rewrite
 from advisor.errors import AdvisorError, RefusedError
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
+from advisor.model.actions import ActionKind
 from advisor.model.applied import Applied, PlanVerdict, SetVerdict
 from advisor.model.report import Metric, Report
 from advisor.model.run import Emit
 from advisor.pipeline import candidates as stages
-from advisor.pipeline.backend import SwapLog, choose_swaps, programs_of
+from advisor.pipeline.backend import GRAPH_REWRITES, SwapLog, choose_swaps, programs_of
 from advisor.pipeline.budget import Budget
 from advisor.pipeline.candidates import SHOWN_GPUS, Candidate
 from advisor.pipeline.facts import now, versions
@@ -87,7 +92,7 @@ def apply_run(
     go on.
     """
     started = time.monotonic()
-    rank = rank_here()
+    rank = rank_here() if peers is None else None
     ranks = peers if peers is not None else peers_of(rank)
     device = device_here(rank.local if rank is not None else None)
     try:
@@ -133,29 +138,50 @@ def _applied(
     directory = Path(info.working_directory)
     load = partial(load_workload, info.target, device, seed=info.seed, directory=directory)
     workload = together(peers, "load", load)
-    captured = _made_ready(session, workload, device)
+    captured, seen = _captured(session, workload, device)
     if device.type == "cuda":
-        applied = _measured(session, workload, load)
+        applied = _measured(session, workload, load, seen)
     else:
+        _make_ready(session, device)
         applied = _unmeasured(session, captured)
     if not is_left(session):
         run.remove_attempt()
     return _finish(run, with_earlier(applied, earlier), budget, emit)
 
 
-def _made_ready(session: _Session, workload: Workload, device: torch.device) -> Capture:
-    """The stages before any trial; each may refuse a plan. Of ranks, all refuse what one does."""
+def _captured(
+    session: _Session, workload: Workload, device: torch.device
+) -> tuple[Capture, dict[ActionKind, list[Rewritten]]]:
+    """The graphs of the step, every plan checked against them, and what actions would do to them.
+
+    Compiling without code resets the compiler: it comes before anything that is to stay compiled.
+    """
+    session.emit("verify", "running", message="capturing the graph again")
+    eager = session.report.workload.mode == "eager"
+    seen: dict[ActionKind, list[Rewritten]] = {kind: [] for kind in GRAPH_REWRITES}
+
+    def look(gm: fx.GraphModule) -> None:
+        for kind, rewrite_graph in GRAPH_REWRITES.items():
+            seen[kind] += rewrite_graph(fx.GraphModule(gm, copy.deepcopy(gm.graph)))
+
+    def taken() -> tuple[Capture, Any]:
+        return capture(workload, generate_code=False, eager=eager, look=look)
+
+    captured, _ = together(session.peers, "capture", taken)
+    session.budget.reserved_s = COMPILES_AFTER * captured.compile_ns / NS_PER_S
+    stages.check_regions(session.found, captured, device, session.emit)
+    return captured, seen
+
+
+def _make_ready(session: _Session, device: torch.device) -> None:
+    """The stages before trials of kernels; each may refuse a plan. Of ranks, all refuse what one
+    does.
+    """
     found, run, emit, late = session.found, session.run, session.emit, session.budget.late
     stages.generate(found, session.folder, emit)
-    gpus = [gpu_by_key(key) for key in SHOWN_GPUS]
-    stages.size(found, gpus, _present(device), emit, late)
-    emit("verify", "running", message="capturing the graph again")
-    eager = session.report.workload.mode == "eager"
-    captured, _ = together(
-        session.peers, "capture", lambda: capture(workload, generate_code=False, eager=eager)
-    )
-    session.budget.reserved_s = COMPILES_AFTER * captured.compile_ns / NS_PER_S
-    stages.check_regions(found, captured, device, emit)
+    here = _present(device)
+    shown = [gpu_by_key(key) for key in SHOWN_GPUS]
+    stages.size(found, [here] if here is not None else shown, here, emit, late)
     if device.type == "cuda":
         # The children that run kernels need some of the card.
         torch.cuda.empty_cache()
@@ -167,7 +193,6 @@ def _made_ready(session: _Session, workload: Workload, device: torch.device) -> 
         stages.verify(found, run, device, emit, late)
         same_candidates(session.peers, found, session.folder)
     session.journal.ready([item.record() for item in found.values() if not item.postponed])
-    return captured
 
 
 def is_left(session: _Session) -> bool:
@@ -257,7 +282,12 @@ def _present(device: torch.device) -> Gpu | None:
 # --- with a GPU -----------------------------------------------------------------------------------
 
 
-def _measured(session: _Session, workload: Workload, reload: Callable[[], Workload]) -> Applied:
+def _measured(
+    session: _Session,
+    workload: Workload,
+    reload: Callable[[], Workload],
+    seen: Mapping[ActionKind, Sequence[Rewritten]],
+) -> Applied:
     peers, budget = session.peers, session.budget
     kept = any(trial.finding == KEPT_BEFORE or trial.pays for trial in session.trials)
     if any_says(peers, "late for any trial", budget.late() and not kept):
@@ -274,6 +304,8 @@ def _measured(session: _Session, workload: Workload, reload: Callable[[], Worklo
         budget,
         peers,
         session.journal,
+        partial(_make_ready, session, workload.device),
+        seen,
     )
     best, result = search.run()
     before: dict[str, Metric] = {}
@@ -281,6 +313,7 @@ def _measured(session: _Session, workload: Workload, reload: Callable[[], Worklo
     if best is not None:
         before = bench.metrics(bench.compiled, session.run.path / "trace_before.json.gz")
         after = bench.metrics(best, session.run.path / "trace_after.json.gz")
+    stages.size_elsewhere(session.found, [gpu_by_key(k) for k in SHOWN_GPUS], session.emit)
     return _recorded(session, result, before, after)
 
 

@@ -139,7 +139,7 @@ def size(
     emit: Emit,
     late: Late = never,
 ) -> None:
-    """Compile for every GPU, present or not; drop configurations that spill on the one `here`."""
+    """Compile for GPUs, present or not; drop configurations that spill on the one `here`."""
     for made in _in_time(candidates, late):
         item, plan = made.item, made.item.plan
         item.usable = (made.config,)
@@ -157,6 +157,18 @@ def size(
         shown = ", ".join(row.gpu for row in item.resources)
         message = f"{plan.title}: compiled for {shown}"
         emit("resources", "running", plan=plan.id, value=len(item.resources), message=message)
+
+
+def size_elsewhere(candidates: Mapping[str, Candidate], gpus: Sequence[Gpu], emit: Emit) -> None:
+    """Add the resources on other GPUs to those on the one that is present."""
+    for made in _generated(candidates):
+        item = made.item
+        known = {row.gpu for row in item.resources}
+        try:
+            item.resources += _resources(item, [gpu for gpu in gpus if gpu.key not in known])
+        except AdvisorError as error:
+            message = f"not sized elsewhere: {error.line()}"
+            emit("resources", "running", plan=item.plan.id, message=message)
 
 
 def _avoid_spills(item: Candidate, folder: Path) -> None:

@@ -39,6 +39,8 @@ COMPARABLE = 0.1
 REPEATABLE = 1e-4
 # Every compiled variant is one more cache entry on the same code objects.
 RECOMPILE_LIMIT = 256
+# Built variants that are kept, newest first: the best so far, and what a trial makes of it.
+KEPT_VARIANTS = 3
 T = TypeVar("T")
 
 
@@ -96,21 +98,33 @@ class Bench:
         self._instances = Instances(workload, reload)
         self._peers = peers if peers is not None else Alone()
         self._switches: dict[tuple[ActionKind, ...], tuple[GraphSwitch, Callable[..., Any]]] = {}
+        self._built: dict[str, Variant] = {}
         torch.compiler.reset()
         torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
         self.eager = Variant("eager", workload.step_of(), workload.results_of, workload.part)
         self.compiled = self._compile(workload, UNCHANGED, "inductor", SwapLog(), "compiled")
 
     def build(self, recipe: Recipe) -> Variant:
-        """The step after a recipe, compiled as its user compiles it.
+        """The step after a recipe, compiled as its user compiles it; the last few are kept.
 
         Raises `IllegalFusionError` if an action does not apply to it, `WorkloadError` if it cannot
         be compiled or run so.
         """
-        log = SwapLog()
-        backend = recipe_backend(recipe, log)
+        name = recipe.name()
+        variant = self._built.pop(name, None) or self._new(recipe)
+        self._built[name] = variant
+        for oldest in list(self._built)[:-KEPT_VARIANTS]:
+            del self._built[oldest]
+        return variant
+
+    def _new(self, recipe: Recipe) -> Variant:
         instance = self._instances.of(recipe)
-        variant = self._compile(instance, recipe, backend, log)
+        if recipe.whole_step_graph and instance.kind == "inference":
+            # The graph holds what is compiled without it.
+            variant = self.build(recipe.without(("step_graph",)))
+            return self._graphed(instance, replace(variant, name=recipe.name(), recipe=recipe))
+        log = SwapLog()
+        variant = self._compile(instance, recipe, recipe_backend(recipe, log), log)
         return self._graphed(instance, variant) if recipe.whole_step_graph else variant
 
     def unswapped(self, recipe: Recipe) -> Variant:

@@ -1,8 +1,9 @@
 """Which actions and kernels to keep: each tried beside the best so far, then all of them judged.
 
-The order is that of worth: what changes the graphs (library calls, layouts), generated kernels on
-what is left, then how the result is run (tuned matrix kernels, CUDA graphs). Of a job of several
-ranks all do the same in step: whatever decides what runs next is decided together.
+The order is that of worth for the time it takes: what changes the graphs (library calls, layouts),
+CUDA graphs, generated kernels on what is left, and last what takes longest (tuned matrix kernels).
+Kernels are compared without CUDA graphs: what they save of the GPU's time is the same. Of a job of
+several ranks all do the same in step: whatever decides what runs next is decided together.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TypeVar
 
 from advisor.apply.graph.records import Rewritten
 from advisor.apply.judge import Judgement, judge_action, judge_memory, judge_region
-from advisor.apply.recipe import ON_GRAPH, UNCHANGED, Recipe
+from advisor.apply.recipe import GRAPHED, ON_GRAPH, ON_RUNNING, UNCHANGED, Recipe
 from advisor.errors import AbortedError, AdvisorError, IllegalFusionError
 from advisor.model.actions import FOR_MEMORY, REPLACES, ActionKind, facts_of
 from advisor.model.applied import SetVerdict
@@ -25,7 +26,7 @@ from advisor.pipeline.candidates import Candidate
 from advisor.pipeline.journal import Journal, Unwritten
 from advisor.pipeline.measure import Bench, Variant
 from advisor.pipeline.peers import Alone, Peers, any_says, together
-from advisor.pipeline.sets import ON_RUNNING, Sets, disagreement
+from advisor.pipeline.sets import Sets, disagreement
 from advisor.pipeline.trials import KEPT_BEFORE, Trial, by_finding, of_actions
 from advisor.pipeline.votes import same_sites, vote
 from advisor.report.text import counted
@@ -41,6 +42,13 @@ NOT_TRIED = Judgement(False, NO_TIME, tried=False)
 T = TypeVar("T")
 
 
+Seen = Mapping[ActionKind, Sequence[Rewritten]]
+
+
+def nothing_to_make() -> None:
+    """The candidates are ready."""
+
+
 def unlimited() -> Budget:
     """A search that takes as long as it takes."""
     return Budget(None, time.monotonic())
@@ -51,6 +59,8 @@ class Search:
     """One search: the candidates by plan id, what to try, and the best recipe found so far.
 
     Trials that have a judgement already are not tried again; those that pay count as winners.
+    `make_ready` is called before the first trial of kernels. `seen` is what the actions on graphs
+    would do to those of the step, where somebody looked: what has no site is not built.
     """
 
     bench: Bench
@@ -61,21 +71,20 @@ class Search:
     budget: Budget = field(default_factory=unlimited)
     peers: Peers = field(default_factory=Alone)
     journal: Journal = field(default_factory=Unwritten)
+    make_ready: Callable[[], None] = nothing_to_make
+    seen: Seen = field(default_factory=dict)
     recipe: Recipe = UNCHANGED
     winners: list[Trial] = field(default_factory=list)
-    _built: Variant | None = None
-    # Sites of attention that FlexAttention takes too; None as long as nobody looked.
-    _flex_sites: int | None = None
 
     def run(self) -> tuple[Variant | None, SetVerdict]:
         """Try everything, then judge what won together; (the variant kept or judged, verdict)."""
         actions = of_actions(self.trials)
-        for trial in actions:
-            if trial.action not in ON_RUNNING:
-                self._action(trial)
+        early = [t for t in actions if t.action not in ON_RUNNING or t.action in GRAPHED]
+        for trial in early:
+            self._action(trial)
         self._kernels()
         for trial in actions:
-            if trial.action in ON_RUNNING:
+            if trial not in early:
                 self._action(trial)
         self.emit("measure", "running", message="step time: eager, compiled, with what won")
         sets = Sets(self.bench, self._recipe_of, self.emit, self.peers, self.journal, self.budget)
@@ -131,18 +140,15 @@ class Search:
         """Build the step with it and compare it with the best step so far."""
         kind = trial.action
         assert kind is not None
-        if kind == "flex_attention" and self._flex_sites == 0:
-            raise IllegalFusionError(NO_FLEX)
+        if kind in self.seen:
+            self._look(trial, kind)
         best = self._all("build the best so far", self._best)
         recipe = self.recipe.with_action(kind)
         variant = self._all(f"build {recipe.name()}", lambda: self.bench.build(recipe))
         trial.pool_bytes = variant.pool_bytes
         if kind in ON_GRAPH:
             trial.details = tuple(_became(item) for item in variant.log.rewritten)
-            done = [item for item in variant.log.rewritten if item.refused is None]
-            trial.swapped = {kind: len(done)}
-            if kind == "attention":
-                self._flex_sites = sum(item.or_flex for item in done)
+            trial.swapped = {kind: sum(item.refused is None for item in variant.log.rewritten)}
         same_sites(self.peers, trial.swapped)
         if trial.swapped and not trial.swapped[kind]:
             return Judgement(False, _nothing_rewritten(trial), applies=False)
@@ -156,8 +162,18 @@ class Search:
             differs = disagreement(self.peers, self.bench, variant)[0]
             if differs:
                 return Judgement(False, differs)
-            self._built = variant
         return judgement
+
+    def _look(self, trial: Trial, kind: ActionKind) -> None:
+        """Raises `IllegalFusionError` if an action on graphs has no site in those of the step."""
+        found = self.seen[kind]
+        trial.details = tuple(_became(item) for item in found)
+        count = sum(item.refused is None for item in found)
+        same_sites(self.peers, {kind: count})
+        if not count:
+            raise IllegalFusionError(_nothing_rewritten(trial))
+        if kind == "flex_attention" and not any(item.or_flex for item in found):
+            raise IllegalFusionError(NO_FLEX)
 
     def _compare_action(self, trial: Trial, best: Variant, variant: Variant) -> Judgement:
         times = self.bench.step_time([best, variant])
@@ -176,16 +192,17 @@ class Search:
         """The best step so far, as its user compiles it."""
         if not (self.recipe.actions or self.recipe.kernels):
             return self.bench.compiled
-        if self._built is None or self._built.recipe.name() != self.recipe.name():
-            self._built = self.bench.build(self.recipe)
-        return self._built
+        return self.bench.build(self.recipe)
 
     # --- kernels ----------------------------------------------------------------------------------
 
     def _kernels(self) -> None:
         """Of every finding the trial that saves most GPU time, beside the winners before it."""
+        groups = by_finding(self.trials)
+        if any(trial.judgement is None for group in groups for trial in group):
+            self.make_ready()
         base = _Base(self.bench)
-        for group in by_finding(self.trials):
+        for group in groups:
             made: dict[str, Variant] = {}
             for trial in group:
                 if trial.judgement is None:
@@ -209,7 +226,7 @@ class Search:
         started = time.monotonic()
 
         def swap(trial: Trial) -> Judgement:
-            current = self._all("build without it", lambda: base.of(self.recipe))
+            current = self._all("build without it", lambda: base.of(self._as_tried))
             return self._swapped(current, trial, made)
 
         self._attempt(trial, swap, self.budget.kernels_s())
@@ -218,7 +235,7 @@ class Search:
     def _swapped(self, current: Variant, trial: Trial, made: dict[str, Variant]) -> Judgement:
         """The step with these plans beside those already kept, compared in GPU time."""
         usable = self._usable(trial)
-        recipe = self._with_plans(self.recipe, usable)
+        recipe = self._with_plans(self._as_tried, usable)
         variant = self._all(f"build {recipe.name()}", lambda: self.bench.trial(recipe))
         trial.swapped = {name: variant.log.swapped(name) for name in usable}
         same_sites(self.peers, trial.swapped)
@@ -235,6 +252,11 @@ class Search:
         self.emit("measure", "running", plan=usable[0], value=gain, message=judgement.reason)
         made[trial.label] = variant
         return judgement
+
+    @property
+    def _as_tried(self) -> Recipe:
+        """The recipe so far as trials of kernels run it."""
+        return self.recipe.without(ON_RUNNING)
 
     def _usable(self, trial: Trial) -> list[str]:
         return [name for name in trial.plan_ids if self.found[name].refused is None]

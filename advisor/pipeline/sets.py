@@ -9,9 +9,9 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from advisor.apply.judge import Judgement, judge_action, judge_memory, judge_set, outputs_agree
-from advisor.apply.recipe import Recipe
+from advisor.apply.recipe import ON_RUNNING, Recipe
 from advisor.errors import AbortedError, AdvisorError
-from advisor.model.actions import FOR_MEMORY, ActionKind
+from advisor.model.actions import FOR_MEMORY
 from advisor.model.applied import SetVerdict
 from advisor.model.run import Emit
 from advisor.pipeline.budget import Budget
@@ -23,8 +23,6 @@ from advisor.pipeline.trials import Trial
 from advisor.pipeline.votes import objection, vote
 from advisor.verify.statistics import compare
 
-# Actions that say how the finished graphs are run; they come after the kernels.
-ON_RUNNING: tuple[ActionKind, ...] = ("autotune", "cuda_graph", "step_graph")
 T = TypeVar("T")
 
 

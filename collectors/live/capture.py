@@ -46,6 +46,13 @@ _QUOTED = re.compile(r"Explanation: .*: got (?P<error>\w+\(.*\))")
 GraphHook = Callable[[fx.Graph, Phase, str], None]
 
 
+Look = Callable[[fx.GraphModule], None]
+
+
+def unseen(_: fx.GraphModule) -> None:
+    """Nobody looks at the graphs as Dynamo makes them."""
+
+
 @dataclass(frozen=True)
 class CapturedGraph:
     """One lowered graph and, if code was generated, which nodes each kernel call computes.
@@ -122,23 +129,25 @@ def backend_with(
 
 
 def capture(
-    workload: Workload, *, generate_code: bool, eager: bool = False
+    workload: Workload, *, generate_code: bool, eager: bool = False, look: Look = unseen
 ) -> tuple[Capture, Callable[[], Any] | None]:
     """Compile one step and record every graph; with `generate_code`, return the compiled step too.
 
     With `eager` the graphs are those of what eager runs: the compiler's own replacements of whole
-    attentions are left out. Raises `WorkloadError` if the step cannot be compiled.
+    attentions are left out. `look` is shown every graph as Dynamo made it, before any of this, and
+    leaves it as it is. Raises `WorkloadError` if the step cannot be compiled.
     """
     if generate_code:
         found = Capture()
-        return found, _recorded(workload, found, _generating(found), generate_code=True)
+        generating = _generating(found)
+        return found, _recorded(workload, found, generating, generate_code=True, look=look)
     # A step of unknown content may write what it computes; only a known one may see placeholders.
     # On a GPU none: a kernel that asserts what its input holds (a loss on probabilities, an index)
     # takes the whole device down with it.
     if workload.kind != "step" and workload.device.type == "cpu":
         found = Capture()
         try:
-            _recorded(workload, found, _passes_only, eager=eager)
+            _recorded(workload, found, _passes_only, eager=eager, look=look)
         except WorkloadError:
             found.graph_breaks += 1
         # Code between graphs may look at values: then only real ones lead it the right way.
@@ -146,7 +155,7 @@ def capture(
             return found, None
     found = Capture()
     with workload.preserved():
-        _recorded(workload, found, _passes_then_run, eager=eager)
+        _recorded(workload, found, _passes_then_run, eager=eager, look=look)
     return found, None
 
 
@@ -157,14 +166,19 @@ def _recorded(
     *,
     generate_code: bool = False,
     eager: bool = False,
+    look: Look = unseen,
 ) -> Callable[[], Any]:
     """Compile and run one step with an inner compiler; `found` is filled. Returns the step."""
-
     torch.compiler.reset()
     started = time.perf_counter_ns()
     before, watch = _break_counts(), CompilerWatch()
     backend = _recording_backend(found, inner, generate_code=generate_code, eager=eager)
-    step = workload.step_of(lambda part: torch.compile(part, backend=backend))
+
+    def shown(gm: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+        look(gm)
+        return backend(gm, inputs, **options)
+
+    step = workload.step_of(lambda part: torch.compile(part, backend=shown))
     try:
         with no_compile_caches(), _quiet(), _no_optimizer(workload, generate_code):
             step()

@@ -17,8 +17,10 @@ from advisor.errors import IllegalFusionError, WorkloadError
 from advisor.model.actions import ActionKind
 from advisor.model.applied import Comparison, SetVerdict
 from advisor.model.base import Location
+from advisor.model.plan import FusionPlan
 from advisor.pipeline.backend import SwapLog
 from advisor.pipeline.budget import Budget
+from advisor.pipeline.candidates import Candidate
 from advisor.pipeline.measure import Agreement, Bench, Results, Variant
 from advisor.pipeline.search import NO_FLEX, NO_TIME, Search, no_site_in, unlimited
 from advisor.pipeline.training import LossCurves
@@ -50,7 +52,8 @@ class Scripted:
         for kind in recipe.actions:
             if kind in self.refuses:
                 raise self.refuses[kind]
-        self.built.append(recipe.actions)
+        if recipe.actions not in self.built:
+            self.built.append(recipe.actions)
         log = SwapLog(
             rewritten=[x for kind in recipe.actions for x in self.rewritten.get(kind, ())]
         )
@@ -94,7 +97,9 @@ def quiet(*_: object, **__: object) -> None:
 
 def search(bench: Scripted, *kinds: ActionKind, budget: Budget | None = None) -> Search:
     trials = [Trial("asked", action=kind) for kind in kinds]
-    return Search(cast(Bench, bench), {}, trials, Path(), quiet, budget or unlimited())
+    return Search(
+        cast(Bench, bench), {}, trials, Path(), quiet, budget or unlimited(), seen=bench.rewritten
+    )
 
 
 def used_up() -> Budget:
@@ -317,6 +322,28 @@ def test_the_faster_of_two_ways_to_attention_is_kept(gain: int, kept: str) -> No
         assert reasons(found, result)["attention"] == ("reverted", replaced)
     else:
         assert "takes 50 µs more" in reasons(found, result)["flex_attention"][1]
+
+
+def test_an_action_without_a_site_in_the_graphs_is_not_built() -> None:
+    times = saving(attention=200)
+    bench = Scripted(times, times, rewritten={"attention": ()})
+    found = search(bench, "attention")
+    _, result = found.run()
+    assert bench.built == []
+    assert reasons(found, result)["attention"] == ("refused", "no site of it is in the graphs")
+
+
+def test_tuning_comes_last_and_graphs_before_kernels() -> None:
+    order: list[str] = []
+    bench = Scripted(saving(), saving())
+    plan = Trial("kernels", ("a" * 16,))
+    found = search(bench, "autotune", "cuda_graph", "attention")
+    found.trials = [*found.trials, plan]
+    found.found = {"a" * 16: Candidate(cast(FusionPlan, None), refused="slow")}
+    found.make_ready = lambda: order.append(str(bench.built))
+    found.run()
+    assert order == ["[('attention',), ('cuda_graph',)]"]
+    assert bench.built == [("attention",), ("cuda_graph",), ("autotune",)]
 
 
 def test_where_attention_has_no_mask_flex_is_not_built() -> None:
