@@ -185,13 +185,12 @@ def _make_ready(session: _Session, device: torch.device) -> None:
     if device.type == "cuda":
         # The children that run kernels need some of the card.
         torch.cuda.empty_cache()
-    stages.verify(found, run, device, emit, late)
-    same_candidates(session.peers, found, session.folder)
     if device.type == "cuda":
+        # First, for what is verified is the configuration that wins.
         stages.time(found, run, device, emit, late)
         same_candidates(session.peers, found, session.folder)
-        stages.verify(found, run, device, emit, late)
-        same_candidates(session.peers, found, session.folder)
+    stages.verify(found, run, device, emit, late)
+    same_candidates(session.peers, found, session.folder)
     session.journal.ready([item.record() for item in found.values() if not item.postponed])
 
 

@@ -91,7 +91,8 @@ def plan_backend(
         swaps = choose_swaps(programs_of(lowered.graph), kernels)
         log.outcomes += rewrite(graph, lowered.fx_node, lowered.fx_aliases, swaps)
 
-    backend = backend_with(HookPass(hook, cache_key(kernels)), inner, **settings | EXACT_LAYOUT)
+    layout = EXACT_LAYOUT if kernels else {}
+    backend = backend_with(HookPass(hook, cache_key(kernels)), inner, **settings | layout)
     return with_rewrites(backend, rewrites, log)
 
 

@@ -88,7 +88,7 @@ def _suited(part: FusionPlan, config: LaunchConfig) -> LaunchConfig:
     for one in near:
         try:
             if one.scheme in schemes_of(part):
-                abi.launches(part, one, site.row_sizes, site.columns, site.input_strides)
+                abi.site_launches(part, one, site)
                 return one
         except IllegalFusionError:
             continue

@@ -110,6 +110,8 @@ class Bench:
         Raises `IllegalFusionError` if an action does not apply to it, `WorkloadError` if it cannot
         be compiled or run so.
         """
+        if recipe == UNCHANGED:
+            return self.compiled
         name = recipe.name()
         variant = self._built.pop(name, None) or self._new(recipe)
         self._built[name] = variant

@@ -14,7 +14,7 @@ from advisor.hardware.roofline import bandwidth_of
 from advisor.model.applied import KernelResources
 from advisor.model.launch import LaunchConfig, Scheme, grid_size
 from advisor.model.optable import item_bytes
-from advisor.model.plan import FusionPlan, space_of
+from advisor.model.plan import FusionPlan
 from advisor.model.resources import Fit
 from advisor.units import NS_PER_S, format_bytes
 from advisor.verify.resources import CANNOT_COMPILE, ResourceRequest
@@ -28,7 +28,7 @@ UNKNOWN_TARGET = re.compile(r"gpu-name|not a recognized processor|[Uu]nsupported
 def requests(plan: FusionPlan, config: LaunchConfig) -> list[ResourceRequest]:
     """The kernels of a configuration, as they are launched at the plan's first site."""
     site, path = plan.sites[0], scheme_source(plan, config.scheme)
-    calls = abi.launches(plan, config, site.row_sizes, site.columns, site.input_strides)
+    calls = abi.site_launches(plan, config, site)
     return [
         ResourceRequest(
             source=str(path),
@@ -136,4 +136,4 @@ def needed_bytes(gpu: Gpu, plan: FusionPlan) -> int:
 
 def _tile_bytes(plan: FusionPlan) -> int:
     """Bytes read per element of the iteration space."""
-    return sum(item_bytes(i.dtype) for i in plan.inputs if space_of(i.spans) == "tile")
+    return sum(item_bytes(i.dtype) for i in plan.inputs if i.traffic == "tile")

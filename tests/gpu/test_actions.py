@@ -268,6 +268,21 @@ def test_a_graphed_module_replays_only_what_it_was_captured_for() -> None:
         assert int((graph(x) == 0).sum()) > 100
 
 
+def test_a_slice_of_a_larger_tensor_is_copied_and_replayed() -> None:
+    calls: list[int] = []
+
+    def part(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return x * 2
+
+    whole = torch.randn(4, 64, device=CUDA)
+    with torch.no_grad():
+        graph = ModuleGraph(part, (whole[:, :16],), {})
+        captured = len(calls)
+        torch.testing.assert_close(graph(whole[:, 16:32]).clone(), whole[:, 16:32] * 2)
+    assert len(calls) == captured
+
+
 def stepping(next_x: Callable[[], torch.Tensor], *, graphed: bool) -> Callable[[], torch.Tensor]:
     """A training step of one's own, whole and replayed or as it is."""
     torch.manual_seed(0)
