@@ -2,9 +2,9 @@
 
     python benchmarks/replay.py [--recorded FOLDER]
 
-Reads traces recorded on an H200 with the step times of the same workloads without a profiler: those
-of FUSION_ADVISOR_SHARED/traces/h200 and its README, or those that `replay_record.py` wrote into
-FOLDER. Four questions, each harder than the one before:
+Reads what `replay_record.py` wrote into FOLDER [default: replay_steps beside this file, from an
+H200]: traces of steps, and the times of the same steps without a profiler from the same process.
+Four questions, each harder than the one before:
 
 1. As recorded. Host times as profiled, nothing fitted: does the replay end when the trace ends?
 2. Held out. The host's constants (cost of recording an operator, factor on the rest) are fitted to
@@ -13,10 +13,9 @@ FOLDER. Four questions, each harder than the one before:
    its clean step; the replay says "cannot judge" if none comes within 5 %. This is what `profile`
    does, and by itself proves little: one number is fitted to one number.
 4. CUDA graphs. Calibrated to a step compiled without graphs, the replay of the same step with
-   graphs predicts a time that it has not seen. Of the shared traces, both were measured in a run
-   of their own, so the factor is that run's.
+   graphs predicts a time that it has not seen.
 
-Writes replay.json and replay.md, into FOLDER if one is given.
+Writes replay.json and replay.md beside this file.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import statistics
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,26 +35,7 @@ from analyzers.replay_step import Overhead, recorded_step
 from collectors import read_trace
 
 HERE = Path(__file__).parent
-SHARED = Path(os.environ.get("FUSION_ADVISOR_SHARED", HERE.parent.parent / "shared"))
-RECORDED = SHARED / "traces" / "h200"
-# Median step in ms without a profiler (README of the traces), by model: eager, compiled.
-CLEAN_MS = {
-    "bert": (2.74, 2.31),
-    "bert_cudagraph": (2.73, 1.17),
-    "ddp_onebucket": (8.24, None),
-    "ddp_overlap": (8.29, None),
-    "dlrm_train": (27.80, 13.84),
-    "llama_decode": (6.83, 2.29),
-    "llama_prefill": (10.39, 5.03),
-    "llama_train": (17.00, 12.09),
-    "mamba": (14.51, None),
-    "resnet50": (8.60, 3.01),
-    "unet": (2.29, 1.91),
-}
-NOT_RECORDED = (
-    "of the 15 models of the zoo, t5, gpt2_train, vit, convnext, efficientnet, dlrm and "
-    "resnet18_train have no trace"
-)
+STEPS = HERE / "replay_steps"
 # What was tried for the constants: ns per operator, more with stacks, per call; the factor.
 PER_OP_NS, PER_STACKED_OP_NS, PER_CALL_NS = (
     (0, 250, 500, 1_000),
@@ -85,11 +64,10 @@ class Constants(NamedTuple):
 def main() -> None:
     """Answer the four questions and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--recorded", type=Path)
-    given: Path | None = parser.parse_args().recorded
-    workloads = _shared() if given is None else _recorded(given)
-    graphed = RECORDED / "zoo_baselines.json" if given is None else given / "clean.json"
-    baselines = json.loads(graphed.read_text())
+    parser.add_argument("--recorded", type=Path, default=STEPS)
+    folder: Path = parser.parse_args().recorded
+    workloads = _recorded(folder)
+    baselines = json.loads((folder / "clean.json").read_text())
     halves = [[w for k, w in enumerate(_by_model(workloads)) if k % 2 == half] for half in (0, 1)]
     tables = [_predictions([w for group in half for w in group]) for half in halves]
     fitted = [_fit(table) for table in tables]
@@ -107,12 +85,9 @@ def main() -> None:
         "product_constants": {**OVERHEAD._asdict(), "factor": USUAL_SCALE},
         "steps": [_row(w, held_out[w.name]) for w in workloads],
         "graphs": _graphs(workloads, baselines),
-        "clean_twice": _clean_twice(baselines) if given is None else [],
-        "not_recorded": NOT_RECORDED if given is None else "",
     }
-    out = given or HERE
-    (out / "replay.json").write_text(json.dumps(result, indent=1) + "\n")
-    (out / "replay.md").write_text(_markdown(result))
+    (HERE / "replay.json").write_text(json.dumps(result, indent=1) + "\n")
+    (HERE / "replay.md").write_text(_markdown(result))
 
 
 def _recorded(folder: Path) -> list[Recorded]:
@@ -124,21 +99,6 @@ def _recorded(folder: Path) -> list[Recorded]:
         for mode, suffix in (("eager", "eager"), ("default", "inductor"))
         if (path := folder / f"{model}.{suffix}.json.gz").exists()
     ]
-
-
-def _shared() -> list[Recorded]:
-    found = []
-    for model, times in CLEAN_MS.items():
-        names = (
-            (f"{model}.rank0",)
-            if model.startswith("ddp")
-            else (f"{model}.eager", f"{model}.inductor")
-        )
-        for name, clean_ms in zip(names, times, strict=False):
-            if clean_ms is not None:
-                trace = read_trace(RECORDED / f"{name}.json.gz")
-                found.append(Recorded(name, model, trace, clean_ms * 1e6))
-    return found
 
 
 def _by_model(workloads: list[Recorded]) -> list[list[Recorded]]:
@@ -237,32 +197,13 @@ def _graphs(
     return found
 
 
-def _clean_twice(baselines: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
-    """The same workloads, timed without a profiler in two runs: how far the clock agrees."""
-    found = []
-    for model, (eager, compiled) in CLEAN_MS.items():
-        for mode, one in (("eager", eager), ("default", compiled)):
-            if model in baselines and one is not None:
-                other = baselines[model][mode]
-                found.append(
-                    {
-                        "workload": f"{model} {mode}",
-                        "one_ms": one,
-                        "other_ms": round(other, 3),
-                        "apart": round(abs(other / one - 1), 4),
-                    }
-                )
-    return found
-
-
 def _markdown(result: dict[str, Any]) -> str:
-    steps, graphs, twice = result["steps"], result["graphs"], result["clean_twice"]
+    steps, graphs = result["steps"], result["graphs"]
     lines = [
         "# The replay of recorded steps against the clock",
         "",
         "Made by `python benchmarks/replay.py`; the questions are explained there. NVIDIA H200.",
-        f"{len(steps)} recorded steps of {len({r['model'] for r in steps})} workloads"
-        + (f"; {result['not_recorded']}." if result["not_recorded"] else "."),
+        f"{len(steps)} recorded steps of {len({r['model'] for r in steps})} workloads.",
         "",
         *_summary(result),
         "",
@@ -291,39 +232,23 @@ def _markdown(result: dict[str, Any]) -> str:
         f"| {r['measured_saving_ms']:.3f} |"
         for r in graphs
     ]
-    lines += (
-        []
-        if not twice
-        else [
-            "",
-            "## How far two clean timings of one workload agree",
-            "",
-            "| workload | one run ms | another ms | apart |",
-            "|---|---|---|---|",
-        ]
-    )
-    lines += [
-        f"| {r['workload']} | {r['one_ms']:.2f} | {r['other_ms']:.2f} | {100 * r['apart']:.0f} % |"
-        for r in twice
-    ]
     return "\n".join([*lines, ""])
 
 
 def _summary(result: dict[str, Any]) -> list[str]:
-    steps, graphs, twice = result["steps"], result["graphs"], result["clean_twice"]
+    steps, graphs = result["steps"], result["graphs"]
     judged = sum(row["verdict"] == "judged" for row in steps)
     held = [abs(row["held_out_error"]) for row in steps]
     recorded = [abs(row["as_recorded_error"]) for row in steps]
     errors = [abs(row["error"]) for row in graphs]
     alone = [abs(row["kernels_error"]) for row in graphs]
-    clock = _clock([row["apart"] for row in twice])
     large = [r for r in graphs if r["measured_saving_ms"] > 0.1 * r["default_ms"]]
     savings = [abs(r["predicted_saving_ms"] / r["measured_saving_ms"] - 1) for r in large]
     return [
         f"1. As recorded: median error {_share(statistics.median(recorded))}, "
         f"{_within(recorded, TOLERANCE)} within 5 %.",
         f"2. Held out: median error {_share(statistics.median(held))}, "
-        f"{_within(held, TOLERANCE)} within 5 %. {clock}So exposure is judged only where the "
+        f"{_within(held, TOLERANCE)} within 5 %. So exposure is judged only where the "
         "step's own clean time is known; a bare trace gives bounds.",
         f"3. Calibrated to the step's own clean time: {judged} of {len(steps)} within 5 %, the "
         f"other {len(steps) - judged} cannot be judged.",
@@ -333,16 +258,6 @@ def _summary(result: dict[str, Any]) -> list[str]:
         f"that is more than a tenth of the step ({len(large)} of {len(graphs)}): median "
         f"{_share(statistics.median(savings))}.",
     ]
-
-
-def _clock(apart: list[float]) -> str:
-    if not apart:
-        return ""
-    return (
-        "The clock itself does not agree better: two clean timings of one workload are "
-        f"{_share(statistics.median(apart))} apart in the median, {_within(apart, TOLERANCE)} "
-        "within 5 %. "
-    )
 
 
 def _within(errors: list[float], most: float) -> str:
