@@ -13,8 +13,9 @@ from advisor.units import NS_PER_S
 # A whole step is compiled and measured; tuning matrix kernels compiles each many times.
 COMPILATIONS = 1.5
 TUNING_COMPILATIONS = 6.0
-# Profiling, checking results and reading traces cost about as much as the timed steps, twice over.
-MEASURED_STEPS = 6 * STEP_ROUNDS
+# A timed step follows one that is not; profiling, checking results and reading traces cost about as
+# much as the timed steps, twice over.
+MEASURED_STEPS = 9 * STEP_ROUNDS
 OVERHEAD_S = 3.0
 # What runs in the model and is not at its end after so long never ends.
 LEAST_LIMIT_S = 120.0

@@ -38,11 +38,17 @@ class KernelRecorder(Protocol):
 def time_steps(
     variants: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 3
 ) -> dict[str, list[int]]:
-    """Wall-clock ns per step of every variant, interleaved, alternating which goes first."""
+    """Wall-clock ns per step of every variant, interleaved, alternating which goes first.
+
+    A timed step follows one of its own, as in a loop: after another variant's, caches of host and
+    GPU are cold, which made equal steps differ by 5 %.
+    """
     names = list(variants)
     found: dict[str, list[int]] = {name: [] for name in names}
     for number in range(warmup + rounds):
         for name in names if number % 2 == 0 else reversed(names):
+            if len(names) > 1:
+                variants[name]()
             synchronize()
             started = time.perf_counter_ns()
             variants[name]()
@@ -54,10 +60,10 @@ def time_steps(
 
 def site_inputs(plan: FusionPlan, site: Site, device: torch.device) -> list[torch.Tensor]:
     """Random inputs of a site's own sizes and strides (broadcast axes have size 1)."""
-    sizes = (*site.row_sizes, site.columns)
     found = []
     for item, strides in zip(plan.inputs, site.input_strides, strict=True):
-        shape = [size if span else 1 for size, span in zip(sizes, item.spans, strict=True)]
+        spans = plan.along(item)
+        shape = [size if span else 1 for size, span in zip(site.sizes, spans, strict=True)]
         kind: torch.dtype = getattr(torch, item.dtype)
         needed = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         needed = 0 if 0 in shape else needed
@@ -71,6 +77,20 @@ def site_inputs(plan: FusionPlan, site: Site, device: torch.device) -> list[torc
             )
         )
     return found
+
+
+def site_outputs(
+    plan: FusionPlan, site: Site, device: torch.device
+) -> tuple[torch.Tensor, ...] | None:
+    """Memory for the outputs with a site's strides; None where all are contiguous."""
+    if not plan.strided_outputs:
+        return None
+    found = []
+    for output, strides in zip(plan.outputs, site.output_strides, strict=True):
+        shape = output.shape(site.row_sizes, site.column_axes)
+        kind: torch.dtype = getattr(torch, output.dtype)
+        found.append(torch.empty_strided(shape, strides, dtype=kind, device=device))
+    return tuple(found)
 
 
 def best_config(
@@ -141,7 +161,7 @@ def _summary(
     achieved = bytes_moved / cold["kernel"].median_ns
     site = plan.sites[0]
     return KernelTiming(
-        shape="×".join(str(size) for size in (*site.row_sizes, site.columns)),
+        shape="×".join(str(size) for size in site.sizes),
         config=config.label(),
         bytes=bytes_moved,
         kernel=cold["kernel"],
@@ -166,7 +186,9 @@ def configured_calls(
     """Launches by configuration label, on one set of inputs and outputs."""
     modules = {scheme: load_module(sources[scheme]) for scheme in {c.scheme for c in configs}}
     given = inputs or site_inputs(plan, plan.sites[0], device)
-    out = modules[configs[0].scheme].fused(*given, **configs[0].options())
+    first = modules[configs[0].scheme].fused
+    laid_out = site_outputs(plan, plan.sites[0], device)
+    out = first(*given, out=laid_out, **configs[0].options())
 
     def call(config: LaunchConfig) -> Callable[[], object]:
         fused, options = modules[config.scheme].fused, config.options()
