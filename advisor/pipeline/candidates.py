@@ -41,7 +41,7 @@ from collectors.live.fx_graph import Lowered
 
 SHOWN_GPUS = ("a100", "h200", "b200", "rtx4090", "mi300x")
 # Verification processes at once: each holds a CUDA context or an interpreter.
-MOST_WORKERS = 4
+MOST_WORKERS = 8
 # Whether the time for an application is used up.
 Late = Callable[[], bool]
 
