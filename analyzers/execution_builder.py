@@ -14,7 +14,7 @@ import msgspec
 
 from advisor.model.base import Location
 from advisor.model.execution import ExecutedOp, ExecutedTensor
-from advisor.model.graph import AttributeValue, Node, TensorMeta, node_of, value_id
+from advisor.model.graph import START, AttributeValue, Node, TensorMeta, node_of, value_id
 from analyzers.inferred_builder import InferredBuilder
 from analyzers.inferred_values import is_dense_row_major, row_major
 from analyzers.recorded_ops import Operand, RecordedOp
@@ -196,8 +196,9 @@ class ExecutionBuilder(InferredBuilder):
             return self._view(held.value, meta, item)
         strides = item.strides if item.strides is not None else row_major(item.shape)
         wide = TensorMeta(dtype=item.dtype, shape=item.shape, strides=strides)
+        cut: dict[str, AttributeValue] = {START: item.offset - stored.offset}
         return self._append(
-            "opaque", (held.value,), wide, {}, target="aten.as_strided", alias=held.value
+            "opaque", (held.value,), wide, cut, target="aten.as_strided", alias=held.value
         ).value()
 
 

@@ -10,6 +10,9 @@ as large as its slowest axis. Among the values that fit, the choice is:
    have to reshape;
 4. the latest.
 
+A value that nobody read in the last hundred ops is a result, not an operand; a loop that reads it
+part by part keeps it.
+
 A value that was read already is a candidate only until the next library call (GEMM, convolution,
 attention, collective): no fusion crosses one, and past it the origin is anybody's guess. A square
 or a magnitude that was reduced is finished (`x * rsqrt(mean(x²))` reads x again, not x²; so does
@@ -44,6 +47,7 @@ class Value:
     cuts: int = 0
     finished: bool = False
     buffer: bool = False
+    cut_at: int = 0
 
 
 @dataclass
@@ -86,8 +90,10 @@ class ValuePool:
     def read(self, name: str, *, cut: bool = False) -> None:
         """Count a read; who read a part has not read the value."""
         if name in self._by_name:
-            self._by_name[name].cuts += cut
-            self._by_name[name].reads += not cut
+            value = self._by_name[name]
+            value.cuts += cut
+            value.reads += not cut
+            value.cut_at = self.time if cut else value.cut_at
 
     def unread(self) -> tuple[str, ...]:
         """Values that nobody read: what leaves the step."""
@@ -122,7 +128,7 @@ class ValuePool:
             return False
         if value.reads:
             return value.era == self.era
-        return self.time - value.made_at <= FORGET_AFTER
+        return self.time - max(value.made_at, value.cut_at) <= FORGET_AFTER
 
 
 def elements_of(meta: TensorMeta) -> int:

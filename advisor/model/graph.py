@@ -64,6 +64,8 @@ def literal_value(arg: Arg) -> float | int | bool:
     return arg
 
 
+# Attributes of a view that takes a part of a tensor: the axis that it cuts, and where.
+AXIS, START = "axis", "start"
 # How the origins of gradients begin; those of other nodes name ops of the forward pass.
 GRADIENT = "backward."
 
@@ -180,7 +182,9 @@ class Graph(Record, frozen=True, kw_only=True):
         return {node.id: node for node in self.nodes}
 
     def fingerprint(self) -> str:
-        """A hash of structure and shapes alone: ids, labels and places do not enter."""
+        """A hash of structure and shapes alone: ids, labels, places do not enter, nor which part
+        of a tensor a view takes.
+        """
         index = {node.id: position for position, node in enumerate(self.nodes)}
 
         def stable(arg: Arg) -> Arg:
@@ -194,7 +198,7 @@ class Graph(Record, frozen=True, kw_only=True):
                 n.op,
                 n.target if n.op == "opaque" else "",
                 [stable(a) for a in n.args],
-                n.attributes,
+                {key: n.attributes[key] for key in n.attributes if key not in (AXIS, START)},
                 [[m.dtype, m.shape, m.strides] for m in n.outputs],
             ]
             for n in self.nodes

@@ -30,7 +30,7 @@ def chains(subject: Subject, facts: GraphFacts) -> list[tuple[str, ...]]:
         if node.id in facts.flow.index
         and is_pointwise(facts, node.id)
         and subject.free(facts, node.id)
-        and not (subject.eager and _is_recomputed(facts, node))
+        and not (subject.eager and is_recomputed(facts, node))
     }
     group: dict[str, set[str]] = {name: {name} for name in size_of}
     for name, size in size_of.items():
@@ -49,7 +49,7 @@ def chains(subject: Subject, facts: GraphFacts) -> list[tuple[str, ...]]:
     )
 
 
-def _is_recomputed(facts: GraphFacts, node: Node) -> bool:
+def is_recomputed(facts: GraphFacts, node: Node) -> bool:
     """An op of the forward pass in the graph of the backward pass."""
     return (
         facts.graph.phase == "backward"

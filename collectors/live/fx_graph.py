@@ -19,6 +19,7 @@ from torch import fx
 from advisor.model.base import Phase
 from advisor.model.graph import Graph, Level, value_id
 from collectors.live.aten import HANDLERS, MULTI_OUTPUT
+from collectors.live.cuts import cut_attributes
 from collectors.live.fx_builder import GraphBuilder, flatten, graph_node
 
 
@@ -117,8 +118,9 @@ def _opaque(builder: GraphBuilder, node: fx.Node) -> None:
     )
     alias, mutated = _aliasing(builder, node)
     metas = tuple(builder.tensor_meta(t) for t in tensors)
+    cut = cut_attributes(node)
     builder.nodes.append(
-        graph_node(node, node_id, "opaque", flat, metas, {}, alias_of=alias, mutates=mutated)
+        graph_node(node, node_id, "opaque", flat, metas, cut, alias_of=alias, mutates=mutated)
     )
     for output, meta in enumerate(metas):
         builder.meta[value_id(node_id, output)] = meta

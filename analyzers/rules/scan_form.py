@@ -1,0 +1,123 @@
+"""What a written-out loop computes: whether its steps can be joined in any order, and in which way.
+
+A step that is linear in the state, h' = a h + b, is one of the functions that are closed under
+composition: (a2, b2) after (a1, b1) is (a2 a1, a2 b1 + b2). So all prefixes can be computed at once
+(G. Blelloch, "Prefix Sums and Their Applications", 1990). So are maxima of sums. Anything else runs
+step after step, whoever runs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from advisor.model.graph import Node, is_value
+from advisor.model.optable import spec_of
+from analyzers.recurrence import Recurrence
+from analyzers.rules.walk import is_gemm
+from analyzers.subject import GraphFacts
+
+_ADDING = frozenset({"add", "sub", "neg", "cast"})
+_EXTREMES = {"maximum": "cummax", "minimum": "cummin"}
+_FOLDS = {"cumsum": "sum", "cumprod": "prod", "cummax": "amax", "cummin": "amin"}
+
+
+@dataclass(frozen=True)
+class Form:
+    """`call`: one operator of PyTorch computes the whole loop (`torch.cumsum`), "" if none does.
+
+    `parallel`: steps can be joined in any order. `network`: a matrix product is in the loop.
+    """
+
+    what: str
+    call: str = ""
+    parallel: bool = False
+    network: bool = False
+
+
+def form_of(facts: GraphFacts, loop: Recurrence) -> Form | None:
+    """What a loop computes; None for layers with weights of their own, which are no recurrence."""
+    nodes = {at: facts.flow.nodes[loop.sample(at)] for at in loop.carried}
+    if any(is_gemm(node) for node in nodes.values()):
+        shared = all(_has_fixed_matrix(facts, loop, at) for at, n in nodes.items() if is_gemm(n))
+        return Form("recurrent network", network=True) if shared else None
+    if any(spec_of(node.op).kind == "reduction" for node in nodes.values()):
+        return Form("recurrence")
+    call = _call(loop, nodes)
+    if call and not reads_states(facts, loop):
+        return Form(f"{_FOLDS[call]} over an axis", f"torch.{_FOLDS[call]}", parallel=True)
+    if call:
+        return Form(call, f"torch.{call}", parallel=True)
+    if all(_is_linear(loop, at, node) for at, node in nodes.items()):
+        return Form("scan", parallel=True)
+    ops = {node.op for node in nodes.values()} - {"cast"}
+    single = all(_dependent(loop, at, n) == 1 or n.op in _EXTREMES for at, n in nodes.items())
+    if single and any(ops == {extreme, "add"} for extreme in _EXTREMES):
+        return Form("scan", parallel=True)
+    return Form("recurrence")
+
+
+def reads_states(facts: GraphFacts, loop: Recurrence) -> bool:
+    """Whether more than the last state is needed outside the steps that carry it."""
+    carried = {name for at in loop.carried for name in loop.columns[at].values()}
+    for at in loop.states:
+        column = loop.columns[at]
+        last = max(column)
+        for k, name in column.items():
+            value = facts.flow.nodes[name].value()
+            users = {use.consumer for use in facts.flow.uses.get(value, ())}
+            if k != last and (value in facts.flow.escapes_graph or users - carried):
+                return True
+    return False
+
+
+def _has_fixed_matrix(facts: GraphFacts, loop: Recurrence, place: int) -> bool:
+    """Whether a product multiplies by the same matrix in every step."""
+    args = facts.flow.nodes[loop.sample(place)].args
+    for at, position in loop.fixed:
+        value = args[position] if at == place else None
+        meta = facts.flow.meta(value) if isinstance(value, str) and is_value(value) else None
+        if meta is not None and len(meta.shape) >= 2:
+            return True
+    return False
+
+
+def _dependent(loop: Recurrence, place: int, node: Node) -> int:
+    """How many operands of a node depend on the state."""
+    return sum(_depends(loop, place, position) for position in range(len(node.args)))
+
+
+def _depends(loop: Recurrence, place: int, position: int) -> bool:
+    source = loop.sources.get((place, position))
+    return source is not None and source[0] in loop.carried
+
+
+def _call(loop: Recurrence, nodes: dict[int, Node]) -> str:
+    """The operator that computes such a loop alone, ""."""
+    ops = {node.op for node in nodes.values()} - {"cast"}
+    if any(_dependent(loop, at, node) != 1 for at, node in nodes.items()):
+        return ""
+    if ops == {"add"} or (ops <= {"add", "sub"} and all(_first(loop, at) for at in nodes)):
+        return "cumsum"
+    if ops == {"mul"}:
+        return "cumprod"
+    return _EXTREMES[ops.pop()] if len(ops) == 1 and ops <= set(_EXTREMES) else ""
+
+
+def _first(loop: Recurrence, place: int) -> bool:
+    return _depends(loop, place, 0)
+
+
+def _is_linear(loop: Recurrence, place: int, node: Node) -> bool:
+    """Whether a node is linear (with a constant term) in the operands that depend on the state."""
+    count = _dependent(loop, place, node)
+    if node.op in _ADDING:
+        return True
+    if node.op == "mul":
+        return count == 1
+    if node.op == "div":
+        return count == 1 and _first(loop, place)
+    if node.op == "where":
+        return not _first(loop, place)
+    if node.op == "fma":
+        return not (_depends(loop, place, 0) and _depends(loop, place, 1))
+    return False
