@@ -33,6 +33,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
         "advisor.cli.generate:generate",
         "Write the kernels of plans as files that run alone.",
     ),
+    ("patch", "advisor.cli.patch:patch", "Write what a run kept as a package of its own."),
     ("resources", "advisor.cli.resources:resources", "Say what kernels need on any GPU."),
     ("cliff", "advisor.cli.cliff:cliff", "Say where one more op is too many for a kernel."),
     ("revert", "advisor.cli.revert:revert", "Take applied fusions out again."),

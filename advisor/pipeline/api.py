@@ -31,9 +31,7 @@ from advisor.apply.recipe import Recipe
 from advisor.errors import IllegalFusionError, UsageError
 from advisor.model.actions import ActionKind
 from advisor.pipeline.backend import SwapLog, recipe_backend
-from advisor.pipeline.kept import kept_recipe
-from advisor.pipeline.ranks import rank_here, run_here
-from advisor.store import RunDirectory
+from advisor.pipeline.kept import kept_at
 from collectors.live.workload import tensors
 
 MOVING_DATA = (
@@ -44,11 +42,12 @@ Loss = Callable[[Any], torch.Tensor]
 
 
 def load(run: str | Path) -> AppliedRun:
-    """What `fusion-advisor apply` kept in a run; of several ranks, in the run of this one.
+    """What `fusion-advisor apply` kept in a run, or `patch` wrote of it.
 
-    Raises `UsageError` if nothing is kept in it, `InvalidRecordError` for a damaged record.
+    Of several ranks, each loads the run of its own, and all the same patch. Raises `UsageError` if
+    nothing is kept in it, `InvalidRecordError` for a damaged record.
     """
-    return AppliedRun(kept_recipe(RunDirectory.at(run_here(Path(run), rank_here()))))
+    return AppliedRun(kept_at(Path(run)))
 
 
 class AppliedRun:

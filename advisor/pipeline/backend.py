@@ -30,9 +30,7 @@ from advisor.errors import UsageError
 from advisor.model.actions import ActionKind
 from advisor.model.base import Phase
 from advisor.model.graph import Graph
-from advisor.pipeline.kept import kept_recipe
-from advisor.pipeline.ranks import rank_here, run_here
-from advisor.store import RunDirectory
+from advisor.pipeline.kept import kept_at
 from analyzers.row_plans import Program, canonical_program
 from analyzers.row_programs import find_row_programs
 from collectors.live.capture import HookPass, backend_with
@@ -165,8 +163,7 @@ def fusion_advisor(
             "the fusion_advisor backend needs a run",
             remedy='torch.compile(model, backend="fusion_advisor", options={"run": "runs/x"})',
         )
-    recipe = kept_recipe(RunDirectory.at(run_here(Path(where), rank_here())))
-    return recipe_backend(recipe, SwapLog(), **settings)(gm, example_inputs)
+    return recipe_backend(kept_at(Path(where)), SwapLog(), **settings)(gm, example_inputs)
 
 
 def recipe_backend(recipe: Recipe, log: SwapLog, **settings: Any) -> Callable[..., Any]:

@@ -1,4 +1,7 @@
-"""What an application kept, as a recipe: from checked records, with kernels generated again."""
+"""What an application kept, as a recipe: from checked records, with kernels generated again.
+
+They are those of a run directory, or of a patch, which holds nothing else.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,24 @@ from advisor.apply.kernels import ReadyKernel, load_kernel
 from advisor.apply.recipe import Recipe
 from advisor.errors import UsageError
 from advisor.folders import cache_folder
+from advisor.pipeline.ranks import rank_here, run_here
 from advisor.store import RunDirectory
+
+
+def kept_at(path: Path) -> Recipe:
+    """What is kept in a run or a patch; of several ranks, in the run of this one.
+
+    Raises what `kept_recipe` raises, `UsageError` for any other folder.
+    """
+    if is_patch(path):
+        return kept_recipe(RunDirectory(path.resolve()))
+    return kept_recipe(RunDirectory.at(run_here(path, rank_here())))
+
+
+def is_patch(path: Path) -> bool:
+    """Whether a folder holds what a run kept, and no run."""
+    run = (path / "run.json").exists() or (path / "report.json").exists()
+    return (path / "applied.json").is_file() and not run
 
 
 def kept_recipe(run: RunDirectory) -> Recipe:

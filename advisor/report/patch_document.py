@@ -1,0 +1,144 @@
+"""The README of a patch: what is in it, what was measured on what, how to use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from advisor.model.applied import ActionVerdict, Applied, PlanVerdict, SetVerdict
+from advisor.report.document import (
+    Block,
+    Content,
+    Document,
+    Heading,
+    Items,
+    Listing,
+    Paragraph,
+    Words,
+    code,
+    table,
+)
+from advisor.report.text import counted, gain_text, speedup_text, timing_text
+from advisor.units import UNKNOWN, format_value
+
+NO_KERNEL = "No kernel is in it: what was kept are library calls, layouts and settings."
+IN_PART = (
+    "This is a part of what was kept. What is below was measured on the way to the whole, beside "
+    "what was kept before it; this part alone was not measured."
+)
+
+
+def patch_document(
+    target: str, made: str, applied: Applied, diffs: Mapping[str, str], *, whole: bool
+) -> Document:
+    """The README of the patch `applied`, which names only what is in it.
+
+    `made` says what wrote it. `diffs` has for each plan the name of its source diff, or why there
+    is none; `whole` is False for a part of what was kept together.
+    """
+    blocks: list[Block] = [Heading(f"Patch for {target}", 1), Paragraph(made)]
+    if not whole:
+        blocks.append(Paragraph(Words(IN_PART, "strong")))
+    blocks += [Heading("Use"), Listing(USE), *(Paragraph(text) for text in _NEEDS)]
+    blocks += [Heading("Measured"), Paragraph(_origin(applied)), *_measured(applied.set)]
+    blocks += [Heading("What it does, in this order"), *_contents(applied)]
+    if applied.plans:
+        blocks += [Heading("Source"), *_source(applied, diffs)]
+    return tuple(blocks)
+
+
+USE = """import fusion_patch
+
+fast = fusion_patch.apply(model)                     # inference: call it as you call the model
+step = fusion_patch.apply(model, optimizer, loss)    # training: step() is one step
+model = step.revert()                                # or fast.revert(): take it out again"""
+_NEEDS: tuple[Content, ...] = (
+    (
+        Words("The folder that holds "),
+        code("fusion_patch"),
+        Words(" must be where Python looks for modules, or name the folder: "),
+        code('advisor.load("fusion_patch").apply(model)'),
+        Words(". Either needs fusion advisor ("),
+        code("pip install kernel-fusion-advisor"),
+        Words("), which finds the places in the compiled graphs; the run is not needed."),
+    ),
+    "A kernel is put in wherever the graph computes exactly what it replaces, whatever the module "
+    "is called; where it does not, the original ops stay. Kernels are generated again from the "
+    "checked plans: the files in kernels/ are for reading, and check and time themselves.",
+)
+
+
+def _origin(applied: Applied) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(applied.versions.items()))
+    return f"On {applied.device}, {applied.created}, with {versions}."
+
+
+def _measured(facts: SetVerdict) -> list[Block]:
+    pairs = (
+        ("step, against eager", facts.against_eager),
+        ("step, against the compiler", facts.against_compiled),
+        ("GPU time of the step", facts.gpu_time),
+    )
+    rows = [
+        (
+            name,
+            timing_text(pair.before),
+            timing_text(pair.after),
+            speedup_text(pair),
+            gain_text(pair),
+        )
+        for name, pair in pairs
+        if pair is not None
+    ]
+    figures = (
+        ("peak memory", facts.peak_memory_before_bytes, facts.peak_memory_after_bytes, "bytes"),
+        ("compile time", facts.compile_before_ns, facts.compile_after_ns, "ns"),
+    )
+    rows += [
+        (name, format_value(before, unit), format_value(after, unit), "", "")
+        for name, before, after, unit in figures
+        if before is not None and after is not None
+    ]
+    blocks: list[Block] = []
+    if rows:
+        titles = ("Measured", False), ("Before", True), ("After", True), ("Speed-up", True)
+        blocks.append(table((*titles, ("Gain", False)), rows))
+    if facts.outputs_agree is not None:
+        agree = "agree with" if facts.outputs_agree else "differ from"
+        blocks.append(Paragraph(f"Outputs {agree} eager's; {facts.reason}."))
+    return blocks
+
+
+def _contents(applied: Applied) -> list[Block]:
+    """What is done, in the order in which it is done."""
+    actions = {action.kind: action for action in applied.actions}
+    plans = {plan.plan_id: plan for plan in applied.plans}
+    rows = [_action(actions[kind]) for kind in applied.set.actions]
+    rows += [_plan(plans[plan_id]) for plan_id in applied.set.plans]
+    blocks: list[Block] = [Items(tuple(rows), numbered=True)]
+    return blocks if plans else [*blocks, Paragraph(NO_KERNEL)]
+
+
+def _action(action: ActionVerdict) -> Content:
+    places = "" if action.sites is None else f" at {counted(action.sites, 'place')}"
+    return (
+        Words(action.title, "strong"),
+        Words(f"{places}: {action.reason}. By hand: {action.by_hand}."),
+    )
+
+
+def _plan(plan: PlanVerdict) -> Content:
+    swapped = UNKNOWN if plan.sites_swapped is None else str(plan.sites_swapped)
+    return (
+        Words(plan.title, "strong"),
+        Words(f", {swapped} of {counted(plan.sites_expected, 'site')}: {plan.reason}. Kernel: "),
+        code(f"kernels/{plan.plan_id}.py"),
+    )
+
+
+def _source(applied: Applied, diffs: Mapping[str, str]) -> list[Block]:
+    rows: list[Content] = []
+    for plan in applied.plans:
+        told = diffs[plan.plan_id]
+        is_file = told.endswith(".diff")
+        rows.append((Words(f"{plan.title}: "), code(told) if is_file else Words(told)))
+    return [Items(tuple(rows))]
