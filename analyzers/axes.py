@@ -2,8 +2,9 @@
 
 Shapes of a group need not be equal: `[4, 1024, 2048]` and `[4096, 2048]` hold the same elements in
 the same linear order. All full-size shapes are refined to common *axes* (the ratios of their sorted
-suffix products). The reduction that a group is grown around cuts them: what it reduces is the
-columns if these are the innermost axes, the rows if they are the outermost.
+suffix products). The reduction that a group is grown around divides them: what it reduces is the
+columns if these are the innermost axes, the rows if they are the outermost. Where they are neither
+(channels in the middle), the columns are the side along which memory is read without gaps.
 """
 
 from __future__ import annotations
@@ -26,10 +27,14 @@ Placement = tuple[AxisRun, ...]
 
 @dataclass(frozen=True)
 class Axes:
-    """The sizes of the axes, outermost first, and how many of them are rows."""
+    """The sizes of the axes, outermost first, and which of them are rows, which columns.
+
+    Columns stand in the order in which memory holds them, the widest stride first.
+    """
 
     sizes: tuple[Size, ...]
-    row_axes: int
+    row_run: AxisRun
+    column_run: AxisRun
 
     @property
     def total(self) -> Size:
@@ -43,16 +48,6 @@ class Axes:
     def whole_run(self) -> AxisRun:
         """All axes."""
         return tuple(range(len(self.sizes)))
-
-    @property
-    def row_run(self) -> AxisRun:
-        """The row axes."""
-        return self.whole_run[: self.row_axes]
-
-    @property
-    def column_run(self) -> AxisRun:
-        """The column axes."""
-        return self.whole_run[self.row_axes :]
 
     def partition(self, shape: tuple[Dim, ...], run: AxisRun) -> Placement:
         """Split an ordered run of axes over the dimensions of a shape of as many elements."""
@@ -93,39 +88,45 @@ def aligned(operand: tuple[Dim, ...], shape: tuple[Dim, ...], placement: Placeme
 def axes_of(flow: Dataflow, order: Sequence[Node], members: frozenset[str], seed: str) -> Axes:
     """The axes of a group around a reduction; `IllegalFusionError` says why it has none."""
     operand = flow.need_meta(str(flow.nodes[seed].args[0]))
-    total, columns = product(operand.shape), _column_size(operand, flow.nodes[seed].axes)
+    total = product(operand.shape)
     if flow.hint(total) == 0:
         raise IllegalFusionError("there is nothing to compute: a tensor of the group is empty")
-    if (width := flow.hint(columns)) > MAX_COLUMNS:
-        raise IllegalFusionError(f"{width:,} columns are more than a kernel can number")
-    sizes = _refined(flow, _full_size_metas(flow, order, members, total), total, columns)
-    row_axes = _split_rows(sizes, columns)
-    if row_axes == 0:
-        raise IllegalFusionError("a single row: one program would have to do all the work")
-    return Axes(sizes, row_axes)
-
-
-def _column_size(operand: TensorMeta, axes: tuple[int, ...]) -> Size:
-    """The product of what a seed reduces if that is innermost, of what it keeps if outermost."""
     # Axes of size 1 hold nothing to reduce and stand in nobody's way.
     wide = [d for d, size in enumerate(operand.shape) if not parse(size).is_one]
-    reduced = [d for d in axes if d in wide]
+    reduced = [d for d in flow.nodes[seed].axes if d in wide]
     if not reduced:
         raise IllegalFusionError("the reduction is over a single element")
+    if len(reduced) == len(wide):
+        raise IllegalFusionError("a single row: one program would have to do all the work")
+    sizes = _refined(flow, _full_size_metas(flow, order, members, total), total)
+    columns = _columns(flow, operand, wide, reduced)
+    width = flow.hint(product(operand.shape[d] for d in columns))
+    if width > MAX_COLUMNS:
+        raise IllegalFusionError(f"{width:,} columns are more than a kernel can number")
+    whole = Axes(sizes, (), ())
+    placement = whole.partition(operand.shape, whole.whole_run)
+    inside = [axis for d in columns for axis in placement[d]]
+    rows = tuple(axis for axis in whole.whole_run if axis not in inside)
+    return Axes(sizes, rows, tuple(inside))
+
+
+def _columns(flow: Dataflow, operand: TensorMeta, wide: list[int], reduced: list[int]) -> list[int]:
+    """The dimensions of the seed's operand that are columns, from the widest stride on."""
+    kept = [d for d in wide if d not in reduced]
+    strides = {d: flow.hint(parse(operand.strides[d]), unknown=1) for d in wide}
     if reduced == wide[-len(reduced) :]:
-        return product(operand.shape[d] for d in reduced)
-    if reduced == wide[: len(reduced)]:
-        return product(operand.shape[d] for d in wide[len(reduced) :])
-    raise IllegalFusionError(
-        "the reduction is neither over the innermost axes nor over the outermost ones"
-    )
+        found = reduced
+    elif reduced == wide[: len(reduced)]:
+        found = kept
+    else:
+        innermost = min(wide, key=lambda d: (strides[d], -d))
+        found = reduced if innermost in reduced else kept
+    return sorted(found, key=lambda d: -strides[d])
 
 
-def _refined(
-    flow: Dataflow, metas: Sequence[TensorMeta], total: Size, columns: Size
-) -> tuple[Size, ...]:
+def _refined(flow: Dataflow, metas: Sequence[TensorMeta], total: Size) -> tuple[Size, ...]:
     """The ratios of all suffix products of full-size shapes: the coarsest common refinement."""
-    marks = {ONE, total, columns}
+    marks = {ONE, total}
     for meta in metas:
         suffix = ONE
         for dim in reversed(meta.shape):
@@ -167,14 +168,3 @@ def _views_behind(flow: Dataflow, members: frozenset[str], values: Sequence[str]
         if node_of(value)[0] in members:
             found += path
     return found
-
-
-def _split_rows(sizes: tuple[Size, ...], columns: Size) -> int:
-    """The number of leading axes that are rows."""
-    inner = ONE
-    for position in range(len(sizes), -1, -1):
-        if inner == columns:
-            return position
-        if position:
-            inner = inner.times(sizes[position - 1])
-    raise IllegalFusionError("the reduced size is not a run of axes")

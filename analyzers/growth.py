@@ -15,7 +15,13 @@ from advisor.errors import IllegalFusionError
 from advisor.model.graph import Node, node_of
 from advisor.model.optable import spec_of
 from analyzers.dataflow import Dataflow
-from analyzers.iteration_space import ALONE, IterationSpace, Shares, iteration_space
+from analyzers.iteration_space import (
+    ALONE,
+    IterationSpace,
+    MissingReaderError,
+    Shares,
+    iteration_space,
+)
 from analyzers.strides import BoundInput
 
 # A kernel reads and writes at most this many tensors: each needs address registers.
@@ -138,9 +144,9 @@ def _with_sibling(
 
 
 def is_whole(space: IterationSpace, bound: BoundInput) -> bool:
-    """Whether an input varies along the columns and some row axis."""
+    """Whether an input varies along all columns and some row axis."""
     spans = {axis for axis, stride in enumerate(bound.strides) if stride is not None}
-    return bool(spans & space.rows) and bool(spans & space.columns)
+    return bool(spans & space.rows) and spans >= space.columns
 
 
 def obstacle(flow: Dataflow, name: str, seed: str, claimed: Mapping[str, str]) -> str | None:
@@ -170,7 +176,35 @@ def _not_a_row_operation(node: Node) -> str:
 def _extend(
     flow: Dataflow, members: frozenset[str], name: str, seed: str, claimed: Mapping[str, str]
 ) -> tuple[frozenset[str], IterationSpace] | str:
-    """The group with `name` and whatever lies between, or the reason it may not be."""
+    """The group with `name` and whatever lies between, or the reason it may not be.
+
+    Where a value of it can only be in the group together with what reads it, the readers are taken
+    as well.
+    """
+    grown = _closed(flow, members, name, seed, claimed)
+    while not isinstance(grown, str):
+        if _waits_needlessly(flow, grown):
+            return "a reduction of the group would wait for communication that it does not need"
+        try:
+            space = iteration_space(flow, grown, seed)
+        except MissingReaderError as error:
+            readers = {use.consumer for use in flow.uses.get(error.value, ())} - grown
+            if not readers or len(grown) > MAX_GROUP_OPS:
+                return error.what
+            reader = min(readers, key=flow.index.__getitem__)
+            further = _closed(flow, grown, reader, seed, claimed)
+            grown = error.what if isinstance(further, str) else further
+        except IllegalFusionError as error:
+            return error.what
+        else:
+            return _too_much(flow, space, members, grown) or (grown, space)
+    return grown
+
+
+def _closed(
+    flow: Dataflow, members: frozenset[str], name: str, seed: str, claimed: Mapping[str, str]
+) -> frozenset[str] | str:
+    """Members, another node, and whatever lies between; or what stands in the way."""
     reason = obstacle(flow, name, seed, claimed)
     if reason is not None:
         return reason
@@ -187,13 +221,7 @@ def _extend(
         grown |= between
         if flow.between(grown) or _whole_ops(flow, grown) != grown:
             return "the group would not be convex"
-    if _waits_needlessly(flow, grown):
-        return "a reduction of the group would wait for communication that it does not need"
-    try:
-        space = iteration_space(flow, grown, seed)
-    except IllegalFusionError as error:
-        return error.what
-    return _too_much(flow, space, members, grown) or (grown, space)
+    return grown
 
 
 def _waits_needlessly(flow: Dataflow, members: frozenset[str]) -> bool:
@@ -238,6 +266,9 @@ def too_wide(flow: Dataflow, space: IterationSpace, members: frozenset[str]) -> 
 
 
 def spans_whole(space: IterationSpace, node: Node) -> bool:
-    """Full-size, one per row or one per column: others are recomputed along the missing axes."""
+    """Whether it is not recomputed for other rows: it spans them all, or has none and all columns.
+
+    A value of a part of each row is recomputed within it, which costs less than another kernel.
+    """
     span = space.spans[node.value()]
-    return span in (space.rows | space.columns, space.rows, space.columns)
+    return span >= space.rows or span == space.columns

@@ -2,9 +2,10 @@
 
 The shapes of a group have common axes (`axes`), on which every dimension of every value is placed
 (`placement`). A group is legal if all placements agree, every reduction runs over exactly the
-column axes or exactly the row axes, and every input can be addressed by one stride per axis. A
-reduction over the rows is known when all rows were read: what follows from it is one value per
-column, and no row may read it.
+column axes or exactly the row axes, and every tensor can be addressed by one stride per axis, of
+which a kernel takes a few. Values of a part of a row (one per channel of a group of them) vary
+along some of the column axes. A reduction over the rows is known when all rows were read: what
+follows from it is one value per column, and no row may read it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from dataclasses import dataclass
 from advisor.errors import IllegalFusionError
 from advisor.model.graph import Node, node_of
 from advisor.model.optable import DTYPES, spec_of
+from advisor.model.plan import MAX_COLUMN_AXES, MAX_ROW_AXES
 from advisor.model.sizes import ONE, Size, parse, product
-from analyzers.axes import MAX_COLUMNS, Placement, axes_of
+from analyzers.axes import MAX_COLUMNS, AxisRun, Placement, axes_of
 from analyzers.dataflow import Dataflow
 from analyzers.placement import placements
-from analyzers.strides import BoundInput, is_row_major, mergeable
+from analyzers.strides import BoundInput, Strides, has_no_gaps, merged_axes
 
 __all__ = ["ALONE", "MAX_COLUMNS", "IterationSpace", "Shares", "iteration_space"]
 
@@ -29,29 +31,53 @@ Operands = dict[tuple[str, int], BoundInput]
 
 @dataclass(frozen=True)
 class IterationSpace:
-    """The axes (outermost first), how many of them are rows, and what every value spans.
+    """The axes (outermost first), which of them are rows or columns, and what every value spans.
 
     `spans[v]` is the set of axes along which value v varies; `operands[(consumer, position)]` the
     bound input read there, for operands from outside; `outputs` the values that leave the group, in
-    graph order. `late` are the values that need all rows: reductions over them, and what follows.
+    graph order, `layouts` the strides of each along the axes. `late` are the values that need all
+    rows: reductions over them, and what follows.
     """
 
     axes: tuple[Size, ...]
-    row_axes: int
+    row_run: AxisRun
+    column_run: AxisRun
     spans: dict[str, frozenset[int]]
     operands: Operands
     outputs: tuple[str, ...]
+    layouts: dict[str, Strides]
     late: frozenset[str] = frozenset()
+
+    @property
+    def row_axes(self) -> int:
+        """How many axes are rows."""
+        return len(self.row_run)
 
     @property
     def rows(self) -> frozenset[int]:
         """The row axes."""
-        return frozenset(range(self.row_axes))
+        return frozenset(self.row_run)
 
     @property
     def columns(self) -> frozenset[int]:
         """The column axes."""
-        return frozenset(range(self.row_axes, len(self.axes)))
+        return frozenset(self.column_run)
+
+    @property
+    def walked_rows(self) -> tuple[AxisRun, ...]:
+        """The row axes, those together that all tensors walk as one."""
+        return merged_axes(self.axes, self.row_run, self._walks)
+
+    @property
+    def walked_columns(self) -> tuple[AxisRun, ...]:
+        """The column axes, likewise."""
+        return merged_axes(self.axes, self.column_run, self._walks)
+
+    @property
+    def _walks(self) -> list[Strides]:
+        """The strides of all tensors."""
+        bounds = dict.fromkeys(bound.strides for bound in self.operands.values())
+        return [*bounds, *self.layouts.values()]
 
     @property
     def column_size(self) -> Size:
@@ -75,6 +101,14 @@ class Shares:
 
 
 ALONE = Shares()
+
+
+class MissingReaderError(IllegalFusionError):
+    """`value` could be in the group together with all that reads it, but not without them."""
+
+    def __init__(self, what: str, value: str) -> None:
+        super().__init__(what)
+        self.value = value
 
 
 def iteration_space(
@@ -104,14 +138,25 @@ class _Verifier:
         for node in self.order:
             self._verify(node)
         outputs = self._outputs()
-        return IterationSpace(
+        space = IterationSpace(
             axes=self.axes.sizes,
-            row_axes=self.axes.row_axes,
+            row_run=self.axes.row_run,
+            column_run=self.axes.column_run,
             spans=self.spans,
             operands=self._merged_shapes(),
             outputs=outputs,
+            layouts={value: self._strides(value, self.placed[value]) for value in outputs},
             late=frozenset(self.late),
         )
+        for name, walked, most in (
+            ("rows", space.walked_rows, MAX_ROW_AXES),
+            ("columns", space.walked_columns, MAX_COLUMN_AXES),
+        ):
+            if len(walked) > most:
+                raise IllegalFusionError(
+                    f"its tensors walk the {name} along {len(walked)} axes, a kernel along {most}"
+                )
+        return space
 
     # --- members ----------------------------------------------------------------------------------
 
@@ -148,7 +193,7 @@ class _Verifier:
         if node.value() not in self.placed:
             if (self.flow.hint(product(meta.shape), unknown=1)) > self.flow.hint(self.axes.total):
                 raise IllegalFusionError("its result is larger than the group, which would repeat")
-            raise IllegalFusionError("one of its sizes is none of the group's axes")
+            raise MissingReaderError("one of its sizes is none of the group's axes", node.value())
 
     def _reduced(self, node: Node, span: frozenset[int]) -> tuple[frozenset[int], bool]:
         """What a reduction leaves of its operand's span, and whether it runs over the rows."""
@@ -190,9 +235,6 @@ class _Verifier:
                 self.flow.hint(stride)  # a site is described in numbers
         bound = BoundInput(value, strides)
         self.roots[bound] = root
-        inner = self.axes.column_run[1:]
-        if not all(mergeable(self.axes.sizes, bound, axis) for axis in inner):
-            raise IllegalFusionError("an input does not walk its columns with one stride")
         return bound
 
     def _merged_shapes(self) -> Operands:
@@ -214,7 +256,7 @@ class _Verifier:
         }
         return {place: renamed.get(bound, bound) for place, bound in self.operands.items()}
 
-    def _stored(self, value: str, placement: Placement) -> tuple[str, tuple[Size | None, ...]]:
+    def _stored(self, value: str, placement: Placement) -> tuple[str, Strides]:
         """The value behind all views that leave an operand's strides alone, and those strides."""
         strides, expanded = self._strides(value, placement), True
         while spec_of((node := self.flow.nodes[node_of(value)[0]]).op).kind == "view":
@@ -231,7 +273,7 @@ class _Verifier:
             value, strides = source, found
         return value, strides
 
-    def _strides(self, value: str, placement: Placement) -> tuple[Size | None, ...]:
+    def _strides(self, value: str, placement: Placement) -> Strides:
         """The stride of a placed value along every axis, None where it does not vary."""
         meta = self.flow.need_meta(value)
         strides: list[Size | None] = [None] * len(self.axes.sizes)
@@ -247,7 +289,7 @@ class _Verifier:
     # --- outputs ----------------------------------------------------------------------------------
 
     def _outputs(self) -> tuple[str, ...]:
-        """Values that somebody outside reads; each must be written whole, in row-major order."""
+        """Values that somebody outside reads; each must be written whole, without gaps."""
         found = []
         for node in self.order:
             value = node.value()
@@ -259,9 +301,9 @@ class _Verifier:
             whole = (self.columns,) if value in self.late else (self.rows | self.columns, self.rows)
             # A value may have axes along which it only repeats: the kernel computes it once.
             if self.spans[value] != placed or placed not in whole:
-                raise IllegalFusionError("a broadcast value is needed outside the group")
-            if not is_row_major(self.flow.need_meta(value)):
-                raise IllegalFusionError("an output is not laid out in row-major order")
+                raise MissingReaderError("a broadcast value is needed outside the group", value)
+            if not has_no_gaps(self.flow.need_meta(value)):
+                raise IllegalFusionError("an output would be stored with gaps, or over itself")
             found.append(value)
         if not found:
             raise IllegalFusionError("nothing of the group is used")

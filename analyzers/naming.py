@@ -95,9 +95,8 @@ def _mean_of_squares(plan: FusionPlan) -> bool:
 
 
 def _has_mask(plan: FusionPlan) -> bool:
-    return any(sum(item.spans) > 1 and not all(item.spans) for item in plan.inputs) or any(
-        op.op == "where" for op in plan.ops
-    )
+    partial = (item for item in plan.inputs if not item.segments and not all(item.spans))
+    return any(sum(item.spans) > 1 for item in partial) or any(op.op == "where" for op in plan.ops)
 
 
 def _is_two_tensors(plan: FusionPlan, op: PlanOp) -> bool:
@@ -105,5 +104,5 @@ def _is_two_tensors(plan: FusionPlan, op: PlanOp) -> bool:
 
 
 def _tile_inputs(plan: FusionPlan, op: PlanOp) -> Iterator[str]:
-    full = {item.name for item in plan.inputs if all(item.spans)}
+    full = {item.name for item in plan.inputs if all(item.spans) and not item.segments}
     yield from (str(arg) for arg in op.args if arg in full)

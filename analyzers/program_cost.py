@@ -14,7 +14,7 @@ from advisor.model.graph import node_of
 from advisor.model.launch import grid_size
 from advisor.model.optable import item_bytes, spec_of
 from advisor.model.plan import FusionPlan, Site
-from advisor.model.site_work import site_arithmetic, site_bytes
+from advisor.model.site_work import sector_bytes, site_arithmetic, site_bytes
 from analyzers.cost_model import kernel_time
 from analyzers.dataflow import Dataflow
 from analyzers.node_work import elements_of, source_op_work
@@ -35,10 +35,12 @@ def program_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibratio
     flops, special = site_arithmetic(plan, site)
     config = default_config(plan, site)
     partial = workspace_bytes(plan, config, site)
+    moved, touched = site_bytes(plan, site), sector_bytes(plan, site, config.block_rows)
     cost = kernel_time(
         gpu,
         calibration,
-        bytes_moved=site_bytes(plan, site) + partial,
+        bytes_moved=moved + partial,
+        cached_bytes=touched + partial if touched > moved else 0,
         flops=flops,
         special=special,
         programs=grid_size(config, site.rows, site.columns),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from advisor.model.sizes import ONE, Size
 from analyzers.dataflow import Dataflow
 from analyzers.growth import Group
 from analyzers.iteration_space import MAX_COLUMNS, IterationSpace
-from analyzers.strides import BoundInput, mergeable
+from analyzers.strides import BoundInput, Strides
 
 RULE = "row_program"
 
@@ -38,6 +39,7 @@ class Program:
     """A group in canonical form: the part of a plan that decides its code, and its own site."""
 
     row_axes: int
+    column_axes: int
     inputs: tuple[PlanInput, ...]
     ops: tuple[PlanOp, ...]
     outputs: tuple[PlanOutput, ...]
@@ -56,6 +58,7 @@ class Program:
             family="row_program",
             phase=phase,
             row_axes=self.row_axes,
+            column_axes=self.column_axes,
             inputs=self.inputs,
             ops=self.ops,
             outputs=self.outputs,
@@ -108,7 +111,8 @@ class _Canonical:
     def __init__(self, flow: Dataflow, group: Group) -> None:
         self.flow, self.group, self.space = flow, group, group.space
         self.members = frozenset(group.members)
-        self.axes = _merged_axes(group.space)
+        rows, columns = self.space.walked_rows, self.space.walked_columns
+        self.axes, self.row_axes = (*rows, *columns), len(rows)
         self.hashes: dict[str, str] = {}
         self.inputs: dict[BoundInput, str] = {}
         self.ops: dict[str, PlanOp] = {}
@@ -120,18 +124,15 @@ class _Canonical:
         ordered = sorted(self.space.outputs, key=lambda v: self.hashes[node_of(v)[0]])
         for value in ordered:
             self._visit(node_of(value)[0])
-        outputs = tuple(
-            PlanOutput(value=op.name, dtype=op.dtype, space=op.space)
-            for op in (self.ops[node_of(value)[0]] for value in ordered)
-        )
+        outputs = tuple(self._output(value) for value in ordered)
         bounds = list(self.inputs)
-        row_axes = len(self.axes) - 1
         return Program(
-            row_axes=row_axes,
+            row_axes=self.row_axes,
+            column_axes=len(self.axes) - self.row_axes,
             inputs=tuple(self._input(bound, f"in{i}") for i, bound in enumerate(bounds)),
             ops=tuple(self.ops.values()),
             outputs=outputs,
-            site=self._site(bounds, tuple(ordered)),
+            site=self._site(bounds, tuple(ordered), any(output.strided for output in outputs)),
         )
 
     def _hash(self, name: str) -> str:
@@ -145,7 +146,8 @@ class _Canonical:
             bound = self.space.operands.get((name, position))
             if bound is not None:
                 item = self._input(bound, "")
-                parts.append([item.dtype, item.spans, item.dense, item.unit_stride])
+                told = [item.dtype, item.spans, item.dense, item.unit_stride]
+                parts.append([*told, *([item.segments] if item.segments else [])])
             elif isinstance(arg, str) and arg.startswith("%"):
                 parts.append(self.hashes[node_of(self.flow.base(arg))[0]])
             else:
@@ -185,38 +187,64 @@ class _Canonical:
         return kept | ({OVER: ROWS} if over_rows else {})
 
     def _spans(self, span: frozenset[int]) -> tuple[bool, ...]:
-        return tuple(any(axis in span for axis in run) for run in self.axes)
+        """Along each row axis, and along the columns, all or some of them."""
+        found = [any(axis in span for axis in run) for run in self.axes]
+        return (*found[: self.row_axes], any(found[self.row_axes :]))
 
     def _input(self, bound: BoundInput, name: str) -> PlanInput:
         meta = self.flow.need_meta(bound.value)
-        strides = self._merged_strides(bound)
-        spans = tuple(stride is not None for stride in strides)
-        sizes = [_size(self.space, run) for run in self.axes]
+        strides = self._merged(bound.strides)
+        along = [stride is not None for stride in strides]
+        rows, columns = along[: self.row_axes], along[self.row_axes :]
         unit = strides[-1] is None or strides[-1] == ONE
-        whole_rows = all(spans[:-1]) or not any(spans[:-1])
-        dense = whole_rows and _is_dense(strides, sizes)
-        return PlanInput(name=name, dtype=meta.dtype, spans=spans, dense=dense, unit_stride=unit)
-
-    def _merged_strides(self, bound: BoundInput) -> list[Size | None]:
-        return [bound.strides[run[-1]] for run in self.axes]
-
-    def _site(self, bounds: list[BoundInput], outputs: tuple[str, ...]) -> Site:
-        hint = self.flow.hint
-        sizes = [hint(_size(self.space, run)) for run in self.axes]
-        strides = tuple(
-            tuple(0 if s is None else hint(s) for s in self._merged_strides(bound))
-            for bound in bounds
+        part = any(columns) and not all(columns)
+        whole_rows = all(rows) or not any(rows)
+        return PlanInput(
+            name=name,
+            dtype=meta.dtype,
+            spans=(*rows, any(columns)),
+            dense=whole_rows and not part and _is_dense(strides, self._sizes()),
+            unit_stride=unit,
+            segments=tuple(columns) if part else (),
         )
+
+    def _output(self, value: str) -> PlanOutput:
+        op, strides = self.ops[node_of(value)[0]], self._merged(self.space.layouts[value])
+        strided = not _is_dense(strides, self._sizes())
+        return PlanOutput(
+            value=op.name,
+            dtype=op.dtype,
+            space=op.space,
+            strided=strided,
+            unit_stride=not strided or strides[-1] is None or strides[-1] == ONE,
+        )
+
+    def _merged(self, strides: Strides) -> list[Size | None]:
+        return [strides[run[-1]] for run in self.axes]
+
+    def _sizes(self) -> list[Size]:
+        return [_size(self.space, run) for run in self.axes]
+
+    def _site(self, bounds: list[BoundInput], outputs: tuple[str, ...], strided: bool) -> Site:
+        sizes = [self.flow.hint(size) for size in self._sizes()]
+        columns = tuple(sizes[self.row_axes :])
+        written = (self.space.layouts[value] for value in outputs) if strided else ()
         return Site(
             graph=self.flow.graph.id,
             nodes=self.group.own,
             inputs=tuple(b.value for b in bounds),
             outputs=outputs,
-            row_sizes=tuple(sizes[:-1]),
-            columns=sizes[-1],
-            input_strides=strides,
+            row_sizes=tuple(sizes[: self.row_axes]),
+            columns=math.prod(columns),
+            column_sizes=columns if len(columns) > 1 else (),
+            input_strides=tuple(self._numbers(bound.strides) for bound in bounds),
+            output_strides=tuple(self._numbers(strides) for strides in written),
             location=self._location(),
         )
+
+    def _numbers(self, strides: Strides) -> tuple[int, ...]:
+        """Strides along the merged axes as numbers, 0 where a value does not vary."""
+        return tuple(0 if s is None else self.flow.hint(s) for s in self._merged(strides))
 
     def _location(self) -> Location:
         """The place of the seed reduction, whatever was absorbed around it."""
@@ -240,15 +268,3 @@ def _is_dense(strides: list[Size | None], sizes: list[Size]) -> bool:
             return False
         expected = expected.times(size)
     return True
-
-
-def _merged_axes(space: IterationSpace) -> tuple[tuple[int, ...], ...]:
-    """Adjacent row axes that every input walks alike become one, and all column axes."""
-    bounds = list(dict.fromkeys(space.operands.values()))
-    runs: list[tuple[int, ...]] = []
-    for axis in range(space.row_axes):
-        if runs and all(mergeable(space.axes, b, axis) for b in bounds):
-            runs[-1] = (*runs[-1], axis)
-        else:
-            runs.append((axis,))
-    return (*runs, tuple(range(space.row_axes, len(space.axes))))

@@ -187,7 +187,7 @@ def _insert_call(
     held = dict(zip((item.name for item in plan.inputs), inputs, strict=True))
     wanted = dict(zip(abi.output_names(plan), outputs, strict=True))
     made: list[fx.Node] = []
-    calls = abi.launches(plan, swap.kernel.config, site.row_sizes, site.columns, site.input_strides)
+    calls = abi.site_launches(plan, swap.kernel.config, site)
     for launch, function in zip(calls, swap.kernel.functions, strict=True):
         for name in launch.kernel.writes:
             empty = _empty(graph, launch.workspace.get(name), wanted.get(name, outputs[0]))
@@ -211,7 +211,11 @@ def _empty(graph: fx.Graph, workspace: tuple[int, int] | None, like: fx.Node) ->
     shape = list(value.shape if workspace is None else workspace)
     dtype = value.dtype if workspace is None else getattr(torch, abi.PARTIAL_DTYPE)
     options = {"dtype": dtype, "device": value.device, "pin_memory": False}
-    empty = graph.call_function(torch.ops.aten.empty.memory_format, (shape,), options)
+    if workspace is None and not value.is_contiguous():
+        sizes = (shape, list(value.stride()))
+        empty = graph.call_function(torch.ops.aten.empty_strided.default, sizes, options)
+    else:
+        empty = graph.call_function(torch.ops.aten.empty.memory_format, (shape,), options)
     _describe(empty, like, with_value=workspace is None)
     if workspace is not None:
         empty.meta["val"] = value.new_empty(shape, dtype=dtype)

@@ -2,12 +2,14 @@
 
 Parameters, in order: tensors read, tensors written, `n_rows`, `n_columns`, for shared work
 `n_splits` and `split_columns` or `split_rows`, the sizes of the inner row axes (only where an input
-needs them), the strides of inputs that are not dense, then the compile-time constants. A kernel
-takes those of its inputs, where it reads not all of them.
+needs them), the strides of tensors that are not dense, then the compile-time constants, among them
+the sizes of the inner column axes: every element is divided by these. A kernel takes what belongs
+to its own tensors, where it has not all of them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -29,7 +31,7 @@ from advisor.model.launch import (
     rows_per_split,
     splits_of,
 )
-from advisor.model.plan import FusionPlan, PlanInput
+from advisor.model.plan import FusionPlan, Site
 from advisor.model.walks import walk_of
 
 BLOCKS = ("BLOCK_ROWS", "BLOCK_COLUMNS", "EVEN_ROWS", "EVEN_COLUMNS")
@@ -78,23 +80,53 @@ class Launch:
         return (*self.kernel.tensors, *divisible)
 
 
-def needs_axes(plan: FusionPlan) -> bool:
-    """Whether any input is addressed along separate row axes, so that rows must be decomposed."""
-    return plan.row_axes > 1 and any(
-        not item.dense and any(item.spans[:-1]) for item in plan.inputs
-    )
+@dataclass(frozen=True)
+class Strided:
+    """A tensor that is addressed by strides: along which axes, and the parameters of those.
+
+    `strides` are (axis, parameter name); `unit` is the axis along which it is stored without gaps.
+    """
+
+    name: str
+    along: tuple[bool, ...]
+    strides: tuple[tuple[int, str], ...]
+    unit: int | None
 
 
-def stride_names(item: PlanInput) -> tuple[tuple[int, str], ...]:
-    """(axis, parameter name) of every stride argument of an input."""
-    if item.dense:
-        return ()
-    last = len(item.spans) - 1
+def strided(plan: FusionPlan) -> tuple[Strided, ...]:
+    """The inputs and outputs with strides, in order."""
+    last = plan.row_axes + plan.column_axes - 1
+    found = [
+        (item.name, plan.along(item), item.unit_stride) for item in plan.inputs if not item.dense
+    ]
+    found += [
+        (name, output.along(plan.row_axes, plan.column_axes), output.unit_stride)
+        for name, output in zip(output_names(plan), plan.outputs, strict=True)
+        if output.strided
+    ]
     return tuple(
-        (axis, f"{item.name}_stride_{axis}")
-        for axis, spans in enumerate(item.spans)
-        if spans and not (axis == last and item.unit_stride)
+        Strided(
+            name=name,
+            along=along,
+            strides=tuple(
+                (axis, f"{name}_stride_{axis}")
+                for axis, spans in enumerate(along)
+                if spans and not (axis == last and unit)
+            ),
+            unit=last if unit and along[last] else None,
+        )
+        for name, along, unit in found
     )
+
+
+def needs_axes(plan: FusionPlan) -> bool:
+    """Whether a tensor is addressed along separate row axes, so that rows must be decomposed."""
+    return plan.row_axes > 1 and any(any(t.along[: plan.row_axes]) for t in strided(plan))
+
+
+def needs_column_axes(plan: FusionPlan) -> bool:
+    """Whether a tensor is addressed along separate column axes."""
+    return plan.column_axes > 1 and any(any(t.along[plan.row_axes :]) for t in strided(plan))
 
 
 def size_names(plan: FusionPlan) -> tuple[tuple[int, str], ...]:
@@ -102,6 +134,15 @@ def size_names(plan: FusionPlan) -> tuple[tuple[int, str], ...]:
     return (
         tuple((axis, f"size_{axis}") for axis in range(1, plan.row_axes))
         if needs_axes(plan)
+        else ()
+    )
+
+
+def column_size_names(plan: FusionPlan) -> tuple[tuple[int, str], ...]:
+    """(axis, constant's name) of the sizes of the column axes, the outermost left out."""
+    return (
+        tuple((axis, f"COLUMNS_{axis}") for axis in range(1, plan.column_axes))
+        if needs_column_axes(plan)
         else ()
     )
 
@@ -130,22 +171,25 @@ def kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
     reads, writes = tuple(item.name for item in plan.inputs), output_names(plan)
     shape = ("n_rows", "n_columns")
     rest = tuple(name for _, name in size_names(plan))
-    rest += tuple(name for item in plan.inputs for _, name in stride_names(item))
+    blocks = (*BLOCKS, *(name for _, name in column_size_names(plan)))
+    own = _strides(plan, (*reads, *writes))
     if scheme == "registers":
-        return (KernelAbi(name, reads, writes, shape + rest, BLOCKS),)
-    streamed = (*BLOCKS, "STAGES")
+        return (KernelAbi(name, reads, writes, (*shape, *rest, *own), blocks),)
+    streamed = (*blocks, "STAGES")
     if scheme != "split":
-        return (KernelAbi(f"{name}_{scheme}", reads, writes, shape + rest, streamed),)
+        scalars = (*shape, *rest, *own)
+        return (KernelAbi(f"{name}_{scheme}", reads, writes, scalars, streamed),)
     partials = partial_names(plan)
     scalars = (*shape, "n_splits", "split_columns", *rest)
+    first = (*scalars, *_strides(plan, reads))
     tiles = any(output.space == "tile" for output in plan.outputs)
     return (
-        KernelAbi(f"{name}_partials", reads, partials, scalars, streamed, "rows and splits"),
+        KernelAbi(f"{name}_partials", reads, partials, first, streamed, "rows and splits"),
         KernelAbi(
             f"{name}_finish",
             reads + partials,
             writes,
-            scalars,
+            (*scalars, *own),
             (*streamed, "SPLITS"),
             "rows and splits" if tiles else "rows",
         ),
@@ -155,7 +199,9 @@ def kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
 def _column_kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
     """The kernels that reduce over the rows: one, or one for the shares and one for the rest."""
     name = f"row_program_{plan.id[:8]}_{scheme}"
-    walk, streamed, shape = walk_of(plan), (*BLOCKS, "STAGES"), ("n_rows", "n_columns")
+    walk, shape = walk_of(plan), ("n_rows", "n_columns")
+    inner = tuple(name for _, name in column_size_names(plan))
+    streamed = (*BLOCKS, *inner, "STAGES")
     sizes = tuple(name for _, name in size_names(plan))
     late = plan.late_values()
     rest = [
@@ -165,18 +211,17 @@ def _column_kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
     ]
     ends = [name for name in output_names(plan) if name not in rest]
     if scheme == "column_walk":
-        read, strides = _reads(plan, walk.walked | walk.ended)
-        scalars = (*shape, *sizes, *strides)
-        return (KernelAbi(name, read, output_names(plan), scalars, streamed, "columns"),)
+        read, writes = _reads(plan, walk.walked | walk.ended), output_names(plan)
+        scalars = (*shape, *sizes, *_strides(plan, (*read, *writes)))
+        return (KernelAbi(name, read, writes, scalars, streamed, "columns"),)
     partials, shared = row_partial_names(plan), (*shape, "n_splits", "split_rows")
-    read, strides = _reads(plan, walk.walked)
-    again, strides_again = _reads(plan, walk.ended)
+    read, again = _reads(plan, walk.walked), _reads(plan, walk.ended)
     return (
         KernelAbi(
             f"{name}_shares",
             read,
             (*rest, *partials),
-            (*shape, "split_rows", *sizes, *strides),
+            (*shape, "split_rows", *sizes, *_strides(plan, (*read, *rest))),
             streamed,
             "shares and columns",
         ),
@@ -184,40 +229,52 @@ def _column_kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
             f"{name}_combine",
             (*again, *partials),
             tuple(ends),
-            (*shared, *strides_again),
-            PARTS,
+            (*shared, *_strides(plan, (*again, *ends))),
+            (*PARTS, *inner),
             "parts",
         ),
     )
 
 
-def _reads(plan: FusionPlan, names: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(inputs with these names, the parameters of their strides)."""
-    found = [item for item in plan.inputs if item.name in names]
-    strides = (name for item in found for _, name in stride_names(item))
-    return tuple(item.name for item in found), tuple(strides)
+def _reads(plan: FusionPlan, names: frozenset[str]) -> tuple[str, ...]:
+    """The inputs with these names, in order."""
+    return tuple(item.name for item in plan.inputs if item.name in names)
+
+
+def _strides(plan: FusionPlan, names: Sequence[str]) -> tuple[str, ...]:
+    """The parameters of the strides of these tensors."""
+    return tuple(name for t in strided(plan) if t.name in names for _, name in t.strides)
+
+
+def site_launches(plan: FusionPlan, config: LaunchConfig, site: Site) -> tuple[Launch, ...]:
+    """Every kernel with its arguments at a site; raises as `launches` does."""
+    return launches(
+        plan, config, site.row_sizes, site.column_axes, site.input_strides, site.output_strides
+    )
 
 
 def launches(
     plan: FusionPlan,
     config: LaunchConfig,
     row_sizes: Sequence[int],
-    columns: int,
+    column_sizes: Sequence[int],
     strides: Sequence[Sequence[int]],
+    output_strides: Sequence[Sequence[int]] = (),
 ) -> tuple[Launch, ...]:
     """Every kernel with its arguments; `strides[i]` are input i's per axis, in elements.
 
-    Raises `IllegalFusionError` for a configuration that the plan cannot have.
+    `output_strides` are those of the outputs, needed where one is strided. Raises
+    `IllegalFusionError` for a configuration that the plan cannot have.
     """
     if config.scheme == "column_sums" and holds_rows(plan) != (config.block_columns is None):
         raise IllegalFusionError("rows that are reduced are held whole, others in blocks")
-    rows = 1
-    for size in row_sizes:
-        rows *= size
+    rows, columns = math.prod(row_sizes), math.prod(column_sizes)
     values = {"n_rows": rows, "n_columns": columns}
     values |= {name: row_sizes[axis] for axis, name in size_names(plan)}
-    for item, given in zip(plan.inputs, strides, strict=True):
-        values |= {name: given[axis] for axis, name in stride_names(item)}
+    given = dict(zip((item.name for item in plan.inputs), strides, strict=True))
+    given |= dict(zip(output_names(plan), output_strides, strict=False))
+    for tensor in strided(plan):
+        values |= {name: given[tensor.name][axis] for axis, name in tensor.strides}
     parts = (rows, splits_of(config, columns))
     if config.scheme in OVER_ROWS:
         parts = (row_splits_of(config, rows), columns)
@@ -225,6 +282,7 @@ def launches(
     elif config.splits is not None:
         values |= {"n_splits": parts[1], "split_columns": columns_per_split(config, columns)}
     constants = _constants(config, rows, columns)
+    constants |= {name: column_sizes[axis] for axis, name in column_size_names(plan)}
     types = _types(plan)
     return tuple(
         Launch(

@@ -121,6 +121,7 @@ class _Writer:
         lines = [
             "columns = tl.program_id(0) * PART_COLUMNS + tl.arange(0, PART_COLUMNS)[None, :]",
             "column_ok = columns < n_columns",
+            *self.values.column_axes(),
         ]
         lines += self._starts("(PARTS, PART_COLUMNS)")
         if self.moments:
@@ -158,6 +159,7 @@ class _Writer:
         return [
             "columns = block * BLOCK_COLUMNS + tl.arange(0, BLOCK_COLUMNS)[None, :]",
             "column_ok = (columns < n_columns) | EVEN_COLUMNS",
+            *self.values.column_axes(),
             *(self.values.load(item) for item in fixed),
             *(self.values.assign(op) for op in ops),
         ]

@@ -75,15 +75,18 @@ BOOLEAN: dict[str, str] = {
     "minimum": "logical_and",
 }
 
-# `{0}` is the operand with lanes past the last column set to the identity of the reduction.
+# `{0}` is the operand with lanes past the last column set to the identity of the reduction; in
+# PyTorch, `{columns}` are the dimensions that are reduced.
 REDUCTIONS: dict[str, Spelling] = {
-    "sum": Spelling("tl.sum({0}, axis=1)[:, None]", "{0}.sum(-1, keepdim=True)"),
-    "mean": Spelling("tl.sum({0}, axis=1)[:, None] / n_columns", "{0}.mean(-1, keepdim=True)"),
+    "sum": Spelling("tl.sum({0}, axis=1)[:, None]", "{0}.sum({columns}, keepdim=True)"),
+    "mean": Spelling(
+        "tl.sum({0}, axis=1)[:, None] / n_columns", "{0}.mean({columns}, keepdim=True)"
+    ),
     "amax": Spelling(
-        "tl.reduce({0}, 1, max_nan)[:, None]", "{0}.amax(-1, keepdim=True)", "max_nan"
+        "tl.reduce({0}, 1, max_nan)[:, None]", "{0}.amax({columns}, keepdim=True)", "max_nan"
     ),
     "amin": Spelling(
-        "tl.reduce({0}, 1, min_nan)[:, None]", "{0}.amin(-1, keepdim=True)", "min_nan"
+        "tl.reduce({0}, 1, min_nan)[:, None]", "{0}.amin({columns}, keepdim=True)", "min_nan"
     ),
 }
 IDENTITY: dict[str, str] = {

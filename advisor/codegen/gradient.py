@@ -56,6 +56,8 @@ def gradient(plan: FusionPlan) -> Gradient:
     """
     if plan.late_values():
         raise IllegalFusionError("no gradient is derived of reductions over the rows")
+    if plan.column_axes > 1 or plan.strided_outputs:
+        raise IllegalFusionError("no gradient is derived of rows of several axes")
     backward = _Backward(plan)
     for op in reversed(plan.ops):
         backward.differentiate(op)

@@ -45,7 +45,8 @@ def launcher(
     kernel before it is launched.
     """
     inputs = [item.name for item in plan.inputs]
-    axes = ", ".join(_axis_names(plan))
+    columns = column_names(plan)
+    axes = ", ".join((*_axis_names(plan), *columns))
     shapes = ", ".join(f"{name}.shape" for name in inputs)
     lines = [
         "",
@@ -53,7 +54,8 @@ def launcher(
             f"def {name}({', '.join(inputs)}, *, out=None, {options or _options(plan, scheme)}):"
         ),
         *docstring(LAUNCHER_DOC, 1),
-        *statement(f"{axes}, n_columns = torch.broadcast_shapes({shapes})", 1),
+        *statement(f"{axes} = torch.broadcast_shapes({shapes})", 1),
+        *([f"    n_columns = {' * '.join(columns)}"] if len(columns) > 1 else []),
     ]
     for item in plan.inputs:
         if item.dense:
@@ -74,13 +76,26 @@ def _axis_names(plan: FusionPlan) -> list[str]:
     return [f"size_{axis}" for axis in range(plan.row_axes)]
 
 
+def column_names(plan: FusionPlan) -> list[str]:
+    """The sizes of the column axes in a launcher."""
+    if plan.column_axes == 1:
+        return ["n_columns"]
+    return [f"columns_{axis}" for axis in range(plan.column_axes)]
+
+
+def column_dims(plan: FusionPlan) -> str:
+    """The dimensions of the columns, as an argument of a reduction."""
+    dims = tuple(range(-plan.column_axes, 0))
+    return "-1" if len(dims) == 1 else str(dims)
+
+
 def _allocation(plan: FusionPlan) -> list[str]:
-    axes, device = ", ".join(_axis_names(plan)), _device(plan)
+    names, device = (*_axis_names(plan), *column_names(plan)), _device(plan)
     lines = ["    if out is None:", "        out = ("]
     for output in plan.outputs:
-        last = "1" if output.space == "row" else "n_columns"
-        sizes = ", ".join("1" for _ in _axis_names(plan)) if output.space == "column" else axes
-        shape = f"({sizes}, {last})"
+        along = output.along(plan.row_axes, plan.column_axes)
+        sizes = (name if spans else "1" for name, spans in zip(names, along, strict=True))
+        shape = f"({', '.join(sizes)})"
         lines += statement(f"torch.empty({shape}, dtype=torch.{output.dtype}, device={device}),", 3)
     return [*lines, "        )"]
 
@@ -162,9 +177,9 @@ def _grid(kernel: abi.KernelAbi, rows: str) -> str:
 def _arguments(plan: FusionPlan, kernel: abi.KernelAbi, rows: str) -> list[str]:
     outputs = {name: f"out[{place}]" for place, name in enumerate(abi.output_names(plan))}
     strides = {
-        name: f"{item.name}.stride({axis})"
-        for item in plan.inputs
-        for axis, name in abi.stride_names(item)
+        name: f"{outputs.get(tensor.name, tensor.name)}.stride({axis})"
+        for tensor in abi.strided(plan)
+        for axis, name in tensor.strides
     }
     held = "STAGES" not in kernel.constants
     constants = {
@@ -177,6 +192,7 @@ def _arguments(plan: FusionPlan, kernel: abi.KernelAbi, rows: str) -> list[str]:
         "PARTS": "parts",
         "PART_COLUMNS": str(PART_COLUMNS),
     }
+    constants |= {name: f"columns_{axis}" for axis, name in abi.column_size_names(plan)}
     known = outputs | strides | {"n_rows": rows}
     found = [known.get(name, name) for name in (*kernel.tensors, *kernel.scalars)]
     found += [f"{name}={constants[name]}" for name in kernel.constants]
@@ -194,7 +210,7 @@ def reference(plan: FusionPlan) -> str:
         shapes = ", ".join(f"{item.name}.shape" for item in plan.inputs)
         lines += statement(f"sizes = torch.broadcast_shapes({shapes})", 1)
     for op in plan.ops:
-        text = _over_rows(op, axes) if op.over_rows else _typed(op, dtypes)
+        text = _over_rows(op, axes) if op.over_rows else _typed(op, dtypes, column_dims(plan))
         lines += statement(f"{op.name} = {text}", 1)
         dtypes[op.name] = op.dtype
     results = ", ".join(output.value for output in plan.outputs)
@@ -212,9 +228,9 @@ def _over_rows(op: PlanOp, axes: tuple[int, ...]) -> str:
     return text
 
 
-def _typed(op: PlanOp, dtypes: dict[str, str]) -> str:
+def _typed(op: PlanOp, dtypes: dict[str, str], columns: str) -> str:
     """The expression, converted where PyTorch's promotion of tensors gives another dtype."""
-    text = _torch_expression(op)
+    text = _torch_expression(op, columns)
     promoted = op.args[1:] if op.op == "where" else op.args
     operands = {dtypes[str(arg)] for arg in promoted if arg in dtypes}
     if spec_of(op.op).result != "promote" or operands == {op.dtype}:
@@ -222,12 +238,13 @@ def _typed(op: PlanOp, dtypes: dict[str, str]) -> str:
     return f"({text}).to(torch.{op.dtype})"
 
 
-def _torch_expression(op: PlanOp) -> str:
+def _torch_expression(op: PlanOp, columns: str) -> str:
+    """One op; reductions run over the dimensions of the `columns`."""
     args = [_torch_argument(arg) for arg in op.args]
     if op.op == "cast":
         return f"{args[0]}.to(torch.{op.dtype})"
     if op.op == "var":
-        return f"{args[0]}.var(-1, correction={op.attributes['correction']}, keepdim=True)"
+        return f"{args[0]}.var({columns}, correction={op.attributes['correction']}, keepdim=True)"
     if op.op in ("maximum", "minimum") and any(_is_literal(arg) for arg in op.args):
         value = next(a for a in args if not _is_literal(a))
         bound = next(a for a in args if _is_literal(a))
@@ -236,7 +253,7 @@ def _torch_expression(op: PlanOp) -> str:
         wide = [text if _is_literal(text) else f"{text}.double()" for text in args]
         return f"({POINTWISE[op.op].torch.format(*wide)}).to(torch.{op.dtype})"
     table = REDUCTIONS if op.op in REDUCTIONS else POINTWISE
-    text = table[op.op].torch.format(*args)
+    text = table[op.op].torch.format(*args, columns=columns)
     return f"torch.{text}" if text.startswith(("maximum(", "minimum(")) else text
 
 

@@ -21,7 +21,7 @@ def widened(tensors):
     return [x.double() if x.is_floating_point() else x for x in tensors]
 '''
 
-ULPS = '''
+_ULPS = '''
 def ulps(value, truth, epsilon):
     """The largest error of a result, in last places at the largest value of its row."""
     truth = truth.expand(value.shape)
@@ -29,11 +29,21 @@ def ulps(value, truth, epsilon):
     if not torch.equal(torch.isfinite(value), finite):
         return float("inf")
     size = torch.where(finite, truth, 0.0).abs()
-    size = size.amax(-1, keepdim=True) if value.shape[-1] > 1 else size.max()
+    size = size.amax(COLUMNS, keepdim=True) if WIDE else size.max()
     tiny = torch.finfo(value.dtype).tiny
     unit = torch.exp2(torch.floor(torch.log2(size.clamp(min=tiny)))) * epsilon
     return torch.where(finite, (value.double() - truth).abs() / unit, 0.0).max().item()
 '''
+
+
+def ulps_text(column_axes: int) -> str:
+    """The function that counts errors, for rows of one dimension or of several."""
+    dims = "-1" if column_axes == 1 else str(tuple(range(-column_axes, 0)))
+    wide = "value.shape[-1] > 1"
+    if column_axes > 1:
+        wide = f"value[..., {', '.join('0' * column_axes)}].numel() < value.numel()"
+    return _ULPS.replace("COLUMNS", dims).replace("WIDE", wide)
+
 
 CHECK = '''
 def check(sizes, device):

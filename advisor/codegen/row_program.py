@@ -109,7 +109,8 @@ def _helper(op: PlanOp, scheme: Scheme) -> str | None:
 def _held_kernel(plan: FusionPlan) -> str:
     """Whole rows in registers, every op once."""
     values = Values(plan)
-    body = [*indices(), *values.axes(), *(values.load(item) for item in plan.inputs)]
+    body = [*indices(), *values.axes(), *values.column_axes()]
+    body += [*(values.load(item) for item in plan.inputs)]
     body += [values.assign(op) for op in plan.ops]
     body += [values.store(position) for position in range(len(plan.outputs))]
     (kernel,) = abi.kernels(plan, "registers")
@@ -124,14 +125,16 @@ def header(plan: FusionPlan, notes: Sequence[str] = ()) -> str:
     """The docstring of a module: what is computed from what; `notes` are whole lines of it."""
     lines = [*wrapped('"""' + printable(plan.title or "Row program")), ""]
     lines += [f"    {op.name} = {equation(op)}" for op in plan.ops]
-    axes = [*(f"rows {axis}" for axis in range(plan.row_axes)), "columns"]
+    axes = _axes_text(plan)
     lines += ["", f"Axes: {', '.join(axes)}."]
     for item in plan.inputs:
         layout = "" if item.dense else ", strided"
-        lines.append(f"{item.name}: {_shape_text(item.spans)} {item.dtype}{layout}")
+        shape = [name if span else "1" for name, span in zip(axes, plan.along(item), strict=True)]
+        lines.append(f"{item.name}: [{', '.join(shape)}] {item.dtype}{layout}")
     for position, output in enumerate(plan.outputs):
-        shape = {"tile": "[rows, columns]", "row": "[rows]"}.get(output.space, "[columns]")
-        lines.append(f"out{position} = {output.value}: {shape} {output.dtype}")
+        text = {"tile": "[rows, columns]", "row": "[rows]"}.get(output.space, "[columns]")
+        layout = ", strided" if output.strided else ""
+        lines.append(f"out{position} = {output.value}: {text} {output.dtype}{layout}")
     lines += [
         *notes,
         "",
@@ -147,7 +150,9 @@ def printable(text: str) -> str:
     return "".join(c for c in text if c.isprintable() and c not in '"\\')[:200]
 
 
-def _shape_text(spans: tuple[bool, ...]) -> str:
-    names = [*(f"rows {axis}" for axis in range(len(spans) - 1)), "columns"]
-    sizes = [name if span else "1" for name, span in zip(names, spans, strict=True)]
-    return f"[{', '.join(sizes)}]"
+def _axes_text(plan: FusionPlan) -> list[str]:
+    """The names of the axes; several column axes have numbers too."""
+    names = [f"rows {axis}" for axis in range(plan.row_axes)]
+    if plan.column_axes == 1:
+        return [*names, "columns"]
+    return [*names, *(f"columns {axis}" for axis in range(plan.column_axes))]

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from advisor.codegen import abi
-from advisor.codegen.host import launcher, reference
+from advisor.codegen.host import column_names, launcher, reference
 from advisor.codegen.layout import WIDTH, statement, wrapped
 from advisor.codegen.operators import Operator, operator
-from advisor.codegen.program_text import CHECK, EXACT, GRADIENT_CHECK, MAIN, TIMING, ULPS
+from advisor.codegen.program_text import CHECK, EXACT, GRADIENT_CHECK, MAIN, TIMING, ulps_text
 from advisor.codegen.row_program import (
     HELPER_TEXT,
     IMPORTS,
@@ -95,7 +95,7 @@ def _notes(export: Standalone) -> list[str]:
 
 
 def _place(site: Site) -> str:
-    sizes = " × ".join(str(size) for size in (*site.row_sizes, site.columns))
+    sizes = " × ".join(str(size) for size in site.sizes)
     at = site.location
     line = f":{at.line}" if at.line is not None else ""
     words = [printable(at.module or ""), printable(f"{at.file}{line}") if at.file else ""]
@@ -108,16 +108,15 @@ def _place(site: Site) -> str:
 
 def _program(plan: FusionPlan, config: LaunchConfig, made: Operator) -> list[str]:
     site = plan.sites[0]
-    shape = (*site.row_sizes, site.columns)
     terms = longest_sum(plan, site.rows, site.columns)
     lines = [
         "",
         "# --- this file as a program: checks, then times " + "-" * (WIDTH - 49),
         "",
         "# Sizes of the axes where it was first found, and those it is checked at.",
-        f"SHAPE = {shape}",
+        f"SHAPE = {site.sizes}",
         *statement(
-            f"CHECKED = {{'cuda': {_shapes(shape)}, 'cpu': {_small(shape)}}}".replace("'", '"')
+            f"CHECKED = {{'cuda': {_shapes(site)}, 'cpu': {_small(site)}}}".replace("'", '"')
         ),
         "# Rows of the interpreter are short: there, short blocks.",
         f'LAUNCH = {{"cuda": {{}}, "cpu": {_small_launch(config)}}}',
@@ -141,33 +140,46 @@ def _program(plan: FusionPlan, config: LaunchConfig, made: Operator) -> list[str
         "GRADIENTS", " and check_gradients(sizes, device)" if made.differentiable else ""
     )
     head = "\n".join(lines) + "\n"
-    return [head, EXACT, _make_inputs(plan), ULPS, CHECK, *checks, TIMING, main]
+    return [
+        head,
+        EXACT,
+        _make_inputs(plan),
+        ulps_text(plan.column_axes),
+        CHECK,
+        *checks,
+        TIMING,
+        main,
+    ]
 
 
-def _shapes(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+def _shapes(site: Site) -> tuple[tuple[int, ...], ...]:
     """The own shape with fewer rows, and ragged ones."""
-    rows, columns = list(shape[:-1]), shape[-1]
-    most = max(MOST_CHECKED // max(columns, 1), 1)
+    rows, (*outer, columns) = list(site.row_sizes), site.column_axes
+    most = max(MOST_CHECKED // max(site.columns, 1), 1)
     for axis, size in enumerate(rows):
         others = math.prod(rows[axis + 1 :])
         rows[axis] = max(min(size, most // max(others, 1)), min(size, 1))
         most //= max(rows[axis], 1)
     odd = tuple(3 for _ in rows)
-    return tuple(
-        dict.fromkeys(((*rows, columns), (*odd, max(columns - 1, 1)), (*odd, columns // 2 + 1)))
-    )
+    found = ((*rows, *outer, columns), (*odd, *outer, max(columns - 1, 1)))
+    return tuple(dict.fromkeys((*found, (*odd, *outer, columns // 2 + 1))))
 
 
-def _small(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    rows = tuple(min(size, MOST_INTERPRETED_ROWS) for size in shape[:-1])
-    columns = min(shape[-1], MOST_INTERPRETED_COLUMNS)
-    return ((*rows, columns), (*rows, max(columns - 1, 1)))
+def _small(site: Site) -> tuple[tuple[int, ...], ...]:
+    rows = tuple(min(size, MOST_INTERPRETED_ROWS) for size in site.row_sizes)
+    *outer, columns = site.column_axes
+    left = MOST_INTERPRETED_COLUMNS
+    for axis, size in enumerate(outer):
+        outer[axis] = min(size, MOST_INTERPRETED_ROWS)
+        left //= max(outer[axis], 1)
+    columns = min(columns, max(left, 1))
+    return ((*rows, *outer, columns), (*rows, *outer, max(columns - 1, 1)))
 
 
 def _launches(plan: FusionPlan, config: LaunchConfig) -> Iterator[list[str]]:
     """An entry of `COMPILED` for each kernel."""
     site = plan.sites[0]
-    for one in abi.launches(plan, config, site.row_sizes, site.columns, site.input_strides):
+    for one in abi.site_launches(plan, config, site):
         kinds = [f"{kind}:16" if name in one.aligned else kind for name, kind in one.types.items()]
         signature = ", ".join([*kinds, *(str(value) for value in one.constants.values())])
         *lines, last = textwrap.wrap(signature, WIDTH - 12)
@@ -197,7 +209,8 @@ def _allowed(plan: FusionPlan, output: PlanOutput, terms: int) -> str:
 
 
 def _make_inputs(plan: FusionPlan) -> str:
-    axes = ", ".join([*(f"size_{axis}" for axis in range(plan.row_axes)), "n_columns"])
+    names = [*(f"size_{axis}" for axis in range(plan.row_axes)), *column_names(plan)]
+    axes = ", ".join(names)
     lines = [
         "",
         "def make_inputs(sizes, device):",
@@ -205,15 +218,18 @@ def _make_inputs(plan: FusionPlan) -> str:
         "    torch.manual_seed(0)",
         f"    {axes} = sizes",
         "    return (",
-        *(line for item in plan.inputs for line in statement(f"{_random(item)},", 2)),
+        *(
+            line
+            for item in plan.inputs
+            for line in statement(f"{_random(item, names, plan.along(item))},", 2)
+        ),
         "    )",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _random(item: PlanInput) -> str:
-    names = [*(f"size_{axis}" for axis in range(len(item.spans) - 1)), "n_columns"]
-    shape = [name if span else "1" for name, span in zip(names, item.spans, strict=True)]
+def _random(item: PlanInput, names: list[str], along: tuple[bool, ...]) -> str:
+    shape = [name if span else "1" for name, span in zip(names, along, strict=True)]
     cut = ""
     if not item.dense:
         cut = f"[..., :{shape[-1]}]" if item.unit_stride else "[..., ::2]"

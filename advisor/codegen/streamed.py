@@ -138,6 +138,7 @@ class _Writer:
         body = [
             "columns = start + tl.arange(0, BLOCK_COLUMNS)[None, :]",
             "column_ok = (columns < n_columns) | EVEN_COLUMNS",
+            *self.values.column_axes("start"),
         ]
         if any(fold.kind == "moments" for fold in one.folds):
             done = "start" if first == "0" else f"start - {first}"

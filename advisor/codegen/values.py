@@ -28,6 +28,7 @@ class Values:
         self.spaces = {item.name: space_of(item.spans) for item in plan.inputs} | {
             op.name: op.space for op in plan.ops
         }
+        self.strided = {tensor.name: tensor for tensor in abi.strided(plan)}
 
     # --- memory -----------------------------------------------------------------------------------
 
@@ -42,48 +43,89 @@ class Values:
             rest = f"above_{axis}"
         return [*lines, f"axis_0 = {rest}"]
 
+    def column_axes(self, block: str | None = None) -> list[str]:
+        """The index along every column axis, innermost first, where some tensor needs them.
+
+        `block` names the first column of a block: one that lies in a single segment, the innermost
+        axis being a multiple of it, has one index along all axes above.
+        """
+        names = abi.column_size_names(self.plan)
+        lines, rest = [], "columns"
+        for axis, size in reversed(names):
+            lines.append(f"column_{axis} = {rest} % {size}")
+            above = f"above_column_{axis}" if axis > 1 else "column_0"
+            divided = f"{above} = {rest} // {size}"
+            if block is None or rest != "columns":
+                lines.append(divided)
+            else:
+                lines += [
+                    f"if {size} % BLOCK_COLUMNS == 0:",
+                    f"    {above} = tl.full((1, 1), {block} // {size}, tl.int32)",
+                    "else:",
+                    f"    {divided}",
+                ]
+            rest = above
+        return lines
+
     def load(self, item: PlanInput, policy: str = "") -> str:
         """An input into registers; `policy` is what the caches should do with it."""
-        rows, column = any(item.spans[:-1]), item.spans[-1]
-        mask = " & ".join(m for m, used in (("row_ok", rows), ("column_ok", column)) if used)
+        mask = self._mask(item)
         options = f", mask={mask}, other=0" if mask else ""
         if policy:
             options += f', eviction_policy="{policy}"'
-        loaded = f"tl.load({self._address(item)}{options})"
+        loaded = f"tl.load({self._input_address(item)}{options})"
         if item.dtype in ("float16", "bfloat16"):
             loaded += ".to(tl.float32)"
         elif item.dtype == "bool":
             loaded = f"{loaded} != 0"
         return f"{item.name}_value = {loaded}"
 
-    def _address(self, item: PlanInput) -> str:
-        if item.dense:
-            offset = {
-                "tile": " + row_start + columns",
-                "row": " + rows",
-                "column": " + columns",
-                "scalar": "",
-            }[space_of(item.spans)]
-            return item.name + offset
-        terms = [item.name]
-        for axis, name in abi.stride_names(item):
-            row = "rows" if self.plan.row_axes == 1 else f"axis_{axis}"
-            index = "columns" if axis == self.plan.row_axes else row
-            terms.append(f"{index}.to(tl.int64) * {name}")
-        if item.spans[-1] and item.unit_stride:
-            terms.append("columns")
+    def _mask(self, item: PlanInput) -> str:
+        """Where there is something to read; what is read must have no more elements than this."""
+        masks = ["row_ok"] if any(item.spans[:-1]) else []
+        if item.segments:  # one element for a segment that a block lies in, so no mask of columns
+            inner = "".join(f" * {name}" for _, name in abi.column_size_names(self.plan))
+            masks += [f"(column_0{inner} < n_columns)"] if item.segments[0] else []
+        elif item.spans[-1]:
+            masks.append("column_ok")
+        return " & ".join(masks)
+
+    def _input_address(self, item: PlanInput) -> str:
+        if not item.dense:
+            return self._strided_address(item.name)
+        offset = {
+            "tile": " + row_start + columns",
+            "row": " + rows",
+            "column": " + columns",
+            "scalar": "",
+        }[space_of(item.spans)]
+        return item.name + offset
+
+    def _strided_address(self, name: str) -> str:
+        tensor = self.strided[name]
+        terms = [name]
+        terms += [f"{self._index(axis)}.to(tl.int64) * {stride}" for axis, stride in tensor.strides]
+        if tensor.unit is not None:
+            terms.append(self._index(tensor.unit))
         return " + ".join(terms)
+
+    def _index(self, axis: int) -> str:
+        """The index along one axis of the iteration space."""
+        plan = self.plan
+        if axis < plan.row_axes:
+            return "rows" if plan.row_axes == 1 else f"axis_{axis}"
+        return "columns" if plan.column_axes == 1 else f"column_{axis - plan.row_axes}"
 
     def store(self, position: int, row_mask: str = "row_ok") -> str:
         """An output to memory."""
         output = self.plan.outputs[position]
         pointer = f"out{position}"
-        if output.space == "column":
-            return f"tl.store({pointer} + columns, {output.value}, mask=column_ok)"
-        if output.space == "row":
-            return f"tl.store({pointer} + rows, {output.value}, mask={row_mask})"
-        place = f"{pointer} + row_start + columns"
-        return f"tl.store({place}, {output.value}, mask=row_ok & column_ok)"
+        offset, mask = {
+            "column": (" + columns", "column_ok"),
+            "row": (" + rows", row_mask),
+        }.get(output.space, (" + row_start + columns", "row_ok & column_ok"))
+        place = self._strided_address(pointer) if output.strided else pointer + offset
+        return f"tl.store({place}, {output.value}, mask={mask})"
 
     # --- ops --------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from advisor.model.launch import (
     row_splits_of,
 )
 from advisor.model.optable import item_bytes, spec_of
-from advisor.model.plan import FusionPlan, PlanOp, Site, space_of
+from advisor.model.plan import FusionPlan, PlanOp, Site
 from advisor.model.ranking import (
     BASE_REGISTERS,
     L2_SHARE,
@@ -94,7 +94,7 @@ def workspace_bytes(plan: FusionPlan, config: LaunchConfig, site: Site) -> int:
 
 def column_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchConfig, ...]:
     """Configurations that suit a site, the likeliest first; at least one."""
-    widths = [item_bytes(i.dtype) for i in plan.inputs if space_of(i.spans) == "tile"]
+    widths = [item_bytes(i.dtype) for i in plan.inputs if i.traffic == "tile"]
     written = sum(item_bytes(o.dtype) for o in plan.outputs if o.space == "tile")
     task = _Task(
         rows=site.rows,

@@ -26,7 +26,7 @@ from advisor.model.launch import (
 )
 from advisor.model.optable import item_bytes
 from advisor.model.passes import Schedule, can_split, has_online_form, schedule
-from advisor.model.plan import FusionPlan, Site, space_of
+from advisor.model.plan import FusionPlan, Site
 from advisor.model.ranking import (
     BASE_REGISTERS,
     L2_SHARE,
@@ -45,6 +45,8 @@ STREAMED_BLOCKS, STREAMED_WARPS, STAGES = (1024, 2048, 4096, 8192, 16384), (4, 8
 MAX_STREAMED_PER_THREAD = 32
 # Fewer columns than this are not worth a loop; a split row must leave each program as many.
 SHORTEST_LOOP, SHORTEST_SPLIT = 2048, 4096
+# What an input costs that is read for every element, though it is the same for many of them.
+GATHER_DOUBLINGS = 0.15
 # Parts of rows for each multiprocessor: beyond, the second kernel combines more than it saves.
 MOST_SPLIT_WAVES = 16
 
@@ -55,6 +57,8 @@ class _Task:
 
     Bytes per element: of its tiles, each once; of what each scheme reads `again` in later passes;
     of values per column, which every block of rows reads from L2, in each pass that needs them.
+    `gathers` counts the inputs of parts of a row, whose segments have `segment` columns: they are
+    read for every element, unless a whole block lies in one segment.
     """
 
     rows: int
@@ -64,6 +68,8 @@ class _Task:
     column_bytes: dict[Scheme, int]
     sm_count: int
     l2_bytes: int
+    gathers: int = 0
+    segment: int = 1
 
 
 def candidate_configs(
@@ -80,6 +86,8 @@ def candidate_configs(
         column_bytes={s: _column_bytes(plan, s) for s in schemes_of(plan)},
         sm_count=sm_count,
         l2_bytes=l2_bytes,
+        gathers=sum(bool(item.segments) for item in plan.inputs),
+        segment=_segment(plan, site),
     )
     found: list[tuple[float, int, LaunchConfig]] = []
     for scheme, configs in _by_scheme(task).items():
@@ -112,6 +120,12 @@ def scheme_schedule(plan: FusionPlan, scheme: Scheme) -> Schedule:
     """The passes of a streaming scheme; a split row is written by its second kernel alone."""
     online = scheme != "looped"
     return schedule(plan, online=online, writes_last=scheme == "split")
+
+
+def _segment(plan: FusionPlan, site: Site) -> int:
+    """Columns throughout which all values of a part of a row are the same."""
+    varies = any(item.segments and item.segments[-1] for item in plan.inputs)
+    return 1 if varies else site.column_axes[-1]
 
 
 # --- enumeration ----------------------------------------------------------------------------------
@@ -200,12 +214,14 @@ def _traffic(task: _Task, config: LaunchConfig, running: int) -> float:
     if config.scheme == "registers":
         # Lanes past the last column are loaded as nothing, but take a program's place.
         doublings += math.log2(next_power_of_two(task.columns) / max(task.columns, 1)) / 4
+    if config.block_columns is None or task.segment % config.block_columns:
+        doublings += GATHER_DOUBLINGS * task.gathers
     return doublings + (0.5 if config.scheme == "split" else 0.0)
 
 
 def _read_again(plan: FusionPlan, scheme: Scheme) -> int:
     """Bytes per element that passes after the first to read them read again."""
-    widths = {i.name: item_bytes(i.dtype) for i in plan.inputs if space_of(i.spans) == "tile"}
+    widths = {i.name: item_bytes(i.dtype) for i in plan.inputs if i.traffic == "tile"}
     seen: set[str] = set()
     again = 0
     for one in scheme_schedule(plan, scheme).passes:
@@ -216,7 +232,7 @@ def _read_again(plan: FusionPlan, scheme: Scheme) -> int:
 
 def _column_bytes(plan: FusionPlan, scheme: Scheme) -> int:
     """Bytes per column that one block of rows reads of values per column, over all passes."""
-    widths = {i.name: item_bytes(i.dtype) for i in plan.inputs if space_of(i.spans) == "column"}
+    widths = {i.name: item_bytes(i.dtype) for i in plan.inputs if i.traffic == "column"}
     if scheme == "registers":
         return sum(widths.values())
     passes = scheme_schedule(plan, scheme).passes
@@ -225,5 +241,5 @@ def _column_bytes(plan: FusionPlan, scheme: Scheme) -> int:
 
 def _tile_bytes(plan: FusionPlan) -> int:
     """Bytes per element of the iteration space, each tensor once."""
-    reads = sum(item_bytes(i.dtype) for i in plan.inputs if space_of(i.spans) == "tile")
+    reads = sum(item_bytes(i.dtype) for i in plan.inputs if i.traffic == "tile")
     return reads + sum(item_bytes(o.dtype) for o in plan.outputs if o.space == "tile")

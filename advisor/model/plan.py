@@ -8,6 +8,7 @@ source unchecked.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Sequence
 from typing import Literal, NoReturn
@@ -20,7 +21,8 @@ from advisor.model.graph import Arg, AttributeValue, literal_value
 from advisor.model.optable import DTYPES, FLOAT_DTYPES, spec_of
 
 PLAN_SCHEMA_VERSION = 1
-MAX_OPS, MAX_TENSORS, MAX_ROW_AXES, MAX_SITES, MAX_SIZE = 512, 64, 6, 100_000, 2**40
+MAX_OPS, MAX_TENSORS, MAX_SITES, MAX_SIZE = 512, 64, 100_000, 2**40
+MAX_ROW_AXES, MAX_COLUMN_AXES = 6, 4
 _INPUT = re.compile(r"in\d{1,3}")
 _VALUE = re.compile(r"v\d{1,4}")
 _PLAN_ID = re.compile(r"[0-9a-f]{16}")
@@ -35,9 +37,12 @@ Route = Literal["generated_kernel"]
 class PlanInput(Record, frozen=True, kw_only=True):
     """A tensor read by the kernel over the iteration space [row axes..., columns].
 
-    `spans[i]` says whether it varies along axis i (the last one is the columns). A `dense` input
-    that spans everything is read at the linear index; any other is addressed by run-time strides,
-    one per spanned axis. `unit_stride` promises a column stride of 1.
+    `spans[i]` says whether it varies along row axis i, the last one whether along the columns.
+    Where these are several axes, a value of a part of a row, the same throughout each segment of
+    it, says in `segments` along which of them it varies; it is read at the index that its strides
+    give, products of single axes. A `dense` input is read at the linear index; any other is
+    addressed by run-time strides, one per spanned axis. `unit_stride` promises a stride of 1 along
+    the innermost column axis.
     """
 
     name: str
@@ -45,6 +50,12 @@ class PlanInput(Record, frozen=True, kw_only=True):
     spans: tuple[bool, ...]
     dense: bool
     unit_stride: bool = True
+    segments: tuple[bool, ...] = ()
+
+    @property
+    def traffic(self) -> Space | None:
+        """The space whose every element is read once; None for a part of a row, which is small."""
+        return None if self.segments else space_of(self.spans)
 
 
 class PlanOp(Record, frozen=True, kw_only=True):
@@ -75,19 +86,27 @@ class PlanOp(Record, frozen=True, kw_only=True):
 
 
 class PlanOutput(Record, frozen=True, kw_only=True):
-    """A value written contiguously.
+    """A value written whole.
 
-    [rows, columns] for a tile, [rows] for a row value, [columns] for what needs all rows.
+    [rows, columns] for a tile, [rows] for a row value, [columns] for what needs all rows: in that
+    order, or where `strided`, with run-time strides, one an axis (`unit_stride` as of inputs).
     """
 
     value: str
     dtype: str
     space: Space
+    strided: bool = False
+    unit_stride: bool = True
 
-    def shape(self, row_sizes: Sequence[int], columns: int) -> tuple[int, ...]:
+    def along(self, row_axes: int, column_axes: int) -> tuple[bool, ...]:
+        """Whether it varies along each axis."""
+        return (*(self.space != "column",) * row_axes, *(self.space != "row",) * column_axes)
+
+    def shape(self, row_sizes: Sequence[int], column_sizes: Sequence[int]) -> tuple[int, ...]:
         """One dimension an axis, of size 1 where the value is the same along it."""
-        rows = [1] * len(row_sizes) if self.space == "column" else row_sizes
-        return (*rows, 1 if self.space == "row" else columns)
+        spans = self.along(len(row_sizes), len(column_sizes))
+        sizes = (*row_sizes, *column_sizes)
+        return tuple(size if span else 1 for size, span in zip(sizes, spans, strict=True))
 
 
 class Guard(Record, frozen=True, kw_only=True):
@@ -101,9 +120,10 @@ class Guard(Record, frozen=True, kw_only=True):
 class Site(Record, frozen=True, kw_only=True):
     """One occurrence: the nodes replaced, the values bound, the sizes seen when it was captured.
 
-    `row_sizes` and `columns` are the iteration space; `input_strides[i]` the strides of input i
-    over [row axes..., columns] (0 where it does not span); `executions` how often it runs in one
-    step.
+    `row_sizes` and `columns` are the iteration space, `column_sizes` the sizes of the column axes
+    where there are several. `input_strides[i]` are the strides of input i over [row axes..., column
+    axes...] (0 where it does not span), `output_strides` those of the outputs where one is strided;
+    `executions` how often it runs in one step.
     """
 
     graph: str
@@ -115,6 +135,18 @@ class Site(Record, frozen=True, kw_only=True):
     input_strides: tuple[tuple[int, ...], ...]
     location: Location = Location()
     executions: float = 1.0
+    column_sizes: tuple[int, ...] = ()
+    output_strides: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def column_axes(self) -> tuple[int, ...]:
+        """The sizes of the column axes, also where there is one."""
+        return self.column_sizes or (self.columns,)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of all axes, outermost first."""
+        return (*self.row_sizes, *self.column_axes)
 
     @property
     def rows(self) -> int:
@@ -159,9 +191,19 @@ class FusionPlan(Record, frozen=True, kw_only=True):
     sites: tuple[Site, ...] = ()
     prediction: Prediction | None = None
     backward_plan: str | None = None
+    column_axes: int = 1
 
     def check(self) -> None:
         _check_plan(self)
+
+    def along(self, item: PlanInput) -> tuple[bool, ...]:
+        """Whether an input varies along each of [row axes..., column axes...]."""
+        return (*item.spans[:-1], *(item.segments or item.spans[-1:] * self.column_axes))
+
+    @property
+    def strided_outputs(self) -> bool:
+        """Whether an output is written with strides."""
+        return any(output.strided for output in self.outputs)
 
     def late_values(self) -> frozenset[str]:
         """The values that need all rows: reductions over them, and what is computed from these."""
@@ -176,11 +218,22 @@ class FusionPlan(Record, frozen=True, kw_only=True):
         body = {
             "family": self.family,
             "row_axes": self.row_axes,
-            "inputs": self.inputs,
+            "inputs": [_told(item, segments=()) for item in self.inputs],
             "ops": self.ops,
-            "outputs": self.outputs,
+            "outputs": [_told(item, strided=False, unit_stride=True) for item in self.outputs],
         }
+        if self.column_axes > 1:
+            body["column_axes"] = self.column_axes
         return msgspec.json.encode(body, order="sorted").decode()
+
+
+def _told(record: Record, **unsaid: object) -> dict[str, object]:
+    """The fields of a record, those `unsaid` only where they hold another value."""
+    found: dict[str, object] = msgspec.to_builtins(record)
+    for name, value in unsaid.items():
+        if getattr(record, name) == value:
+            del found[name]
+    return found
 
 
 def plan_id(rule: str, module_pattern: str, signature: str) -> str:
@@ -203,8 +256,9 @@ def _check_plan(plan: FusionPlan) -> None:
         not 1 <= len(plan.ops) <= MAX_OPS
         or not plan.outputs
         or not 0 <= plan.row_axes <= MAX_ROW_AXES
+        or not 1 <= plan.column_axes <= MAX_COLUMN_AXES
     ):
-        _fail(plan, "no ops, no outputs or too many row axes")
+        _fail(plan, "no ops, no outputs or too many axes")
     if len(plan.inputs) + len(plan.outputs) > MAX_TENSORS or len(plan.sites) > MAX_SITES:
         _fail(plan, "too many tensors or sites")
     spaces = _check_inputs(plan)
@@ -225,8 +279,16 @@ def _check_inputs(plan: FusionPlan) -> dict[str, tuple[Space, str]]:
             _fail(plan, f"{item.name}: bad dtype or rank")
         if item.dense and not (all(item.spans) or all(item.spans[:-1]) or not any(item.spans[:-1])):
             _fail(plan, f"{item.name}: a dense input spans all rows or none")
+        if item.segments and not _is_part(plan, item):
+            _fail(plan, f"{item.name}: its segments are no part of the columns")
         spaces[item.name] = (space_of(item.spans), item.dtype)
     return spaces
+
+
+def _is_part(plan: FusionPlan, item: PlanInput) -> bool:
+    """Whether an input with segments varies along some of several column axes, by its strides."""
+    some = any(item.segments) and not all(item.segments)
+    return len(item.segments) == plan.column_axes and some and item.spans[-1] and not item.dense
 
 
 def space_of(spans: tuple[bool, ...]) -> Space:
@@ -327,7 +389,10 @@ def _check_outputs(plan: FusionPlan, spaces: dict[str, tuple[Space, str]]) -> No
 
 
 def _check_site(plan: FusionPlan, site: Site) -> None:
-    sizes = (*site.row_sizes, site.columns)
+    axes = plan.row_axes + plan.column_axes
+    sizes = (*site.sizes, site.columns)
+    if len(site.sizes) != axes or math.prod(site.column_axes) != site.columns:
+        _fail(plan, f"site in {site.graph}: column sizes do not fit the plan")
     if len(site.row_sizes) != plan.row_axes or any(not 0 <= size <= MAX_SIZE for size in sizes):
         _fail(plan, f"site in {site.graph}: sizes do not fit the plan")
     if len(site.inputs) != len(plan.inputs) or len(site.outputs) != len(plan.outputs):
@@ -335,7 +400,9 @@ def _check_site(plan: FusionPlan, site: Site) -> None:
     if site.executions < 0:
         _fail(plan, f"site in {site.graph}: runs a negative number of times")
     if len(site.input_strides) != len(plan.inputs) or any(
-        len(strides) != plan.row_axes + 1 or any(not 0 <= s <= MAX_SIZE for s in strides)
-        for strides in site.input_strides
+        len(strides) != axes or any(not 0 <= s <= MAX_SIZE for s in strides)
+        for strides in (*site.input_strides, *site.output_strides)
     ):
         _fail(plan, f"site in {site.graph}: strides do not fit the plan")
+    if len(site.output_strides) != (len(plan.outputs) if plan.strided_outputs else 0):
+        _fail(plan, f"site in {site.graph}: strides of outputs do not fit the plan")

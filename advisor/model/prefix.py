@@ -73,4 +73,5 @@ def _site(site: Site, kept: list[int], outputs: tuple[PlanOutput, ...]) -> Site:
         inputs=tuple(site.inputs[place] for place in kept),
         outputs=tuple(f"%{output.value}" for output in outputs),
         input_strides=tuple(site.input_strides[place] for place in kept),
+        output_strides=(),
     )

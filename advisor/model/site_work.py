@@ -2,24 +2,70 @@
 
 from __future__ import annotations
 
+import math
+
 from advisor.model.optable import item_bytes, spec_of
 from advisor.model.plan import FusionPlan, PlanOp, Site, Space
 
+# What the memory of every GPU in the table moves at least.
+SECTOR_BYTES = 32
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
 def site_bytes(plan: FusionPlan, site: Site) -> int:
     """External inputs read once and outputs written once."""
-    sizes = (*site.row_sizes, site.columns)
     total = 0
     for item in plan.inputs:
         elements = 1
-        for size, span in zip(sizes, item.spans, strict=True):
+        for size, span in zip(site.sizes, plan.along(item), strict=True):
             elements *= size if span else 1
         total += elements * item_bytes(item.dtype)
     for output in plan.outputs:
         total += _elements(output.space, site) * item_bytes(output.dtype)
     return total
+
+
+def sector_bytes(plan: FusionPlan, site: Site, block_rows: int) -> int:
+    """Bytes of all sectors of memory that the programs touch, each program on its own.
+
+    More than `site_bytes` where a program reads or writes runs that are short or begin anywhere:
+    what one leaves of a sector others take, but from L2.
+    """
+    total = site_bytes(plan, site)
+    tiles = [
+        (item.dtype, plan.along(item), strides)
+        for item, strides in zip(plan.inputs, site.input_strides, strict=True)
+        if item.traffic == "tile" and not item.dense
+    ]
+    tiles += [
+        (output.dtype, output.along(plan.row_axes, plan.column_axes), strides)
+        for output, strides in zip(plan.outputs, site.output_strides, strict=False)
+        if output.strided and output.space == "tile"
+    ]
+    limits = (*(min(size, block_rows) for size in site.row_sizes), *site.column_axes)
+    for dtype, along, strides in tiles:
+        held = [
+            (stride, most, size)
+            for stride, most, size, spans in zip(strides, limits, site.sizes, along, strict=True)
+            if spans and size > 1
+        ]
+        width, elements = item_bytes(dtype), math.prod(size for _, _, size in held)
+        run = _run(held) * width
+        touched = run if run % SECTOR_BYTES == 0 else run + SECTOR_BYTES - width
+        total += elements * width * (touched - run) // run
+    return total
+
+
+def _run(axes: list[tuple[int, int, int]]) -> int:
+    """Neighbouring elements that one program takes; axes as (stride, how far it goes, size)."""
+    run = 1
+    for stride, most, size in sorted(axes):
+        if stride != run:
+            break
+        run *= most
+        if most < size:
+            break
+    return run
 
 
 def site_arithmetic(plan: FusionPlan, site: Site) -> tuple[int, int]:

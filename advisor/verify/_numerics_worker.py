@@ -80,8 +80,9 @@ def run_case(
         if not detail and got.is_floating_point():
             tile = output.space == "tile"
             epsilon = unit_of(got.dtype, roundings(plan, output.value))
-            error = error_ulps(got, truth, tile, epsilon)
-            own_error = error_ulps(own, truth, tile, epsilon)
+            mine, eagers, right = (t.flatten(plan.row_axes) for t in (got, own, truth))
+            error = error_ulps(mine, right, tile, epsilon)
+            own_error = error_ulps(eagers, right, tile, epsilon)
             terms = longest_sum(plan, math.prod(case.row_sizes), case.columns)
             allowed = tolerance(plan, output.value, epsilon, terms, own_error)
             detail = "" if error <= allowed else f"{error:.1f} ulps, at most {allowed:.1f} allowed"

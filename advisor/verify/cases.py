@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -22,9 +23,14 @@ class Case:
 
     name: str
     row_sizes: tuple[int, ...]
-    columns: int
+    column_sizes: tuple[int, ...]
     values: Values
     block_rows: int = 1
+
+    @property
+    def columns(self) -> int:
+        """The number of columns."""
+        return math.prod(self.column_sizes)
 
 
 def cases(plan: FusionPlan, *, small: bool, block_rows: int) -> Iterator[Case]:
@@ -32,35 +38,53 @@ def cases(plan: FusionPlan, *, small: bool, block_rows: int) -> Iterator[Case]:
 
     `small` keeps the number of rows and columns within what an interpreter can run in seconds.
     """
-    columns = plan.sites[0].columns if plan.sites else 1024
-    near = min(columns, 1024) if small else columns
-    many = max(min(64, MOST_ELEMENTS // (3 * max(near, 1))), 2)
+    own = plan.sites[0].column_axes if plan.sites else (1024,) * plan.column_axes
+    near = _at_most(own, 1024) if small else own
+    many = max(min(64, MOST_ELEMENTS // (3 * max(math.prod(near), 1))), 2)
     rows = _row_sizes(plan, 2 if small else many)
-    for width in dict.fromkeys((near, max(near - 1, 1), near // 2 + 1, min(near, 5))):
-        yield Case(f"columns {width}", rows, width, "normal", block_rows)
+    *outer, inner = near
+    widths = (near, (*outer, max(inner - 1, 1)), (*outer, inner // 2 + 1), _at_most(near, 5))
+    for width in dict.fromkeys(widths):
+        yield Case(f"columns {_text(width)}", rows, width, "normal", block_rows)
     yield Case("one row", _row_sizes(plan, 1, first=1), near, "normal", 1)
-    yield Case(
-        "ragged rows", _row_sizes(plan, 3, first=5), min(near, 257), "normal", max(block_rows, 2)
-    )
+    ragged = _row_sizes(plan, 3, first=5)
+    yield Case("ragged rows", ragged, _at_most(near, 257), "normal", max(block_rows, 2))
     if plan.late_values():
         yield from _column_cases(plan, near, block_rows, small=small)
     if not any(op.over_rows and op.op in ("amax", "amin") for op in plan.ops):  # nothing is largest
         yield Case("no rows", _row_sizes(plan, 1, first=0), near, "normal", block_rows)
     for values in ("small", "zeros", "large", "special"):
-        yield Case(f"{values} values", rows, min(near, 513), values, block_rows)
+        yield Case(f"{values} values", rows, _at_most(near, 513), values, block_rows)
 
 
-def _column_cases(plan: FusionPlan, near: int, block_rows: int, *, small: bool) -> Iterator[Case]:
+def _at_most(sizes: tuple[int, ...], most: int) -> tuple[int, ...]:
+    """Sizes of axes with a product of at most `most`: the largest are cut, none to nothing."""
+    found = list(sizes)
+    while math.prod(found) > most and max(found) > 1:
+        axis = found.index(max(found))
+        others = math.prod(found[:axis] + found[axis + 1 :])
+        second = max((size for n, size in enumerate(found) if n != axis), default=1)
+        found[axis] = max(most // others, min(second, found[axis] - 1), 1)
+    return tuple(found)
+
+
+def _text(sizes: tuple[int, ...]) -> str:
+    return "×".join(str(size) for size in sizes)
+
+
+def _column_cases(
+    plan: FusionPlan, near: tuple[int, ...], block_rows: int, *, small: bool
+) -> Iterator[Case]:
     """Few and many rows where they are reduced: one for all programs, fewer than these, more.
 
     Several columns: the sum of a single one may vanish, and with it the scale of its error.
     """
     several = max(block_rows, 32) if small else block_rows
-    wide = min(near, 128) if small else near
-    for first, width in ((7, near), (1000, wide), (1000, min(near, 7)), (1, min(near, 7))):
-        rows = max(min(first, MOST_ELEMENTS // max(width, 1)), 1)
+    wide, narrow = _at_most(near, 128) if small else near, _at_most(near, 7)
+    for first, width in ((7, near), (1000, wide), (1000, narrow), (1, narrow)):
+        rows = max(min(first, MOST_ELEMENTS // max(math.prod(width), 1)), 1)
         sizes = _row_sizes(plan, 1, first=rows)
-        yield Case(f"{rows} rows of {width}", sizes, width, "normal", several)
+        yield Case(f"{rows} rows of {_text(width)}", sizes, width, "normal", several)
 
 
 def _row_sizes(plan: FusionPlan, size: int, first: int = 3) -> tuple[int, ...]:
@@ -78,25 +102,45 @@ def make_inputs(
 ) -> list[torch.Tensor]:
     """Random inputs of a case; inputs that are not dense are cut out of wider storage."""
     generator = torch.Generator(device="cpu").manual_seed(seed)
-    sizes = (*case.row_sizes, case.columns)
-    return [_make_input(item, sizes, case.values, generator, device) for item in plan.inputs]
+    sizes = (*case.row_sizes, *case.column_sizes)
+    found = []
+    for position, item in enumerate(plan.inputs):
+        spans = plan.along(item)
+        shape = [size if span else 1 for size, span in zip(sizes, spans, strict=True)]
+        order = _order(plan, position)
+        found.append(_make_input(item, shape, order, case.values, generator, device))
+    return found
+
+
+def _order(plan: FusionPlan, position: int) -> list[int]:
+    """The axes of an input from the widest stride at the plan's site to the narrowest."""
+    axes = list(range(plan.row_axes + plan.column_axes))
+    if not plan.sites or plan.inputs[position].dense:
+        return axes
+    strides = plan.sites[0].input_strides[position]
+    unit = [axes[-1]] if plan.inputs[position].unit_stride else []
+    rest = [axis for axis in axes if axis not in unit]
+    return sorted(rest, key=lambda axis: -strides[axis]) + unit
 
 
 def _make_input(
     item: PlanInput,
-    sizes: tuple[int, ...],
+    shape: list[int],
+    order: list[int],
     values: Values,
     generator: torch.Generator,
     device: torch.device,
 ) -> torch.Tensor:
-    shape = [size if span else 1 for size, span in zip(sizes, item.spans, strict=True)]
-    stored = list(shape)
-    if not item.dense:
-        stored[-1] = shape[-1] + 3 if item.unit_stride else 2 * shape[-1]
-    tensor = _fill(stored, item.dtype, values, generator).to(device)
+    """Dense, or cut out of storage that is wider along the last axis in order."""
+    last = order[-1]
+    stored = [shape[axis] for axis in order]
     if item.dense:
-        return tensor
-    return tensor[..., : shape[-1]] if item.unit_stride else tensor[..., ::2]
+        return _fill(stored, item.dtype, values, generator).to(device)
+    unit = item.unit_stride and last == len(shape) - 1
+    stored[-1] = shape[last] + 3 if unit else 2 * shape[last]
+    tensor = _fill(stored, item.dtype, values, generator).to(device)
+    tensor = tensor[..., : shape[last]] if unit else tensor[..., ::2]
+    return tensor.permute([order.index(axis) for axis in range(len(shape))])
 
 
 def _fill(shape: list[int], dtype: str, values: Values, generator: torch.Generator) -> torch.Tensor:
@@ -122,11 +166,16 @@ def poisoned_outputs(
 ) -> tuple[torch.Tensor, ...]:
     """Outputs filled with a value no computation gives, so that an element never written shows."""
     found = []
-    for output in plan.outputs:
-        shape = output.shape(case.row_sizes, case.columns)
+    for position, output in enumerate(plan.outputs):
+        shape = output.shape(case.row_sizes, case.column_sizes)
         kind: torch.dtype = getattr(torch, output.dtype)
         poison = (
             POISON_FLOAT if kind.is_floating_point else (True if kind == torch.bool else POISON_INT)
         )
-        found.append(torch.full(shape, poison, dtype=kind, device=device))
+        axes = list(range(len(shape)))
+        if output.strided and plan.sites:
+            strides = plan.sites[0].output_strides[position]
+            axes.sort(key=lambda axis: -strides[axis])
+        made = torch.full([shape[axis] for axis in axes], poison, dtype=kind, device=device)
+        found.append(made.permute([axes.index(axis) for axis in range(len(shape))]))
     return tuple(found)

@@ -73,10 +73,10 @@ _TENSORS_ONLY = frozenset(
 def evaluate(
     plan: FusionPlan, inputs: Sequence[torch.Tensor], precision: Precision
 ) -> tuple[torch.Tensor, ...]:
-    """The plan's outputs for inputs shaped [row axes..., columns] (size 1 where an input repeats).
+    """The plan's outputs for inputs of one dimension an axis (size 1 where an input repeats).
 
-    Row outputs keep a last dimension of size 1, values per column row axes of size 1. `exact`
-    computes everything in float64.
+    Outputs have one an axis too, of size 1 where they are the same along it. `exact` computes
+    everything in float64.
     """
     values: dict[str, torch.Tensor] = {}
     for item, tensor in zip(plan.inputs, inputs, strict=True):
@@ -87,7 +87,7 @@ def evaluate(
     kept = {output.value for output in plan.outputs}
     for op in plan.ops:
         if spec_of(op.op).kind == "reduction":
-            values[op.name] = _reduced(op, values, precision, sizes)
+            values[op.name] = _reduced(op, values, precision, sizes[: plan.row_axes])
         else:
             values[op.name] = _apply(op, values, precision)
         for arg in op.args:
@@ -115,14 +115,14 @@ def _apply(op: PlanOp, values: dict[str, torch.Tensor], precision: Precision) ->
 
 
 def _reduced(
-    op: PlanOp, values: dict[str, torch.Tensor], precision: Precision, sizes: Sequence[int]
+    op: PlanOp, values: dict[str, torch.Tensor], precision: Precision, rows: Sequence[int]
 ) -> torch.Tensor:
-    """A reduction over the last axis, or over all the others, along which a value may repeat."""
+    """A reduction over the column axes, or over all of the rows, along which a value may repeat."""
     operand = _tensor(op.args[0], values)
-    axes: tuple[int, ...] = (-1,)
+    axes = tuple(range(len(rows), operand.dim()))
     if op.over_rows:
-        axes = tuple(range(len(sizes) - 1))
-        operand = operand.expand(*sizes[:-1], operand.shape[-1])
+        axes = tuple(range(len(rows)))
+        operand = operand.expand(*rows, *operand.shape[len(rows) :])
     if op.op in ("sum", "mean"):
         reduce = torch.sum if op.op == "sum" else torch.mean
         return reduce(operand, axes, keepdim=True, dtype=_dtype(op.dtype, precision))

@@ -9,7 +9,7 @@ from advisor.model.graph import node_of
 from advisor.model.sizes import Size
 from analyzers.dataflow import dataflow
 from analyzers.iteration_space import IterationSpace, iteration_space
-from analyzers.strides import is_row_major
+from analyzers.strides import has_no_gaps
 from tests.builders.graph import Sketch, tensor
 
 
@@ -79,15 +79,63 @@ def test_inputs_are_addressed_by_their_own_strides() -> None:
     assert strides(space, scalar) == [None, None, None]
 
 
-def test_columns_of_several_axes_must_be_walked_with_one_stride() -> None:
-    for layout, legal in (((32, 8, 1), True), ((64, 16, 2), True), ((32, 1, 4), False)):
-        s = Sketch()
-        row = s.reduce("sum", s.op("exp", s.input(4, 4, 8, strides=layout)), (1, 2))
-        if legal:
-            assert space_of(s, row, row).row_axes == 1
-        else:
-            with pytest.raises(IllegalFusionError, match="one stride"):
-                space_of(s, row, row)
+@pytest.mark.parametrize(
+    ("layout", "walked"),
+    [
+        ((32, 8, 1), ((1, 2),)),
+        ((64, 16, 2), ((1, 2),)),
+        ((32, 1, 4), ((2, 1),)),  # in the order of memory
+        ((64, 16, 1), ((1,), (2,))),
+    ],
+)
+def test_columns_of_several_axes_are_one_where_memory_is(
+    layout: tuple[int, ...], walked: tuple[tuple[int, ...], ...]
+) -> None:
+    s = Sketch()
+    row = s.reduce("sum", s.input(4, 4, 8, strides=layout), (1, 2))
+    space = space_of(s, row, row)
+    assert space.walked_rows == ((0,),)
+    assert space.walked_columns == walked
+
+
+def test_a_kernel_walks_its_columns_along_few_axes() -> None:
+    s = Sketch()
+    shape, steps = (4, 2, 3, 2, 3, 2), (5000, 1000, 300, 130, 40, 17)
+    row = s.reduce("sum", s.input(*shape, strides=steps), (1, 2, 3, 4, 5))
+    with pytest.raises(IllegalFusionError, match="walk the columns along 5 axes, a kernel along 4"):
+        space_of(s, row, row)
+
+
+@pytest.mark.parametrize(
+    ("order", "rows", "columns"),
+    [
+        ((0, 1, 2, 3), (1,), (0, 2, 3)),  # channels in the middle: a row each
+        ((0, 2, 3, 1), (0, 2, 3), (1,)),  # channels innermost: sums over the rows
+    ],
+)
+def test_memory_decides_which_side_of_a_reduction_in_the_middle_is_columns(
+    order: tuple[int, ...], rows: tuple[int, ...], columns: tuple[int, ...]
+) -> None:
+    s = Sketch()
+    shape, steps, step = (4, 8, 5, 6), [0] * 4, 1
+    for axis in reversed(order):
+        steps[axis], step = step, step * shape[axis]
+    total = s.reduce("sum", s.input(*shape, strides=tuple(steps)), (0, 2, 3))
+    space = space_of(s, total, total)
+    assert (space.row_run, space.column_run) == (rows, columns)
+    assert (total in space.late) is (columns == (1,))
+
+
+def test_a_value_of_a_part_of_a_row_varies_along_some_of_its_axes() -> None:
+    s = Sketch()
+    x, weight = s.input(4, 8, 32), s.input(8, 1)
+    row = s.reduce("mean", x, (1, 2))
+    scale = s.op("add", s.reshape(row, 4, 1, 1), weight)
+    out = s.op("mul", x, scale)
+    space = space_of(s, row, out)
+    assert space.spans[scale] == {0, 1}
+    assert space.walked_columns == ((1,), (2,))
+    assert strides(space, weight) == [None, 1, None]
 
 
 def test_symbolic_sizes_divide_where_that_is_certain() -> None:
@@ -137,14 +185,15 @@ def test_members_beside_the_space_are_refused() -> None:
         ((4, 1, 8), (8, 77, 1), True),
         ((1, 8), (0, 1), True),
         ((4, 8), (16, 1), False),
-        ((4, 8), (1, 4), False),
+        ((4, 8), (1, 4), True),
+        ((2, 3, 4), (1, 8, 2), True),
         ((4, 8), (0, 1), False),
         (("s0", 8), (8, 1), True),
         ((4, "s0"), ("s0", 1), True),
         ((), (), True),
     ],
 )
-def test_row_major_is_contiguous_in_the_order_of_dimensions(
+def test_a_layout_without_gaps_may_have_any_order_of_dimensions(
     shape: tuple[int | str, ...], strides: tuple[int | str, ...], expected: bool
 ) -> None:
-    assert is_row_major(tensor(*shape, strides=strides)) is expected
+    assert has_no_gaps(tensor(*shape, strides=strides)) is expected

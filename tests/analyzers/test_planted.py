@@ -107,7 +107,7 @@ def test_a_generated_kernel_computes_its_plan(case: Case, interpreter: Interpret
         torch.manual_seed(0)
         inputs = site_inputs(plan, site, CPU)
         shapes = [
-            (output.shape(site.row_sizes, site.columns), getattr(torch, output.dtype))
+            (output.shape(site.row_sizes, site.column_axes), getattr(torch, output.dtype))
             for output in plan.outputs
         ]
         scheme = schemes_of(plan)[0]

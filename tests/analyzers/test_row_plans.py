@@ -26,10 +26,10 @@ from tests.builders.torch_graph import laid_out, run
 def as_plan_input(plan: FusionPlan, position: int, value: torch.Tensor) -> torch.Tensor:
     """What the kernel would read: the stored tensor at the strides of the site."""
     site, item = plan.sites[0], plan.inputs[position]
-    sizes = (*site.row_sizes, site.columns)
-    shape = [size if span else 1 for size, span in zip(sizes, item.spans, strict=True)]
+    spans = plan.along(item)
+    shape = [size if span else 1 for size, span in zip(site.sizes, spans, strict=True)]
     strides = [
-        s if span else 0 for s, span in zip(site.input_strides[position], item.spans, strict=True)
+        s if span else 0 for s, span in zip(site.input_strides[position], spans, strict=True)
     ]
     if item.dense:
         expected = list(torch.empty(shape).stride())
@@ -45,14 +45,19 @@ def assert_equals_graph(
     plan = plan_of([program], graph.phase, "planted")
     plan.check()
     given_inputs = [as_plan_input(plan, i, values[v]) for i, v in enumerate(program.site.inputs)]
-    for name, result in zip(
-        program.site.outputs, evaluate(plan, given_inputs, "exact"), strict=True
-    ):
-        want = values[name].reshape(-1)
+    found = evaluate(plan, given_inputs, "exact")
+    for position, (name, result) in enumerate(zip(program.site.outputs, found, strict=True)):
+        want = values[name]
         assert result.numel() == want.numel(), (
             f"{name} is written with {result.numel()} of {want.numel()} elements"
         )
-        torch.testing.assert_close(result.reshape(-1), want, rtol=1e-9, atol=1e-9, equal_nan=True)
+        memory = result.contiguous()
+        if program.site.output_strides:
+            strides = program.site.output_strides[position]
+            shape = plan.outputs[position].shape(program.site.row_sizes, program.site.column_axes)
+            memory = torch.empty_strided(shape, strides, dtype=result.dtype).copy_(result)
+        got = memory.as_strided(want.shape, want.stride())
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9, equal_nan=True)
     return plan
 
 

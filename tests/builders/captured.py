@@ -6,6 +6,7 @@ inputs addressed by the very arguments that the kernel would get.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -181,7 +182,7 @@ class _Runner(fx.Interpreter):
         inputs = addressed(plan, tensors, constants)
         results = evaluate(plan, list(inputs.values()), "native")
         return {
-            name: result.broadcast_to(*result.shape).reshape(tensors[name].shape)
+            name: stored(plan, name, result, tensors[name], constants)
             for name, result in zip(kwargs["tensors_to_clone"], results, strict=True)
         }
 
@@ -207,12 +208,13 @@ class _Runner(fx.Interpreter):
             assert grid[called.grid == "shares and columns"] * constants["BLOCK_COLUMNS"] >= columns
         read = self.read.setdefault(id(kernel), {})
         read |= addressed(kernel.plan, tensors, constants)
-        nothing = torch.zeros((1,) * (kernel.plan.row_axes + 1))  # read by the other kernel
+        axes = kernel.plan.row_axes + kernel.plan.column_axes
+        nothing = torch.zeros((1,) * axes)  # read by the other kernel
         inputs = [read.get(item.name, nothing) for item in kernel.plan.inputs]
         values = evaluate(kernel.plan, inputs, "native")
         results = dict(zip(abi.output_names(kernel.plan), values, strict=True))
         return {
-            name: results[name].reshape(tensors[name].shape)
+            name: stored(kernel.plan, name, results[name], tensors[name], constants)
             if name in results
             else tensors[name].fill_(7.0)
             for name in called.writes
@@ -222,22 +224,47 @@ class _Runner(fx.Interpreter):
 def addressed(
     plan: FusionPlan, tensors: Mapping[str, torch.Tensor], constants: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """The inputs as the kernel's own arguments address them, [row axes..., columns]."""
-    inner = [constants.get(name, 1) for _, name in abi.size_names(plan)]
-    rows = constants["n_rows"]
-    for size in inner:
-        rows //= size
-    sizes = (rows, *inner, constants["n_columns"])
+    """The inputs as the kernel's own arguments address them, one dimension an axis."""
+    held = {t.name: t for t in abi.strided(plan)}
     found = {}
     for item in plan.inputs:
         if item.name not in tensors:
             continue
-        spans = item.spans if len(sizes) == len(item.spans) else (item.spans[0], item.spans[-1])
+        sizes, spans = axis_sizes(plan, constants), plan.along(item)
+        if len(sizes) < len(spans):  # row axes that no tensor needs apart
+            spans = (item.spans[0], *spans[plan.row_axes :])
         shape = [size if span else 1 for size, span in zip(sizes, spans, strict=True)]
         strides = list(torch.empty(shape, device="meta").stride())
         if not item.dense:
             strides = [1] * len(shape)
-            for axis, name in abi.stride_names(item):
+            for axis, name in held[item.name].strides:
                 strides[axis] = constants[name]
         found[item.name] = tensors[item.name].as_strided(shape, strides)
     return found
+
+
+def axis_sizes(plan: FusionPlan, constants: Mapping[str, Any]) -> tuple[int, ...]:
+    """The sizes of the axes that a kernel knows, from its arguments."""
+    inner = [constants.get(name, 1) for _, name in abi.size_names(plan)]
+    columns = [constants.get(name, 1) for _, name in abi.column_size_names(plan)]
+    columns = columns or [1] * (plan.column_axes - 1)
+    rows = constants["n_rows"] // math.prod(inner)
+    return (rows, *inner, constants["n_columns"] // math.prod(columns), *columns)
+
+
+def stored(
+    plan: FusionPlan, name: str, result: torch.Tensor, into: torch.Tensor, constants: Any
+) -> torch.Tensor:
+    """A result of a plan in memory that is laid out as a kernel's arguments say."""
+    held = {t.name: t for t in abi.strided(plan)}.get(name)
+    if held is None:
+        return result.broadcast_to(*result.shape).reshape(-1).as_strided(into.shape, into.stride())
+    sizes = axis_sizes(plan, constants)
+    shape = [n if span else 1 for n, span in zip(sizes, held.along, strict=True)]
+    strides = [1] * len(shape)
+    for axis, parameter in held.strides:
+        strides[axis] = constants[parameter]
+    made = torch.empty_like(into)
+    assert made.stride() == into.stride()
+    made.as_strided(shape, strides).copy_(result.reshape(shape))
+    return made

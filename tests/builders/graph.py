@@ -136,10 +136,10 @@ class Sketch:
         """The mean over some axes."""
         return self.reduce("mean", value, axes, keepdim=keepdim)
 
-    def reshape(self, value: str, *shape: Dim) -> str:
+    def reshape(self, value: str, *shape: Dim, strides: tuple[Dim, ...] | None = None) -> str:
         """The same elements in the same linear order."""
         source = self.meta(value)
-        meta = tensor(*shape, dtype=source.dtype, device=source.device)
+        meta = tensor(*shape, dtype=source.dtype, strides=strides, device=source.device)
         return self._add("reshape", (value,), meta, alias_of=value)
 
     def expand(self, value: str, *shape: Dim) -> str:

@@ -225,7 +225,7 @@ def test_launches_share_all_rows_and_name_what_the_kernels_take() -> None:
         strides = plan.sites[0].input_strides
         for scheme in schemes_of(plan):
             config = config_of(plan, scheme, splits=7)
-            calls = abi.launches(plan, config, plan.sites[0].row_sizes, 64, strides)
+            calls = abi.launches(plan, config, plan.sites[0].row_sizes, (64,), strides)
             known = {item.name for item in plan.inputs}
             for call in calls:
                 assert known >= set(call.kernel.reads)

@@ -184,7 +184,7 @@ def test_the_calling_convention_names_every_parameter_once(program: Program) -> 
     )
     strides = [tensor.stride() for tensor in program.inputs()]
     config = LaunchConfig(block_rows=2)
-    (call,) = abi.launches(plan, config, program.sizes, program.columns, strides)
+    (call,) = abi.launches(plan, config, program.sizes, (program.columns,), strides)
     parameters = [argument.arg for argument in kernel.args.args]
     assert parameters == [*call.types, *call.constants]
     assert list(call.types) == [*call.kernel.tensors, *call.scalars]

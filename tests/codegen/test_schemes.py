@@ -64,7 +64,7 @@ def run(
 ) -> tuple[torch.Tensor, ...]:
     """The kernel's outputs in the interpreter."""
     full = torch.broadcast_shapes(*(tensor.shape for tensor in inputs))
-    shapes = [(o.shape(full[:-1], full[-1]), getattr(torch, o.dtype)) for o in plan.outputs]
+    shapes = [(o.shape(full[:-1], full[-1:]), getattr(torch, o.dtype)) for o in plan.outputs]
     options = config.options()
     del options["num_warps"]
     return interpreter.run(render(plan, config.scheme).text, inputs, shapes, **options)
@@ -304,7 +304,7 @@ def test_launches_name_every_parameter_once(program: Program, data: st.DataObjec
     }
     strides = [tensor.stride() for tensor in program.inputs()]
     config = config_of(scheme, 16)
-    calls = abi.launches(plan, config, program.sizes, program.columns, strides)
+    calls = abi.launches(plan, config, program.sizes, (program.columns,), strides)
     assert tuple(call.kernel.name for call in calls) == render(plan, scheme).kernels
     known = {item.name for item in plan.inputs}
     for call in calls:

@@ -330,6 +330,8 @@ def plans(draw: st.DrawFn) -> FusionPlan:
         row_sizes=st.lists(sizes, min_size=row_axes, max_size=row_axes).map(tuple),
         columns=sizes,
         executions=st.floats(0, 1e6),
+        column_sizes=st.just(()),
+        output_strides=st.just(()),
         inputs=st.just(tuple(f"%a{n}" for n in range(count))),
         outputs=st.just(tuple(f"%b{n}" for n in range(len(outputs)))),
         input_strides=st.lists(per_axis, min_size=count, max_size=count).map(tuple),
@@ -339,6 +341,7 @@ def plans(draw: st.DrawFn) -> FusionPlan:
             FusionPlan,
             id=plan_ids,
             row_axes=st.just(row_axes),
+            column_axes=st.just(1),
             inputs=st.just(inputs),
             ops=st.just(tuple(ops)),
             outputs=st.just(

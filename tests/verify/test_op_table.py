@@ -244,7 +244,7 @@ def test_every_op_compiles_for_nvidia_and_amd(tmp_path: Path) -> None:
         plan = everything(dtype)
         source, path = render(plan), tmp_path / f"{dtype}.py"
         strides = plan.sites[0].input_strides
-        (call,) = abi.launches(plan, LaunchConfig(block_rows=2), (64,), 256, strides)
+        (call,) = abi.launches(plan, LaunchConfig(block_rows=2), (64,), (256,), strides)
         path.write_text(source.text)
         requests.append(
             ResourceRequest(

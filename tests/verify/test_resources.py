@@ -62,7 +62,7 @@ def generated(path: Path) -> ResourceRequest:
     """The kernel that code generation writes for an RMSNorm, as the pipeline sizes it."""
     plan = builders.plan()
     path.write_text(render(plan).text)
-    (call,) = abi.launches(plan, CONFIG, (4096,), 2048, [(0,) * 2 for _ in plan.inputs])
+    (call,) = abi.launches(plan, CONFIG, (4096,), (2048,), [(0,) * 2 for _ in plan.inputs])
     return ResourceRequest(
         source=str(path),
         kernel=call.kernel.name,

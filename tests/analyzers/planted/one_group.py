@@ -150,6 +150,51 @@ def a_transposed_input_is_read_where_it_is_stored() -> Planted:
     return planted(s.build(out), made(s))
 
 
+def a_group_norm_with_a_weight_per_channel() -> Planted:
+    s = Sketch()
+    x, weight = s.input(4, 6, 5, 5), s.input(6)
+    groups = s.reshape(x, 4, 2, 3, 25)
+    row = s.op("rsqrt", s.reduce("mean", groups, (2, 3)))
+    scale = s.op("mul", row, s.reshape(weight, 1, 2, 3, 1))
+    channels = s.reshape(scale, 4, 6, 1, 1)
+    bias = s.op("neg", channels)  # another value of a part of each row, read by whole rows only
+    out = s.op("add", s.op("mul", x, channels), bias)
+    return planted(s.build(out), made(s))
+
+
+def a_group_norm_whose_channels_are_innermost() -> Planted:
+    s = Sketch()
+    layout = (150, 1, 30, 6)
+    x, weight = s.input(4, 6, 5, 5, strides=layout), s.input(6)
+    groups = s.reshape(x, 4, 2, 3, 25, strides=(150, 3, 1, 6))
+    row = s.op("rsqrt", s.reduce("mean", groups, (2, 3)))
+    scale = s.op("mul", row, s.reshape(weight, 1, 2, 3, 1))
+    out = s.op("mul", x, s.reshape(scale, 4, 6, 1, 1), strides=layout)
+    return planted(s.build(out), made(s))
+
+
+def a_batch_norm_with_a_row_for_every_channel() -> Planted:
+    s = Sketch()
+    x, weight = s.input(4, 6, 5, 5), s.input(6, 1, 1)
+    row = s.op("rsqrt", s.reduce("var", x, (0, 2, 3)))
+    out = s.op("relu", s.op("mul", s.op("mul", x, row), weight))
+    return planted(s.build(row, out), made(s))
+
+
+def a_sum_over_an_axis_in_the_middle() -> Planted:
+    s = Sketch()
+    total = s.reduce("sum", s.op("exp", s.input(8, 16, 32)), (1,))
+    return planted(s.build(total), made(s))
+
+
+def a_result_stored_column_by_column() -> Planted:
+    s = Sketch()
+    x = s.input(16, 32)
+    row = s.mean(x)
+    out = s.op("sub", x, row, strides=(1, 16))
+    return planted(s.build(out, s.op("exp", row)), made(s))
+
+
 ONE_GROUP: tuple[Callable[[], Planted], ...] = (
     softmax_with_a_mask_broadcast_over_heads,
     rms_norm_with_a_weight,
@@ -170,4 +215,9 @@ ONE_GROUP: tuple[Callable[[], Planted], ...] = (
     column_values_computed_inside,
     a_padded_input,
     a_transposed_input_is_read_where_it_is_stored,
+    a_group_norm_with_a_weight_per_channel,
+    a_group_norm_whose_channels_are_innermost,
+    a_batch_norm_with_a_row_for_every_channel,
+    a_sum_over_an_axis_in_the_middle,
+    a_result_stored_column_by_column,
 )
