@@ -12,6 +12,8 @@ from advisor.model.report import Metric
 
 APPLIED_SCHEMA_VERSION = 1
 Verdict = Literal["kept", "reverted", "refused", "not_measured"]
+# The reason on record of what a budget left no time for.
+NO_TIME = "not tried: the time for this application was used up"
 
 
 class Timing(Record, frozen=True, kw_only=True):
@@ -161,13 +163,15 @@ class ActionVerdict(Record, frozen=True, kw_only=True):
 
     `step` and `gpu_time` are the step with it against the best step before it. `sites` counts the
     places it changed, `details` say what became of each; `pool_bytes` is what a CUDA graph holds.
-    Peaks of memory are those of one step without and with it.
+    Peaks of memory are those of one step without and with it. `applies` is False where there is
+    nothing in the step that it could change, for the reason given.
     """
 
     kind: ActionKind
     title: str
     verdict: Verdict
     reason: str
+    applies: bool = True
     finding: str | None = None
     step: Comparison | None = None
     gpu_time: Comparison | None = None

@@ -20,7 +20,7 @@ from advisor.errors import AdvisorError, RefusedError
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
 from advisor.model.actions import ActionKind
-from advisor.model.applied import Applied, PlanVerdict, SetVerdict
+from advisor.model.applied import NO_TIME, Applied, PlanVerdict, SetVerdict
 from advisor.model.report import Metric, Report
 from advisor.model.run import Emit
 from advisor.pipeline import candidates as stages
@@ -32,9 +32,9 @@ from advisor.pipeline.journal import Watch, Written, begun, restore, unwatched
 from advisor.pipeline.measure import Bench
 from advisor.pipeline.peers import Peers, any_says, peers_of, together
 from advisor.pipeline.ranks import rank_here
-from advisor.pipeline.search import NO_TIME, NOT_TRIED, Search
+from advisor.pipeline.search import NOT_TRIED, Search
 from advisor.pipeline.trials import KEPT_BEFORE, Trial, requested
-from advisor.pipeline.verdicts import action_verdicts, verdict_of
+from advisor.pipeline.verdicts import action_verdicts, seen_actions, verdict_of
 from advisor.pipeline.votes import same_candidates, same_trials
 from advisor.report.text import counted
 from advisor.store import RunDirectory
@@ -49,6 +49,7 @@ NOTHING = (
 )
 NO_DEVICE = "no GPU"
 NEEDS_GPU = "timing needs a GPU: the kernel was generated, sized and verified, not timed"
+ACTION_NEEDS_GPU = "timing needs a GPU: the places are found, nothing is changed in them yet"
 # What is left to do after a capture, in captures: the plain step is compiled, and a set.
 COMPILES_AFTER = 3.0
 
@@ -143,7 +144,7 @@ def _applied(
         applied = _measured(session, workload, load, seen)
     else:
         _make_ready(session, device)
-        applied = _unmeasured(session, captured)
+        applied = _unmeasured(session, captured, seen)
     if not is_left(session):
         run.remove_attempt()
     return _finish(run, with_earlier(applied, earlier), budget, emit)
@@ -347,7 +348,9 @@ def _recorded(
 # --- without a GPU --------------------------------------------------------------------------------
 
 
-def _unmeasured(session: _Session, captured: Capture) -> Applied:
+def _unmeasured(
+    session: _Session, captured: Capture, seen: Mapping[ActionKind, Sequence[Rewritten]]
+) -> Applied:
     """Everything but time: sites are swapped in the captured graphs, which are then thrown away."""
     swapped = _swap_in_captured(session, captured)
     count = sum(swapped.values())
@@ -372,7 +375,14 @@ def _unmeasured(session: _Session, captured: Capture) -> Applied:
     result = SetVerdict(verdict="refused", reason="every plan was refused", plans=())
     if any(verdict.verdict == "not_measured" for verdict in verdicts):
         result = SetVerdict(verdict="not_measured", reason=NEEDS_GPU, plans=())
-    return Applied(created=now(), device=NO_DEVICE, versions=versions(), plans=verdicts, set=result)
+    return Applied(
+        created=now(),
+        device=NO_DEVICE,
+        versions=versions(),
+        plans=verdicts,
+        actions=seen_actions(session.trials, seen, ACTION_NEEDS_GPU),
+        set=result,
+    )
 
 
 def _swap_in_captured(session: _Session, captured: Capture) -> dict[str, int]:

@@ -19,7 +19,7 @@ from advisor.apply.judge import Judgement, judge_action, judge_memory, judge_reg
 from advisor.apply.recipe import GRAPHED, ON_GRAPH, ON_RUNNING, UNCHANGED, Recipe
 from advisor.errors import AbortedError, AdvisorError, IllegalFusionError
 from advisor.model.actions import FOR_MEMORY, REPLACES, ActionKind, facts_of
-from advisor.model.applied import SetVerdict
+from advisor.model.applied import NO_TIME, SetVerdict
 from advisor.model.run import Emit
 from advisor.pipeline.budget import Budget
 from advisor.pipeline.candidates import Candidate
@@ -32,7 +32,6 @@ from advisor.pipeline.votes import same_sites, vote
 from advisor.report.text import counted
 from advisor.verify.statistics import compare
 
-NO_TIME = "not tried: the time for this application was used up"
 NO_FLEX = "no attention has a mask or a bias that FlexAttention takes"
 NO_LOSS = (
     "no loss of a projection is in the compiled graphs: the model's forward must compute it, from "
@@ -147,11 +146,11 @@ class Search:
         variant = self._all(f"build {recipe.name()}", lambda: self.bench.build(recipe))
         trial.pool_bytes = variant.pool_bytes
         if kind in ON_GRAPH:
-            trial.details = tuple(_became(item) for item in variant.log.rewritten)
+            trial.details = tuple(became(item) for item in variant.log.rewritten)
             trial.swapped = {kind: sum(item.refused is None for item in variant.log.rewritten)}
         same_sites(self.peers, trial.swapped)
         if trial.swapped and not trial.swapped[kind]:
-            return Judgement(False, _nothing_rewritten(trial), applies=False)
+            return Judgement(False, nothing_rewritten(kind, trial.details), applies=False)
         judgement = self._all(f"measure {kind}", lambda: self._compare_action(trial, best, variant))
         judgement, trial.votes = vote(
             self.peers, f"judge {kind}", judgement, trial.comparison, trial.step
@@ -167,11 +166,11 @@ class Search:
     def _look(self, trial: Trial, kind: ActionKind) -> None:
         """Raises `IllegalFusionError` if an action on graphs has no site in those of the step."""
         found = self.seen[kind]
-        trial.details = tuple(_became(item) for item in found)
+        trial.details = tuple(became(item) for item in found)
         count = sum(item.refused is None for item in found)
         same_sites(self.peers, {kind: count})
         if not count:
-            raise IllegalFusionError(_nothing_rewritten(trial))
+            raise IllegalFusionError(nothing_rewritten(kind, trial.details))
         if kind == "flex_attention" and not any(item.or_flex for item in found):
             raise IllegalFusionError(NO_FLEX)
 
@@ -313,7 +312,7 @@ def _name(trial: Trial) -> str | None:
     return trial.action or next(iter(trial.plan_ids), None)
 
 
-def _became(item: Rewritten) -> str:
+def became(item: Rewritten) -> str:
     """What became of one site, in a line."""
     if item.refused is not None:
         return f"{item.what}: stays, {item.refused}"
@@ -328,11 +327,12 @@ def no_site_in(recipe: Recipe) -> str:
     return "no site of it is in the compiled graph"
 
 
-def _nothing_rewritten(trial: Trial) -> str:
-    reasons = list(dict.fromkeys(trial.details))
+def nothing_rewritten(kind: ActionKind, details: Sequence[str]) -> str:
+    """Why an action on graphs has nothing to do there, of what became of each place."""
+    reasons = list(dict.fromkeys(details))
     if reasons:
         return reasons[0]
-    return NO_LOSS if trial.action == "chunked_loss" else "no site of it is in the graphs"
+    return NO_LOSS if kind == "chunked_loss" else "no site of it is in the graphs"
 
 
 def _excludes(kind: ActionKind, winner: Trial) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
+from advisor.apply.graph.records import Rewritten
 from advisor.apply.judge import Judgement
-from advisor.model.actions import REPLACES, facts_of
+from advisor.model.actions import REPLACES, ActionKind, facts_of
 from advisor.model.applied import (
     ActionVerdict,
     Comparison,
@@ -17,6 +18,7 @@ from advisor.model.applied import (
 from advisor.model.plan import FusionPlan
 from advisor.model.site_work import site_bytes
 from advisor.pipeline.candidates import Candidate
+from advisor.pipeline.search import became, nothing_rewritten
 from advisor.pipeline.trials import Trial, of_actions
 from analyzers.variants import MEASURED_BASIS
 from collectors.live.recorder import TRACED_STEPS
@@ -53,15 +55,12 @@ def verdict_of(
 
 
 def action_verdicts(trials: Sequence[Trial], result: SetVerdict) -> tuple[ActionVerdict, ...]:
-    """The records of all actions tried; one that nobody asked for and that does not apply has none.
-
-    An action that was asked for through a finding says why it does not apply.
-    """
+    """The records of all actions that were looked at, those that do not apply with the reason."""
     found = []
     for trial in of_actions(trials):
         judgement = trial.judgement
         asked = trial.finding != trial.action
-        if trial.action is None or judgement is None or not (judgement.applies or asked):
+        if trial.action is None or judgement is None:
             continue
         facts = facts_of(trial.action)
         found.append(
@@ -70,6 +69,7 @@ def action_verdicts(trials: Sequence[Trial], result: SetVerdict) -> tuple[Action
                 title=facts.title,
                 verdict=_action_verdict(trial, judgement, result),
                 reason=_action_reason(trial, judgement, result),
+                applies=judgement.applies,
                 finding=trial.finding if asked else None,
                 step=trial.step,
                 gpu_time=trial.comparison,
@@ -80,6 +80,33 @@ def action_verdicts(trials: Sequence[Trial], result: SetVerdict) -> tuple[Action
                 peak_memory_after_bytes=trial.peak_bytes and trial.peak_bytes[1],
                 by_hand=facts.by_hand,
                 votes=trial.votes,
+            )
+        )
+    return tuple(found)
+
+
+def seen_actions(
+    trials: Sequence[Trial], seen: Mapping[ActionKind, Sequence[Rewritten]], reason: str
+) -> tuple[ActionVerdict, ...]:
+    """The records of actions on graphs that were looked at and not timed, for a reason."""
+    found = []
+    for trial in of_actions(trials):
+        kind = trial.action
+        if kind is None or kind not in seen:
+            continue
+        facts, details = facts_of(kind), tuple(became(item) for item in seen[kind])
+        sites = sum(item.refused is None for item in seen[kind])
+        found.append(
+            ActionVerdict(
+                kind=kind,
+                title=facts.title,
+                verdict="not_measured" if sites else "refused",
+                reason=reason if sites else nothing_rewritten(kind, details),
+                applies=bool(sites),
+                finding=trial.finding if trial.finding != kind else None,
+                sites=sites,
+                details=details,
+                by_hand=facts.by_hand,
             )
         )
     return tuple(found)

@@ -27,6 +27,16 @@ from advisor.report.text import (
     table,
     timing_text,
 )
+from advisor.report.verdict_words import (
+    NOT_APPLICABLE,
+    change_text,
+    launch_text,
+    left_text,
+    not_applicable,
+    peak_text,
+    tried,
+    vote_text,
+)
 from advisor.units import UNKNOWN, counted, format_bytes, format_fraction, format_value
 
 VERDICT_STYLE = {"kept": "green", "reverted": "yellow", "refused": "red", "not_measured": "cyan"}
@@ -41,10 +51,13 @@ def render_applied(applied: Applied) -> RenderableType:
         parts += [_set_table(applied), *_set_facts(applied)]
     parts.append(Text(f"this application took {format_value(applied.duration_ns, 'ns')}"))
     parts += _set_metrics(applied)
-    for action in applied.actions:
+    if left := left_text(applied):
+        parts.append(plain(left, "yellow"))
+    for action in tried(applied):
         parts += [Text(), *_action(action)]
     for plan in applied.plans:
         parts += [Text(), *_plan(plan)]
+    parts += _not_applicable(applied)
     if applied.warnings:
         parts.append(heading("Warnings"))
         parts += [
@@ -61,7 +74,7 @@ def _verdict(verdict: str) -> Text:
 def _set_line(applied: Applied) -> Text:
     line = Text("The set: ", style="bold")
     line.append_text(_verdict(applied.set.verdict))
-    for noun, verdicts in (("action", applied.actions), ("plan", applied.plans)):
+    for noun, verdicts in (("action", tried(applied)), ("plan", applied.plans)):
         if verdicts:
             kept = sum(item.verdict == "kept" for item in verdicts)
             line.append(f" · {kept} of {counted(len(verdicts), noun)} kept")
@@ -106,8 +119,8 @@ def _set_facts(applied: Applied) -> list[RenderableType]:
     agree = UNKNOWN if facts.outputs_agree is None else ("yes" if facts.outputs_agree else "NO")
     error = format_value(facts.output_error, "count")
     own = format_value(facts.baseline_error, "count")
-    memory = _pair(facts.peak_memory_before_bytes, facts.peak_memory_after_bytes, "bytes")
-    compiling = _pair(facts.compile_before_ns, facts.compile_after_ns, "ns")
+    memory = change_text(facts.peak_memory_before_bytes, facts.peak_memory_after_bytes, "bytes")
+    compiling = change_text(facts.compile_before_ns, facts.compile_after_ns, "ns")
     return [
         Text(f"outputs agree: {agree} (error {error}, without plans {own})"),
         *_losses(facts),
@@ -129,14 +142,7 @@ def _losses(facts: SetVerdict) -> list[RenderableType]:
 
 def _votes(votes: tuple[RankVote, ...]) -> list[RenderableType]:
     """What each rank of a job measured."""
-    lines: list[RenderableType] = []
-    for vote in votes:
-        compared = vote.step if vote.step is not None else vote.gpu_time
-        would = "would keep it" if vote.keep else f"vetoes: {vote.reason}"
-        lines.append(
-            plain(f"rank {vote.rank}: {gain_text(compared)}, {would}", comparison_style(compared))
-        )
-    return lines
+    return [plain(vote_text(vote), comparison_style(vote.step or vote.gpu_time)) for vote in votes]
 
 
 def _set_metrics(applied: Applied) -> list[RenderableType]:
@@ -149,12 +155,6 @@ def _set_metrics(applied: Applied) -> list[RenderableType]:
     for name in shown:
         rows.add_row(name, *(format_value(m[name].value, m[name].unit) for m in (before, after)))
     return [Text(), rows]
-
-
-def _pair(before: int | None, after: int | None, unit: str) -> str:
-    if before is None and after is None:
-        return UNKNOWN
-    return f"{format_value(before, unit)} → {format_value(after, unit)}"
 
 
 def _action(action: ActionVerdict) -> list[RenderableType]:
@@ -174,12 +174,20 @@ def _action(action: ActionVerdict) -> list[RenderableType]:
     lines += _votes(action.votes)
     if action.pool_bytes is not None:
         lines.append(Text(f"memory held by the graph: {format_bytes(action.pool_bytes)}"))
-    memory = action.peak_memory_before_bytes, action.peak_memory_after_bytes
-    if None not in memory:
-        lines.append(Text(f"peak memory: {_pair(*memory, 'bytes')}"))
+    if action.peak_memory_before_bytes is not None:
+        lines.append(Text(f"peak memory: {peak_text(action)}"))
     if action.verdict == "kept":
         lines.append(plain(f"by hand: {action.by_hand}", "dim"))
     return [head, *(Padding(line, INDENT) for line in lines)]
+
+
+def _not_applicable(applied: Applied) -> list[RenderableType]:
+    """One line each: why there was nothing to try."""
+    others = not_applicable(applied)
+    if not others:
+        return []
+    lines = [plain(f"{action.title}: {action.reason}", "dim") for action in others]
+    return [Text(), Text(NOT_APPLICABLE, style="bold"), *(Padding(line, INDENT) for line in lines)]
 
 
 def _plan(plan: PlanVerdict) -> list[RenderableType]:
@@ -197,6 +205,8 @@ def _plan(plan: PlanVerdict) -> list[RenderableType]:
     ]
     if plan.region is not None and plan.region != plan.measured:
         lines.append(_region(plan.region))
+    if launched := launch_text(plan):
+        lines.append(plain(f"launched as {launched}"))
     lines += _votes(plan.votes)
     if plan.numerics is not None:
         lines += _numerics(plan.numerics)

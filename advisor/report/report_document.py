@@ -28,6 +28,15 @@ from advisor.report.text import (
     speedup_text,
     timing_text,
 )
+from advisor.report.verdict_words import (
+    NOT_APPLICABLE,
+    change_text,
+    left_text,
+    not_applicable,
+    peak_text,
+    tried,
+    vote_text,
+)
 from advisor.report.words import (
     ORDER,
     cannot_judge,
@@ -225,11 +234,42 @@ def _applied(applied: Applied) -> list[Block]:
     titles = (("Measured", False), ("Before", True), ("After", True), ("Speed-up", True))
     rows = [(name, *_compared(pair)) for name, pair in pairs]
     blocks: list[Block] = [Paragraph(head), table((*titles, ("Gain", False)), rows)]
-    if applied.actions:
-        blocks.append(_actions(applied.actions))
+    blocks += [Paragraph(Words(text)) for text in _facts(applied)]
+    if tried(applied):
+        blocks.append(_actions(tried(applied)))
     if applied.plans:
         blocks.append(_plans(applied.plans))
+    blocks += _votes(applied)
+    if others := not_applicable(applied):
+        lines = tuple(Words(f"{action.title}: {action.reason}", "dim") for action in others)
+        blocks += [Heading(NOT_APPLICABLE, 3), Items(lines)]
     return blocks
+
+
+def _facts(applied: Applied) -> list[str]:
+    """Memory and compile time of the set, what took how long, what there was no time for."""
+    facts, texts = applied.set, []
+    if facts.peak_memory_before_bytes is not None:
+        before, after = facts.peak_memory_before_bytes, facts.peak_memory_after_bytes
+        texts.append(f"Peak memory of the step: {change_text(before, after, 'bytes')}.")
+    if facts.compile_before_ns is not None:
+        before, after = facts.compile_before_ns, facts.compile_after_ns
+        texts.append(f"Compile time: {change_text(before, after, 'ns')}.")
+    if applied.duration_ns is not None:
+        texts.append(f"This application took {format_ns(applied.duration_ns)}.")
+    left = left_text(applied)
+    return [" ".join(texts), *([left] if left else [])] if texts or left else []
+
+
+def _votes(applied: Applied) -> list[Block]:
+    """What the ranks of a job said of what was tried, and of the set."""
+    told = [("The set", applied.set.votes)]
+    told += [(action.title, action.votes) for action in applied.actions]
+    told += [(plan.title, plan.votes) for plan in applied.plans]
+    lines = tuple(
+        f"{title}: {'; '.join(vote_text(vote) for vote in votes)}" for title, votes in told if votes
+    )
+    return [Heading("Votes of the ranks", 3), Items(lines)] if lines else []
 
 
 def _compared(value: Comparison | None) -> tuple[str, str, str, str]:
@@ -244,11 +284,12 @@ def _actions(actions: tuple[ActionVerdict, ...]) -> Block:
             Words(action.verdict.replace("_", " "), VERDICT_MOOD[action.verdict]),
             gain_text(action.step),
             gain_text(action.gpu_time),
+            peak_text(action),
             action.reason,
         )
         for action in actions
     ]
-    titles = ("Action", "Verdict", "Step", "GPU time", "Reason")
+    titles = ("Action", "Verdict", "Step", "GPU time", "Peak memory", "Reason")
     return table([(title, False) for title in titles], rows)
 
 

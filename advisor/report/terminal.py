@@ -22,6 +22,7 @@ from advisor.report.text import (
     spread,
     table,
 )
+from advisor.report.verdict_words import left_text
 from advisor.report.words import (
     ORDER,
     cannot_judge,
@@ -68,7 +69,10 @@ def render_next(report: Report, run: str, applied: Applied | None) -> Renderable
     """
     name, script = shlex.quote(run), names_script(report.workload.target)
     steps: list[tuple[str, str]] = []
+    if applied is not None and left_text(applied):
+        steps.append((_apply_command(report, run), "go on with what there was no time for"))
     if applied is not None and applied.set.verdict == "kept":
+        steps.append((f"fusion-advisor patch {name}", "take what was kept elsewhere"))
         steps.append((f"fusion-advisor revert {name}", "take the kept fusions out again"))
     elif applied is None and not script and (report.plans or report.hardware.present):
         steps.append((_apply_command(report, run), "prove the kernels, keep those that pay"))

@@ -13,10 +13,11 @@ pytest.importorskip("torch", reason="applying needs torch")
 pytest.importorskip("triton", reason="interpreting kernels needs triton")
 
 from advisor.cli.main import run as command
+from advisor.model.applied import NO_TIME
 from advisor.pipeline.apply import apply_run
 from advisor.pipeline.budget import Budget
 from advisor.pipeline.measure import Bench, Variant
-from advisor.pipeline.search import NO_TIME, Search
+from advisor.pipeline.search import Search
 from advisor.pipeline.trials import Trial
 from advisor.store import RunDirectory
 from tests.pipeline.test_search import Scripted, quiet, saving

@@ -15,14 +15,14 @@ from advisor.apply.graph.records import Rewritten
 from advisor.apply.recipe import UNCHANGED, Recipe
 from advisor.errors import IllegalFusionError, WorkloadError
 from advisor.model.actions import ActionKind
-from advisor.model.applied import Comparison, SetVerdict
+from advisor.model.applied import NO_TIME, Comparison, SetVerdict
 from advisor.model.base import Location
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.backend import SwapLog
 from advisor.pipeline.budget import Budget
 from advisor.pipeline.candidates import Candidate
 from advisor.pipeline.measure import Agreement, Bench, Results, Variant
-from advisor.pipeline.search import NO_FLEX, NO_TIME, Search, no_site_in, unlimited
+from advisor.pipeline.search import NO_FLEX, Search, no_site_in, unlimited
 from advisor.pipeline.training import LossCurves
 from advisor.pipeline.trials import KEPT_BEFORE, KINDS, Trial, of_actions
 from advisor.pipeline.verdicts import action_verdicts
@@ -262,7 +262,7 @@ def test_a_set_that_fails_while_it_is_measured_is_not_kept() -> None:
     assert "its last run" in result.reason
 
 
-def test_actions_nobody_asked_for_leave_no_record_where_they_do_not_apply() -> None:
+def test_actions_that_do_not_apply_are_on_record_with_their_reason() -> None:
     trials = [Trial("channels_last", action="channels_last"), Trial("f", action="fold_batch_norm")]
     refused = IllegalFusionError("no")
     bench = Scripted(
@@ -270,7 +270,12 @@ def test_actions_nobody_asked_for_leave_no_record_where_they_do_not_apply() -> N
     )
     found = Search(cast(Bench, bench), {}, trials, Path(), quiet)
     _, result = found.run()
-    assert list(reasons(found, result)) == ["fold_batch_norm"]
+    assert reasons(found, result) == {
+        "fold_batch_norm": ("refused", "no"), "channels_last": ("refused", "no"),
+    }  # fmt: skip
+    records = action_verdicts(found.trials, result)
+    assert [record.applies for record in records] == [False, False]
+    assert {record.kind: record.finding for record in records}["fold_batch_norm"] == "f"
 
 
 def test_each_action_is_tried_once_in_its_order() -> None:

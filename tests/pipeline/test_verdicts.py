@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from advisor.apply.judge import Judgement
-from advisor.model.applied import SetVerdict
+from advisor.model.applied import NO_TIME, SetVerdict
 from advisor.pipeline.candidates import Candidate
-from advisor.pipeline.search import NO_TIME, NOT_TRIED
+from advisor.pipeline.search import NOT_TRIED
 from advisor.pipeline.trials import Trial
 from advisor.pipeline.verdicts import verdict_of
 from advisor.verify.statistics import compare

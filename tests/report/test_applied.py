@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from msgspec.structs import replace
 
-from advisor.model.applied import Applied, PlanVerdict
+from advisor.model.applied import NO_TIME, ActionVerdict, Applied, PlanVerdict, RankVote
+from advisor.model.launch import LaunchConfig
 from advisor.model.report import Metric
 from advisor.report.applied import render_applied
+from advisor.report.html import to_html
+from advisor.report.markdown import to_markdown
+from advisor.report.report_document import report_document
 from advisor.report.text import render
 from tests.model import builders
 from tests.model.builders import comparison
@@ -79,3 +84,49 @@ def test_kernels_and_busy_time_of_the_step_before_and_after() -> None:
 def test_metrics_of_one_side_alone_compare_nothing() -> None:
     record = replace(builders.applied(), metrics_before=metrics(40, 690_000))
     assert "kernels_per_step" not in shown(record)
+
+
+def action(**changes: Any) -> ActionVerdict:
+    found = ActionVerdict(
+        kind="attention", title="attention as one library call", verdict="kept", reason="it pays"
+    )
+    return replace(found, **changes)
+
+
+def every_form(value: Applied) -> tuple[str, str, str]:
+    document = report_document(builders.report(), value)
+    return shown(value, 200), to_markdown(document), to_html("t", document)
+
+
+def test_what_does_not_apply_is_told_apart_with_its_reason() -> None:
+    other = action(
+        kind="channels_last", title="channels-last", verdict="refused", applies=False,
+        reason="no convolution is in the model",
+    )  # fmt: skip
+    value = replace(builders.applied(), actions=(action(), other))
+    for text in every_form(value):
+        assert text.index("Actions that have nothing to change here") > text.index("it pays")
+        assert "channels-last: no convolution is in the model" in text.replace("&#45;", "-")
+    assert "1 of 1 action kept" in shown(value)
+
+
+def test_memory_votes_and_what_there_was_no_time_for_are_in_every_form() -> None:
+    vetoed = RankVote(rank=1, keep=False, reason="slower here", step=comparison(1_000, 1_100))
+    measured = action(
+        peak_memory_before_bytes=3 << 30, peak_memory_after_bytes=2 << 30, votes=(vetoed,)
+    )
+    late = action(kind="autotune", title="tuned", verdict="not_measured", reason=NO_TIME)
+    for text in every_form(replace(builders.applied(), actions=(measured, late))):
+        assert "3 GiB → 2 GiB" in text
+        assert "vetoes: slower here" in text
+        assert "1 thing not tried, for the time was used up: tuned." in text
+        assert "Applying again goes on" in text
+
+
+def test_who_chose_how_a_kernel_is_launched() -> None:
+    plan = builders.applied().plans[0]
+    launch = LaunchConfig(scheme="online", block_columns=4096, num_warps=8)
+    timed = replace(plan, launch=launch)
+    assert f"launched as {launch.label()}, the fastest of those timed" in shown(with_plan(timed))
+    untimed = replace(timed, timings=())
+    assert "the model's first choice, not timed" in shown(with_plan(untimed))

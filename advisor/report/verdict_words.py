@@ -1,0 +1,67 @@
+"""What every form of a record of an application says in the same words."""
+
+from __future__ import annotations
+
+from advisor.model.applied import NO_TIME, ActionVerdict, Applied, PlanVerdict, RankVote
+from advisor.report.text import counted, gain_text
+from advisor.units import UNKNOWN, format_value
+
+NOT_APPLICABLE = "Actions that have nothing to change here"
+
+
+def vote_text(vote: RankVote) -> str:
+    """What one rank of a job measured, and what it says."""
+    compared = vote.step if vote.step is not None else vote.gpu_time
+    would = "would keep it" if vote.keep else f"vetoes: {vote.reason}"
+    return f"rank {vote.rank}: {gain_text(compared)}, {would}"
+
+
+def change_text(before: float | None, after: float | None, unit: str) -> str:
+    """`2.58 GiB → 2.1 GiB`."""
+    if before is None and after is None:
+        return UNKNOWN
+    return f"{format_value(before, unit)} → {format_value(after, unit)}"
+
+
+def peak_text(action: ActionVerdict) -> str:
+    """Peak memory of a step without and with an action."""
+    return change_text(action.peak_memory_before_bytes, action.peak_memory_after_bytes, "bytes")
+
+
+def tried(applied: Applied) -> tuple[ActionVerdict, ...]:
+    """The actions that had something to change."""
+    return tuple(action for action in applied.actions if action.applies)
+
+
+def not_applicable(applied: Applied) -> tuple[ActionVerdict, ...]:
+    """The actions that had nothing to change; each says why."""
+    return tuple(action for action in applied.actions if not action.applies)
+
+
+def out_of_time(applied: Applied) -> tuple[ActionVerdict | PlanVerdict, ...]:
+    """What a budget left no time for: the next application goes on with it."""
+    every: list[ActionVerdict | PlanVerdict] = [*applied.actions, *applied.plans]
+    return tuple(verdict for verdict in every if verdict.reason == NO_TIME)
+
+
+def left_text(applied: Applied) -> str:
+    """How much the budget left, and what to do; empty where nothing was left."""
+    left = out_of_time(applied)
+    if not left:
+        return ""
+    names = ", ".join(dict.fromkeys(item.title for item in left[:3]))
+    more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+    return (
+        f"{counted(len(left), 'thing')} not tried, for the time was used up: {names}{more}. "
+        "Applying again goes on with them."
+    )
+
+
+def launch_text(verdict: PlanVerdict) -> str:
+    """How the kernel of a plan is launched and who chose that; empty where none was made."""
+    if verdict.launch is None and verdict.block_rows is None:
+        return ""
+    label = verdict.configuration.label()
+    if not verdict.timings:
+        return f"{label}, the model's first choice, not timed"
+    return f"{label}, the fastest of those timed"
