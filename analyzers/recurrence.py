@@ -9,7 +9,7 @@ steps. It is found from its parts: nodes that read part t of one tensor in the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from analyzers.dataflow import Dataflow
@@ -45,6 +45,13 @@ class Recurrence:
         """The carried columns that a later step reads."""
         rows = self.sources.items()
         return frozenset(s for (r, _), (s, lag) in rows if lag and {r, s} <= self.carried)
+
+    def readers(self, places: Iterable[int]) -> set[int]:
+        """The columns that depend on these, in their own or in later steps, and these."""
+        found = set(places)
+        while more := {r for (r, _), (s, _) in self.sources.items() if s in found} - found:
+            found |= more
+        return found
 
     def sample(self, place: int) -> str:
         """A node that stands for a column."""

@@ -2,8 +2,8 @@
 
 A column holds a node for each step. What its nodes read must be, in all steps: the same number, the
 same value, the next part of one tensor, or a column again, of this step or of the one before. A
-node belongs to the step whose state needs it first. The first two steps may differ from the rest
-(zeros folded into them, a state that is not there yet).
+node belongs to the step whose state needs it first. The first steps may differ from the rest:
+zeros are folded into them, or a state is not there yet.
 
 In a graph that was inferred from a trace, who reads the state of the step before is not known
 across library calls (`linked` is false then): an operand of unknown origin that looks like the
@@ -22,7 +22,7 @@ from analyzers.reads import Read, passes, read_of, values_of, walked
 
 # The step from which all must be alike; the most columns of one loop; how far back a step may read
 # before it is known whether these are two states that read each other.
-REGULAR = 2
+REGULAR = 3
 _MOST_COLUMNS = 64
 _FURTHEST = 2
 

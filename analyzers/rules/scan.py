@@ -11,6 +11,7 @@ from advisor.model.findings import Alternative, Evidence
 from advisor.model.graph import Node
 from advisor.model.optable import spec_of
 from advisor.units import counted, format_bytes, format_ns
+from analyzers.reads import passes
 from analyzers.recurrence import FEWEST_STEPS, recurrences
 from analyzers.replay_changes import Change
 from analyzers.rules.base import (
@@ -30,7 +31,7 @@ from analyzers.rules.base import (
 )
 from analyzers.rules.chains import is_recomputed, whole_ops
 from analyzers.rules.scan_cost import Site, in_parallel, saved, site_cost
-from analyzers.rules.scan_form import form_of
+from analyzers.rules.scan_form import form_of, scanned_nodes
 from analyzers.rules.walk import is_gemm
 from analyzers.subject import GraphFacts, Subject
 
@@ -63,17 +64,17 @@ def _sites(subject: Subject, facts: GraphFacts) -> Iterator[Site]:
 
     for loop in recurrences(facts.flow, wanted, is_gemm):
         form = form_of(facts, loop)
-        place = Place(facts, whole_ops(facts, loop.nodes))
+        if form is None:
+            continue
+        nodes = loop.nodes if form.network else scanned_nodes(facts, loop)
+        between = [facts.flow.nodes[name] for name in facts.flow.between(nodes)]
+        # The first steps may compute what the others do in ops of their own.
+        nodes |= {node.id for node in between if wanted(node)}
+        place = Place(facts, whole_ops(facts, nodes))
         kernels = facts.prices.price(facts.flow, place.fused).units
         step_by_step = not facts.prices.fused or len(kernels) >= FEWEST_STEPS
-        if form is not None and step_by_step and not _interrupted(facts, loop.nodes):
+        if step_by_step and all(wanted(node) or passes(node) for node in between):
             yield Site(loop, form, place)
-
-
-def _interrupted(facts: GraphFacts, nodes: frozenset[str]) -> bool:
-    """Whether something that computes has its turn between two steps."""
-    between = (facts.flow.nodes[name] for name in facts.flow.between(nodes))
-    return any(node.alias_of is None or bool(node.mutates) for node in between)
 
 
 def _match(subject: Subject, sites: Sequence[Site], cost: Cost, key: str) -> Match:
@@ -183,9 +184,12 @@ def _time(subject: Subject, cost: Cost) -> str:
 
 def _action(sites: Sequence[Site]) -> str:
     form = sites[0].form
-    if form.call:
-        return f"call {form.call} once instead of the loop"
+    apart = any(not site.loop.nodes <= site.place.fused for site in sites)
     graph = "if the loop stays, replay it as a CUDA graph"
+    if apart:
+        graph = f"the matrix products in it become one, in front of or behind it; {graph}"
+    if form.call:
+        return f"call {form.call} once instead of the loop; {graph}"
     if form.parallel:
         return (
             "replace the loop by one scan: a kernel that holds the state in registers "

@@ -34,7 +34,7 @@ class Site:
 
     def ops(self) -> int:
         """How many ops a step has, counted in its fullest step."""
-        return max(units_of(self.facts, self.loop.step(k)) for k in self._numbers())
+        return max(units_of(self.facts, step) for step in self._steps())
 
     def launches(self) -> int:
         """The kernels that run for it today, as far as they are known."""
@@ -44,10 +44,7 @@ class Site:
     def step_places(self) -> list[Place]:
         """Each step's ops but for matrix products: what a compiler makes one kernel of."""
         nodes = self.facts.flow.nodes
-        steps = [
-            frozenset(name for name in self.loop.step(k) if not is_gemm(nodes[name]))
-            for k in self._numbers()
-        ]
+        steps = [frozenset(n for n in step if not is_gemm(nodes[n])) for step in self._steps()]
         return [Place(self.facts, step) for step in steps if step]
 
     def signature(self) -> tuple[str, ...]:
@@ -58,8 +55,10 @@ class Site:
         )
         return (self.form.what, *looks)
 
-    def _numbers(self) -> list[int]:
-        return sorted({k for column in self.loop.columns for k in column})
+    def _steps(self) -> list[list[str]]:
+        """The nodes of each step that the scan would compute."""
+        numbers = sorted({k for column in self.loop.columns for k in column})
+        return [[n for n in self.loop.step(k) if n in self.place.fused] for k in numbers]
 
 
 def site_cost(subject: Subject, sites: Sequence[Site]) -> Cost:

@@ -17,6 +17,8 @@ from analyzers.rules.walk import is_gemm
 from analyzers.subject import GraphFacts
 
 _ADDING = frozenset({"add", "sub", "neg", "cast"})
+# Operands of a product that are multiplied: an addend comes first where there are three.
+_FACTORS = 2
 _EXTREMES = {"maximum": "cummax", "minimum": "cummin"}
 _FOLDS = {"cumsum": "sum", "cumprod": "prod", "cummax": "amax", "cummin": "amin"}
 
@@ -38,8 +40,13 @@ def form_of(facts: GraphFacts, loop: Recurrence) -> Form | None:
     """What a loop computes; None for layers with weights of their own, which are no recurrence."""
     nodes = {at: facts.flow.nodes[loop.sample(at)] for at in loop.carried}
     if any(is_gemm(node) for node in nodes.values()):
-        shared = all(_has_fixed_matrix(facts, loop, at) for at, n in nodes.items() if is_gemm(n))
-        return Form("recurrent network", network=True) if shared else None
+        own = [at for at, node in nodes.items() if is_gemm(node)]
+        shared = all(_has_fixed_matrix(facts, loop, at) for at in own)
+        multiplied = any(_multiplies_state(loop, at, nodes[at]) for at in own)
+        return Form("recurrent network", network=True) if shared and multiplied else None
+    feeding = set(products(facts, loop)) - loop.readers(loop.carried)
+    if not all(_has_fixed_matrix(facts, loop, at) for at in feeding):
+        return None
     if any(spec_of(node.op).kind == "reduction" for node in nodes.values()):
         return Form("recurrence")
     call = _call(loop, nodes)
@@ -56,6 +63,28 @@ def form_of(facts: GraphFacts, loop: Recurrence) -> Form | None:
     return Form("recurrence")
 
 
+def products(facts: GraphFacts, loop: Recurrence) -> list[int]:
+    """The columns that are matrix products."""
+    every = range(len(loop.columns))
+    return [at for at in every if is_gemm(facts.flow.nodes[loop.sample(at)])]
+
+
+def scanned_nodes(facts: GraphFacts, loop: Recurrence) -> frozenset[str]:
+    """What a scan computes: all but products by a matrix of all steps, and what comes of these.
+
+    Such a product is taken out of the loop whole: before it for the inputs, behind it for the
+    states. One that reads out the state by a vector of its step belongs to the scan.
+    """
+    apart: set[int] = set()
+    for at in products(facts, loop):
+        read_out = facts.flow.nodes[loop.sample(at)].outputs[0].shape[-1] == 1
+        if at not in loop.carried and (_has_fixed_matrix(facts, loop, at) or not read_out):
+            states = at in loop.readers(loop.carried)
+            apart |= loop.readers({at}) - loop.carried if states else {at}
+    kept = (column for at, column in enumerate(loop.columns) if at not in apart)
+    return frozenset(name for column in kept for name in column.values())
+
+
 def reads_states(facts: GraphFacts, loop: Recurrence) -> bool:
     """Whether more than the last state is needed outside the steps that carry it."""
     carried = {name for at in loop.carried for name in loop.columns[at].values()}
@@ -68,6 +97,11 @@ def reads_states(facts: GraphFacts, loop: Recurrence) -> bool:
             if k != last and (value in facts.flow.escapes_graph or users - carried):
                 return True
     return False
+
+
+def _multiplies_state(loop: Recurrence, place: int, node: Node) -> bool:
+    factors = range(max(len(node.args) - _FACTORS, 0), len(node.args))
+    return any(_depends(loop, place, position) for position in factors)
 
 
 def _has_fixed_matrix(facts: GraphFacts, loop: Recurrence, place: int) -> bool:
