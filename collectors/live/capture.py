@@ -36,6 +36,7 @@ from torch._inductor.virtualized import V
 from advisor.errors import WorkloadError
 from advisor.model.base import Phase
 from advisor.model.compiler import CompilerFacts
+from collectors.live.as_on_gpu import decomposed_as_on_gpu
 from collectors.live.as_written import as_written
 from collectors.live.compiler_facts import CompilerWatch
 from collectors.live.failures import first_line, shortened
@@ -180,7 +181,12 @@ def _recorded(
 
     step = workload.step_of(lambda part: torch.compile(part, backend=shown))
     try:
-        with no_compile_caches(), _quiet(), _no_optimizer(workload, generate_code):
+        with (
+            no_compile_caches(),
+            _quiet(),
+            _no_optimizer(workload, generate_code),
+            _as_on_gpu(workload),
+        ):
             step()
     except WorkloadError as error:
         raise _not_compiled(workload, error.__cause__ or error) from error
@@ -274,6 +280,12 @@ def no_compile_caches() -> Iterator[None]:
         functorch_config.patch(enable_autograd_cache=False),
     ):
         yield
+
+
+def _as_on_gpu(workload: Workload) -> contextlib.AbstractContextManager[None]:
+    """Without a GPU graphs are read as if on one."""
+    here = workload.device.type == "cuda"
+    return contextlib.nullcontext() if here else decomposed_as_on_gpu()
 
 
 @contextlib.contextmanager
