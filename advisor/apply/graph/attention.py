@@ -2,26 +2,32 @@
 
 `softmax(Q Kᵀ · scale + mask) V` is found from each softmax by dataflow, whatever its spelling, and
 replaced by `scaled_dot_product_attention`, or by FlexAttention where scores are capped. Autograd
-derives the backward pass from the replacement.
+derives the backward pass from the replacement. Calls of `scaled_dot_product_attention` that are
+there already get arguments that a fused kernel takes, where none takes them as they are.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
+from msgspec.structs import replace
 from torch import fx
 
 from advisor.apply.graph.arguments import Inputs, inputs_of
 from advisor.apply.graph.constants import Constants
+from advisor.apply.graph.cudnn import LEFT_OUT, leave_out_cudnn
 from advisor.apply.graph.emit import Emitter, erase, relax_layout, sized
+from advisor.apply.graph.fitting import fit_own_calls, kernels_of
 from advisor.apply.graph.flexible import BlockCache, check_flex, write_flex_call
 from advisor.apply.graph.flow import Flow
-from advisor.apply.graph.library import backends_of, takes_groups, write_library_call
+from advisor.apply.graph.library import write_library_call
 from advisor.apply.graph.masks import Mask, mask_of
 from advisor.apply.graph.products import Size
-from advisor.apply.graph.records import Rewritten, Route, SdpaBackend
+from advisor.apply.graph.records import Rewritten, Route
+from advisor.apply.graph.sdpa import AttentionCall, attention_calls
 from advisor.apply.graph.site import Reader, Site
 from advisor.apply.graph.softmax import Softmax, softmaxes
 from advisor.apply.graph.spelling import spelled
@@ -42,6 +48,10 @@ _MODES = frozenset(
         "_vmap_decrement_nesting",
     )
 )
+
+
+# A record and the node that calls fused attention now; None where the site stays.
+_Found = tuple[Rewritten, fx.Node | None]
 
 
 @dataclass(frozen=True)
@@ -65,33 +75,59 @@ def rewrite_attention(
     FlexAttention takes what `scaled_dot_product_attention` cannot express, on `flex_devices`;
     with `prefer_flex` also what that one needs a mask tensor for. Checkpointed parts are
     rewritten too. Gives one record a site: replaced, or refused with the reason. A second call
-    finds only what was refused. A softmax that is no attention gives no record.
+    finds only what was refused. A softmax that is no attention gives no record. Where cuDNN may
+    return wrong gradients for what is written here, it is left out (see `cudnn`).
     """
-    return _rewrite_graph(gm, _Choice(frozenset(flex_devices), prefer_flex), {})
+    found = _rewrite_graph(gm, _Choice(frozenset(flex_devices), prefer_flex), {})
+    written = {node for _, node in found}
+    own = [call for call in _calls(gm) if call.node not in written]
+    found += fit_own_calls(own)
+    changed = {node for record, node in found if record.refused is None}
+    ours = [call for call in _calls(gm) if call.node in changed]
+    theirs = [call for call in _calls(gm) if call.node not in changed]
+    reasons = dict(zip((c.node for c in ours), leave_out_cudnn(ours, theirs), strict=True))
+    if changed:
+        for module in _graphs(gm):
+            module.graph.lint()
+            module.recompile()
+    return tuple(
+        _on_record(record, reasons.get(node, "") if node else "") for record, node in found
+    )
+
+
+def _graphs(gm: fx.GraphModule) -> list[fx.GraphModule]:
+    return [module for module in gm.modules() if isinstance(module, fx.GraphModule)]
+
+
+def _calls(gm: fx.GraphModule) -> list[AttentionCall]:
+    return [call for module in _graphs(gm) for call in attention_calls(module.graph)]
+
+
+def _on_record(record: Rewritten, reason: str) -> Rewritten:
+    """A record that says why cuDNN is left out, if it is."""
+    if not reason:
+        return record
+    backends = tuple(name for name in record.backends if name != "cudnn")
+    return replace(record, backends=backends, changes=(*record.changes, LEFT_OUT + reason))
 
 
 def _rewrite_graph(
     gm: fx.GraphModule, choice: _Choice, given: Mapping[fx.Node, torch.Tensor]
-) -> tuple[Rewritten, ...]:
+) -> list[_Found]:
     flow = Flow(gm.graph)
     constants = Constants(flow, given)
-    found: list[Rewritten] = []
+    found: list[_Found] = []
     for call, body in _bodies(gm):
         known = _known_arguments(call, body, constants)
-        found += _rewrite_graph(body, replace(choice, nested=True), known)
-    mine = 0
+        found += _rewrite_graph(body, dataclasses.replace(choice, nested=True), known)
     for softmax in list(softmaxes(flow, gm.graph)):
-        record = _rewritten(gm, softmax, constants, choice)
-        if record is None:
+        one = _rewritten(gm, softmax, constants, choice)
+        if one is None:
             continue
-        found.append(record)
-        if record.refused is None:
-            mine += 1
+        found.append(one)
+        if one[0].refused is None:
             constants.rebind(Flow(gm.graph))
-    if mine:
-        gm.graph.lint()
-        gm.recompile()
-    return tuple(found)
+    return found
 
 
 def _bodies(gm: fx.GraphModule) -> list[tuple[fx.Node, fx.GraphModule]]:
@@ -123,7 +159,7 @@ def _known_arguments(
 
 def _rewritten(
     gm: fx.GraphModule, softmax: Softmax, constants: Constants, choice: _Choice
-) -> Rewritten | None:
+) -> _Found | None:
     flow, location = constants.flow, location_of(softmax.result)
     what = "attention"
     route: Route | None = None
@@ -143,17 +179,18 @@ def _rewritten(
         if route == "flex_attention":
             check_flex(site, inputs, mask, choice.flex_devices, nested=choice.nested)
         _check_writes(site, inputs, flow)
-        _replace(gm, site, inputs, mask, route, constants, choice.blocks)
+        call = _replace(gm, site, inputs, mask, route, constants, choice.blocks)
     except IllegalFusionError as error:
-        return Rewritten(what=what, location=location, route=route, refused=error.what)
-    return Rewritten(
+        return Rewritten(what=what, location=location, route=route, refused=error.what), None
+    record = Rewritten(
         what=what,
         location=location,
         route=route,
-        backends=_backends(inputs, mask, route),
+        backends=kernels_of(call) if route == "scaled_dot_product_attention" else (),
         or_flex=takes_flex,
         changes=_changes(site, mask),
     )
+    return record, call
 
 
 def _takes_flex(site: Site, inputs: Inputs, mask: Mask, choice: _Choice) -> bool:
@@ -167,13 +204,6 @@ def _takes_flex(site: Site, inputs: Inputs, mask: Mask, choice: _Choice) -> bool
     return True
 
 
-def _backends(inputs: Inputs, mask: Mask, route: Route) -> tuple[SdpaBackend, ...]:
-    if route == "flex_attention":
-        return ()
-    grouped = inputs.grouped is not None and takes_groups(inputs, mask)
-    return backends_of(inputs, mask, grouped=grouped)
-
-
 def _replace(
     gm: fx.GraphModule,
     site: Site,
@@ -182,7 +212,8 @@ def _replace(
     route: Route,
     constants: Constants,
     blocks: BlockCache,
-) -> None:
+) -> fx.Node:
+    """The call that stands in the place of the site."""
     emit = Emitter(gm.graph, site.result.node)
     before = set(gm.graph.nodes)
     try:
@@ -199,6 +230,7 @@ def _replace(
     site.result.node.replace_all_uses_with(result)
     erase(gm.graph, site.region, position)
     relax_layout(emit, result)
+    return call
 
 
 def _as_before(emit: Emitter, call: fx.Node, site: Site) -> fx.Node:

@@ -37,6 +37,10 @@ _PURE_NAMES = (
     "index_select flip roll movedim swapaxes"
 )
 _PURE = frozenset(_PURE_NAMES.split())
+# Of their first argument these read dtype and sizes only, never a number.
+_SHAPED_LIKE = frozenset(
+    ("new_zeros", "new_ones", "new_full", "new_tensor", "zeros_like", "ones_like", "full_like")
+)
 
 
 class Constants:
@@ -101,7 +105,7 @@ class Constants:
             if len(found) >= _MOST_NODES or not (step in self._given or _may_run(step)):
                 return None
             found.add(step)
-            pending += step.all_input_nodes
+            pending += _read_by(step)
             pending += self._writers(step, last)
         return sorted(found, key=self.flow.position.__getitem__)
 
@@ -132,13 +136,39 @@ def _may_run(node: fx.Node) -> bool:
     return not sizes and math.prod(value.shape) <= MOST_ELEMENTS
 
 
+def _read_by(node: fx.Node) -> list[fx.Node]:
+    """The values that a node reads; a tensor of which it takes dtype and sizes is none."""
+    if not _is_shaped_like(node):
+        return node.all_input_nodes
+    rest: list[fx.Node] = []
+    map_aggregate(
+        (node.args[1:], dict(node.kwargs)),
+        lambda item: rest.append(item) if isinstance(item, fx.Node) else item,
+    )
+    return rest
+
+
+def _is_shaped_like(node: fx.Node) -> bool:
+    """Whether the first argument only lends a known dtype and known sizes."""
+    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+    fake = value_of(node.args[0]) if node.args else None
+    known = fake is not None and all(isinstance(size, int) for size in fake.shape)
+    return name in _SHAPED_LIKE and known
+
+
 def _is_torch(target: Any) -> bool:
     module = getattr(target, "__module__", None) or ""
     return not module or module.startswith(("torch", "_operator"))
 
 
 def _run(node: fx.Node, results: dict[fx.Node, Any]) -> Any:
-    args = map_aggregate(node.args, lambda item: _local(item, results))
+    given = node.args
+    if _is_shaped_like(node):
+        fake = value_of(given[0])
+        assert fake is not None
+        model = torch.empty(1, dtype=fake.dtype, device="cpu").expand(fake.shape)
+        results, given = {**results, node: model}, (node, *given[1:])
+    args = map_aggregate(given, lambda item: _local(item, results))
     kwargs = map_aggregate(dict(node.kwargs), lambda item: _local(item, results))
     assert isinstance(kwargs, dict)
     if node.op == "call_method":

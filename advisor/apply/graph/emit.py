@@ -68,11 +68,14 @@ class Emitter:
         with self.graph.inserting_before(self._before):
             return self._described(self.graph.get_attr(name), None)
 
-    def empty(self, shape: Sequence[Size], like: fx.Node) -> torch.Tensor:
+    def empty(
+        self, shape: Sequence[Size], like: fx.Node, *, requires_grad: bool = False
+    ) -> torch.Tensor:
         """A fake tensor."""
         value = tensor(like)
+        options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
         with self._mode:
-            return torch.empty(tuple(shape), dtype=value.dtype, device=value.device)
+            return torch.empty(tuple(shape), requires_grad=requires_grad, **options)
 
     def _on_fakes(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The result on the fake tensors of the arguments."""

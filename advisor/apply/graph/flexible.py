@@ -14,6 +14,8 @@ import torch
 from torch import fx, nn
 from torch._dynamo.source import ConstantSource
 from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_op
+from torch._inductor import inductor_prims
+from torch._prims_common import make_contiguous_strides_for
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.nn.attention.flex_attention import (
     BlockMask,
@@ -62,7 +64,7 @@ def write_flex_call(
     pairs = None
     if mask.window is None:
         query_node, pairs = mask_tensor(emit, query_node, inputs, mask, constants)
-    program, buffers = _score_program(emit, inputs, pairs)
+    program, buffers = _score_program(emit, inputs, pairs, in_memory=mask.visible is None)
     blocks = _block_mask(emit, gm, inputs, mask, cache)
     options = _apply_kernel_options(
         tensor(query_node), tensor(key_node), tensor(value_node), False, None
@@ -106,12 +108,17 @@ def check_flex(
 
 
 def _score_program(
-    emit: Emitter, inputs: Inputs, pairs: fx.Node | None
+    emit: Emitter, inputs: Inputs, pairs: fx.Node | None, *, in_memory: bool
 ) -> tuple[fx.GraphModule, list[fx.Node]]:
-    """What happens to one score at its indices as a graph, and the tensors that it reads."""
+    """What happens to one score at its indices as a graph, and the tensors that it reads.
+
+    `in_memory`: the pairs are computed at run time, and written to memory before the call.
+    """
     graph = fx.Graph()
     score, *indices = [graph.placeholder(name) for name in ("score", *_AXES)]
     held, axes = (None, []) if pairs is None else _squeezed(emit, pairs)
+    if held is not None and in_memory:
+        held = _in_memory(emit, held)
     tensors = [] if held is None else [held]
     places = [graph.placeholder("pairs") for _ in tensors]
     for step in (*inputs.caps, *inputs.steps):
@@ -134,6 +141,18 @@ def _squeezed(emit: Emitter, node: fx.Node) -> tuple[fx.Node, list[int]]:
     sizes = (*(1,) * (4 - tensor(node).dim()), *tensor(node).shape)
     axes = [axis for axis, size in enumerate(sizes) if size != 1]
     return emit.method("reshape", node, tuple(sizes[axis] for axis in axes)), axes
+
+
+def _in_memory(emit: Emitter, node: fx.Node) -> fx.Node:
+    """The tensor, which Inductor must compute into a buffer of fixed layout.
+
+    Else it computes the tensor anew in the kernel's program, element by element, from whatever
+    buffers that needs; one whose layout is still open, as a row maximum is, fails its assertion
+    "convert FlexibleLayout to FixedLayout first" (torch 2.9 to 2.13). This op of Inductor's own
+    returns its argument as it is.
+    """
+    strides = make_contiguous_strides_for(tuple(tensor(node).shape))
+    return emit.call(inductor_prims.force_stride_order, node, strides)
 
 
 def _read(

@@ -13,14 +13,13 @@ from torch.nn import functional
 from advisor.apply.graph.arguments import Inputs, cast, laid_out
 from advisor.apply.graph.constants import Constants
 from advisor.apply.graph.emit import Emitter, arranged, regrouped
+from advisor.apply.graph.fitting import by_rows, mask_by_rows
 from advisor.apply.graph.masks import Mask, low_of, made_of_booleans
 from advisor.apply.graph.products import Operand, Size, tensor
-from advisor.apply.graph.records import SdpaBackend
+from advisor.apply.graph.sdpa import HALF
 from advisor.apply.graph.site import Site, Step
 from advisor.apply.graph.spelling import same_size
 from advisor.errors import IllegalFusionError
-
-_HALF = (torch.float16, torch.bfloat16)
 
 
 def write_library_call(
@@ -35,9 +34,14 @@ def write_library_call(
     query = laid_out(emit, inputs.query, lead_of(site.scores.node), inputs)
     query = times_factors(emit, query, inputs)
     query, pairs = mask_tensor(emit, query, inputs, mask, constants)
+    if pairs is not None and on_gpu(inputs):
+        pairs = mask_by_rows(emit, pairs)
     key, value = inputs.grouped if grouped and inputs.grouped else (inputs.key, inputs.value)
     key_node = laid_out(emit, key, lead_of(site.scores.node), inputs, grouped=grouped)
     value_node = laid_out(emit, value, lead_of(site.result.left.node), inputs, grouped=grouped)
+    operands = [query, key_node, value_node]
+    if on_gpu(inputs):
+        operands = [by_rows(emit, node) for node in operands]
     arguments = {
         "attn_mask": pairs,
         "dropout_p": site.dropout,
@@ -48,9 +52,9 @@ def write_library_call(
     sizes = (*inputs.shapes.lead, inputs.shapes.queries, inputs.shapes.value_dim)
     return emit.opaque(
         functional.scaled_dot_product_attention,
-        (query, key_node, value_node),
+        operands,
         arguments,
-        emit.empty(sizes, query),
+        emit.empty(sizes, query, requires_grad=tensor(site.result.node).requires_grad),
     )
 
 
@@ -76,31 +80,15 @@ def on_gpu(inputs: Inputs) -> bool:
 def takes_groups(inputs: Inputs, mask: Mask) -> bool:
     """Whether fewer heads of keys are better handed over than repeated.
 
-    On CUDA only kernels without a mask take them; else the scores would be written out again.
-    """
-    return not on_gpu(inputs) or "flash" in backends_of(inputs, mask, grouped=True)
-
-
-def backends_of(inputs: Inputs, mask: Mask, *, grouped: bool) -> tuple[SdpaBackend, ...]:
-    """The kernels that PyTorch's checks of sizes, dtypes and masks admit; () off CUDA.
-
-    Source: `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`.
+    On CUDA the flash kernel alone takes them in all versions, and it takes no mask; else the scores
+    would be written out again.
     """
     if not on_gpu(inputs):
-        return ()
-    shapes, half = inputs.shapes, inputs.dtype in _HALF
-    no_mask = mask.kind in ("none", "causal")
+        return True
+    shapes = inputs.shapes
     square = mask.kind != "causal" or same_size(shapes.queries, shapes.keys)
-    dims = [size for size in (shapes.dim, shapes.value_dim) if isinstance(size, int)]
-    aligned = len(dims) == 2 and all(size % (8 if half else 4) == 0 for size in dims)
-    found: list[SdpaBackend] = []
-    if half and no_mask and square and len(dims) == 2 and dims[0] == dims[1] <= 256:
-        found.append("flash")
-    if not grouped and aligned and (half or inputs.dtype == torch.float32):
-        found.append("memory-efficient")
-    if half and aligned and max(dims) <= 128 and not same_size(shapes.keys, 1):
-        found.append("cudnn")
-    return (*found, "math")
+    narrow = isinstance(shapes.dim, int) and shapes.dim == shapes.value_dim and shapes.dim <= 256
+    return inputs.dtype in HALF and mask.kind in ("none", "causal") and square and narrow
 
 
 def times_factors(emit: Emitter, query: fx.Node, inputs: Inputs) -> fx.Node:

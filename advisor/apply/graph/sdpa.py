@@ -1,0 +1,213 @@
+"""Calls of `scaled_dot_product_attention` in a graph, and which kernels PyTorch admits for them.
+
+Source of the checks: `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp` and
+`sdp_utils_cpp.h` of PyTorch 2.9 to 2.13. A call that no fused kernel takes runs as products and a
+softmax ("math"), without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.nn import functional
+
+from advisor.apply.graph.products import Size, tensor
+from advisor.apply.graph.records import SdpaBackend
+from advisor.apply.graph.spelling import same_size, value_of
+
+HALF = (torch.float16, torch.bfloat16)
+# Heads that cuDNN takes at most, whatever its version; newer ones take 256 on some GPUs.
+_CUDNN_HEAD = 128
+_FLASH_HEAD = 256
+_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """A call in a graph with its arguments by name; tensors are nodes, `mask` may be None.
+
+    Query, key and value are [batch, heads, length, dim] if they have four axes.
+    """
+
+    node: fx.Node
+    query: fx.Node
+    key: fx.Node
+    value: fx.Node
+    mask: fx.Node | None
+    dropout: Any
+    causal: Any
+    scale: Any
+    grouped: Any
+
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Query, key and value as fakes."""
+        return tensor(self.query), tensor(self.key), tensor(self.value)
+
+    def fake_mask(self) -> torch.Tensor | None:
+        """The mask as a fake."""
+        return None if self.mask is None else tensor(self.mask)
+
+
+def attention_calls(graph: fx.Graph) -> Iterator[AttentionCall]:
+    """Every call of the library function whose arguments are tensors with known fakes."""
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node.target in _TARGETS:
+            call = read_attention(node)
+            if call is not None:
+                yield call
+
+
+_TARGETS = frozenset(
+    (
+        functional.scaled_dot_product_attention,
+        torch.ops.aten.scaled_dot_product_attention.default,
+    )
+)
+
+
+def read_attention(node: fx.Node) -> AttentionCall | None:
+    """The arguments of a node that calls the library function; None where fakes are missing."""
+    given: dict[str, Any] = dict(zip(_NAMES, node.args, strict=False))
+    given.update(node.kwargs)
+    query, key, value = (given.get(name) for name in _NAMES[:3])
+    mask = given.get("attn_mask")
+    fakes = [value_of(item) for item in (query, key, value, *(() if mask is None else (mask,)))]
+    if any(item is None or item.dim() < 2 for item in fakes) or value_of(node) is None:
+        return None
+    assert isinstance(query, fx.Node)
+    assert isinstance(key, fx.Node)
+    assert isinstance(value, fx.Node)
+    return AttentionCall(
+        node,
+        query,
+        key,
+        value,
+        mask,
+        given.get("dropout_p", 0.0),
+        given.get("is_causal", False),
+        given.get("scale"),
+        given.get("enable_gqa", False),
+    )
+
+
+def on_gpu(call: AttentionCall) -> bool:
+    """Whether the call runs on CUDA (or HIP, which calls itself so)."""
+    return tensor(call.query).device.type == "cuda"
+
+
+def admitted(call: AttentionCall) -> tuple[SdpaBackend, ...]:
+    """The kernels that PyTorch's checks admit, best first, with "math" last; () off CUDA."""
+    if not on_gpu(call):
+        return ()
+    found: list[SdpaBackend] = []
+    if why_no_kernel(call) is None:
+        if _why_not_flash(call) is None:
+            found.append("flash")
+        if _why_not_efficient(call) is None:
+            found.append("memory-efficient")
+        if _why_not_cudnn(call) is None:
+            found.append("cudnn")
+    return (*found, "math")
+
+
+def why_math(call: AttentionCall) -> str | None:
+    """Why no fused kernel takes a call on CUDA; None if one does.
+
+    What all kernels refuse comes first; else what the memory-efficient one refuses, which has the
+    fewest conditions.
+    """
+    if len(admitted(call)) != 1:
+        return None
+    return why_no_kernel(call) or _why_not_efficient(call)
+
+
+def why_no_kernel(call: AttentionCall) -> str | None:
+    """What every fused kernel refuses, fails at or reads wrongly, or None."""
+    query, key, value = call.tensors()
+    operands = {"query": query, "key": key, "value": value}
+    mask = call.fake_mask()
+    if query.dtype not in (*HALF, torch.float32):
+        return f"its dtype is {_name(query.dtype)}"
+    if any(item.dim() != 4 for item in operands.values()):
+        return f"its query has {query.dim()} axes, not 4"
+    if not all(same_size(item.shape[0], query.shape[0]) for item in (key, value)):
+        return "query, key and value are of several batch sizes"
+    # An axis of one element has any stride that one likes, but PyTorch asks for 1 of it too.
+    for name, item in operands.items():
+        if not same_size(item.stride(-1), 1):
+            return f"the last axis of its {name} has a stride of {item.stride(-1)}, not 1"
+    if mask is not None and not same_size(mask.stride(-1), 1):
+        return f"the last axis of its mask has a stride of {mask.stride(-1)}, not 1"
+    if mask is not None and mask.dtype not in (torch.bool, query.dtype):
+        return f"its mask is {_name(mask.dtype)}, its query {_name(query.dtype)}"
+    return None
+
+
+def _why_not_flash(call: AttentionCall) -> str | None:
+    query, key, value = call.tensors()
+    if call.mask is not None:
+        return "it has a mask"
+    if query.dtype not in HALF:
+        return f"its dtype is {_name(query.dtype)}"
+    even = all(same_size(item.shape[-1], query.shape[-1]) for item in (key, value))
+    if not even or not _at_most(query.shape[-1], _FLASH_HEAD):
+        return "its heads are too wide, or of several widths"
+    if call.causal is not False and not same_size(query.shape[-2], key.shape[-2]):
+        return "it is causal with fewer queries than keys"
+    return None if _same_heads(call) or call.grouped is True else "its heads differ in number"
+
+
+def _why_not_efficient(call: AttentionCall) -> str | None:
+    query, _, value = call.tensors()
+    multiple = 8 if query.dtype in HALF else 4
+    for size in (query.shape[-1], value.shape[-1]):
+        if not (isinstance(size, int) and size % multiple == 0):
+            return f"its heads are {size} wide, no multiple of {multiple}"
+    return None if _same_heads(call) else "heads of key and value are fewer than those of the query"
+
+
+def _why_not_cudnn(call: AttentionCall) -> str | None:
+    query, key, value = call.tensors()
+    mask = call.fake_mask()
+    if query.dtype not in HALF:
+        return f"its dtype is {_name(query.dtype)}"
+    dims = (query.shape[-1], value.shape[-1])
+    if not all(_at_most(size, _CUDNN_HEAD) and not int(size) % 8 for size in dims):
+        return "its heads are too wide, or no multiple of 8"
+    if same_size(key.shape[-2], 1):
+        return "it has a single key"
+    if call.dropout and (not isinstance(call.dropout, float) or (call.dropout * 16) % 1):
+        return "its dropout is no multiple of 1/16"
+    if mask is not None and (mask.requires_grad or mask.dim() not in (2, 4)):
+        return "its mask has a gradient, or neither two axes nor four"
+    return None if _same_heads(call) or call.grouped is True else "its heads differ in number"
+
+
+def _same_heads(call: AttentionCall) -> bool:
+    query, key, value = call.tensors()
+    return all(same_size(item.shape[1], query.shape[1]) for item in (key, value))
+
+
+def _at_most(size: Size, most: int) -> bool:
+    return isinstance(size, int) and size <= most
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def may_share_sizes(first: AttentionCall, second: AttentionCall) -> bool:
+    """Whether two calls may have query, key and value of the same sizes; unknown ones may."""
+    pairs = zip(first.tensors(), second.tensors(), strict=True)
+    return all(
+        one.dim() == two.dim() and all(map(_may_be_equal, one.shape, two.shape))
+        for one, two in pairs
+    )
+
+
+def _may_be_equal(one: Size, two: Size) -> bool:
+    return not (isinstance(one, int) and isinstance(two, int)) or one == two
