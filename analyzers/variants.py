@@ -257,12 +257,11 @@ class FindingVariants:
         claims = self._claims(best.plans)
         claimed = self._claimed(claims)
         saving, exposure = judged(self.situation.exposure, change)
-        ops = self.source_op_count
         return Finding(
             id=f"row-program-{main.id[:10]}",
             rule=main.rule,
             kind="opportunity",
-            title=f"{main.title} in {ops} separate ops, {counted(len(self.places), 'site')}",
+            title=f"{main.title}{self._as_it_is(best)}, {counted(len(self.places), 'site')}",
             exposed_saving_ns=saving,
             evidence=(*self._evidence(best), exposure, *self._shared_values(), *self._reasons()),
             members=_members(claims, claimed),
@@ -274,6 +273,22 @@ class FindingVariants:
             plan_id=main.id,
             locations=tuple(dict.fromkeys(place.whole.site.location for place in self.places)),
         )
+
+    def _as_it_is(self, best: Variant) -> str:
+        """In how many pieces it runs today: eager ops, or the compiler's kernels where known."""
+        ops = self.source_op_count
+        if self.situation.eager:
+            return f" in {counted(ops, 'separate op')}"
+        kernels = max(
+            len(place.facts.prices.price(place.facts.flow, place.whole.site.nodes).units)
+            for place in self.places
+        )
+        if not kernels:
+            return f" in {counted(ops, 'op')} before compilation"
+        if kernels > 1:
+            return f" in {counted(kernels, 'generated kernel')}"
+        faster = best.prediction.saving_ns.mid > 0
+        return ": a generated kernel that could be faster" if faster else ": one generated kernel"
 
     def _evidence(self, best: Variant) -> list[Evidence]:
         plan, prediction = best.plans[0], best.prediction

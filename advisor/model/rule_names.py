@@ -7,6 +7,7 @@ RULE_IDS: tuple[str, ...] = (
     "straggler-rank",
     "exposed-communication",
     "attention-written-out",
+    "scan-written-out",
     "batch-norm",
     "rotary-written-out",
     "gated-mlp",

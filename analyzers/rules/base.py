@@ -101,7 +101,7 @@ def cost_of(subject: Subject, places: Sequence[Place]) -> Cost:
         flow, facts = place.facts.flow, place.facts
         price = facts.prices.price(flow, place.fused)
         spent = price.time_ns
-        moved = sum(nodes_bytes(flow, op) for op in source_ops(flow, place.fused))
+        moved, left = _traffic(place)
         measured |= bool(price.units)
         if price.unpriced and subject.gpu is not None and subject.calibration is not None:
             modelled, _ = modelled_before(
@@ -109,19 +109,17 @@ def cost_of(subject: Subject, places: Sequence[Place]) -> Cost:
             )
             spent += modelled.mid
             guessed = True
-        left = 0 if place.gone else nodes_bytes(flow, set(place.fused | place.kept))
-        left = min(left, moved)
         time, before, after = time + spent, before + moved, after + left
         spans = [facts.host_ns[name] for name in place.fused if name in facts.host_ns]
         host += sum(spans)
         host_left += 0 if place.gone else max(spans, default=0)
-        if not place.gone:
+        if left:
             ideal = left * NS_PER_S // bandwidth_of(subject.gpu) if subject.gpu else 0
             fastest += max(ideal, _FLOOR_NS)
     kept = after / before if before else 0.0
     gone = round(time * (1 - kept))
     high = max(time - fastest, gone) if subject.gpu is not None else gone
-    if all(place.gone for place in places):
+    if not after:
         gone = high = time
     return Cost(
         time_ns=time,
@@ -131,6 +129,27 @@ def cost_of(subject: Subject, places: Sequence[Place]) -> Cost:
         host_saved_ns=max(host - host_left, 0),
         basis=basis_text(measured=measured, modelled=guessed),
     )
+
+
+def _traffic(place: Place) -> tuple[int, int]:
+    """Bytes that move for a place now, and with its nodes in one kernel.
+
+    In eager each op is a kernel. A compiler's kernels compute other nodes too: what is fused
+    already moves nothing more, and what a kernel does besides is left.
+    """
+    flow, prices = place.facts.flow, place.facts.prices
+    if prices.fused:
+        units = prices.price(flow, place.fused).units
+        kernels = [{name for name in unit.nodes if name in flow.index} for unit in units]
+        moved = sum(nodes_bytes(flow, nodes) for nodes in kernels)
+        if place.gone:
+            left = sum(nodes_bytes(flow, nodes - place.fused) for nodes in kernels)
+        else:
+            left = nodes_bytes(flow, set(place.fused | place.kept).union(*kernels))
+    else:
+        moved = sum(nodes_bytes(flow, op) for op in source_ops(flow, place.fused))
+        left = 0 if place.gone else nodes_bytes(flow, set(place.fused | place.kept))
+    return moved, min(left, moved)
 
 
 def basis_text(*, measured: bool, modelled: bool) -> str:

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from advisor.model.base import Range
 from advisor.model.findings import Alternative
 from advisor.model.graph import Node
 from advisor.units import counted
 from analyzers.library_ops import BATCH_NORMS, CONVOLUTIONS
-from analyzers.rules.base import Cost, Match, Place, Rule, cost_of, is_worth, opportunity
-from analyzers.rules.chains import single_reader
+from analyzers.rules.base import (
+    WORTH_SHARE,
+    Cost,
+    Match,
+    Place,
+    Rule,
+    cost_of,
+    is_worth,
+    opportunity,
+)
+from analyzers.rules.chains import apart, single_reader
 from analyzers.rules.walk import calls, elements, is_view, operands
 from analyzers.subject import GraphFacts, Subject
 
 # In the name of the op that normalises with constant statistics.
 _NO_TRAINING = "batch_norm_legit_no_training"
+_LEFT = ", and compile: addition and activation are then one pass"
+_LEFT_COMPILED = (
+    "; the pass over addition and activation then goes only where the convolution applies them too "
+    "(cuDNN's, with bias and activation)"
+)
 _ACTIVATIONS = ("relu", "maximum", "sigmoid", "mul")
 
 
@@ -50,9 +65,25 @@ def find(subject: Subject) -> tuple[Match, ...]:
         places = [s.place for s in chosen]
         if places:
             cost = cost_of(subject, places)
-            if is_worth(subject, cost):
+            compiled = folds and all(place.facts.prices.fused for place in places)
+            if compiled:
+                cost = replace(cost, saved_ns=_with_epilogue(cost))
+            if is_worth(subject, cost) or (compiled and _is_long(subject, cost)):
                 found.append(_match(subject, chosen, cost, folds))
     return tuple(found)
+
+
+def _with_epilogue(cost: Cost) -> Range:
+    """Compiled, a folded norm leaves its kernel what follows it, unless the convolution does that.
+
+    Whether a library has such a convolution depends on its shape: it is the upper bound alone.
+    """
+    return Range(low=0, mid=cost.saved_ns.mid, high=cost.time_ns)
+
+
+def _is_long(subject: Subject, cost: Cost) -> bool:
+    busy = subject.balance.device_ns if subject.balance else 0
+    return cost.time_ns > WORTH_SHARE * busy > 0
 
 
 def _match(subject: Subject, sites: list[_Site], cost: Cost, folds: bool) -> Match:
@@ -60,12 +91,13 @@ def _match(subject: Subject, sites: list[_Site], cost: Cost, folds: bool) -> Mat
     what = "BatchNorm + ReLU" if activated else "BatchNorm"
     # What follows a folded BatchNorm still reads and writes the tensor.
     more = any(not site.place.gone for site in sites)
+    compiled = all(site.facts.prices.fused for site in (s.place for s in sites))
     if folds:
         title = f"{what} behind convolutions as passes of their own, {counted(count, 'site')}"
         action = (
             "fold BatchNorm into the convolution's weights "
             "(torch.nn.utils.fusion.fuse_conv_bn_eval, or torch.compile with freezing)"
-            + (", and compile: addition and activation are then one pass" if more else "")
+            + (_LEFT_COMPILED if more and compiled else _LEFT if more else "")
         )
         text = (
             "in inference BatchNorm is a constant scale and shift per channel: folded into the "
@@ -73,7 +105,7 @@ def _match(subject: Subject, sites: list[_Site], cost: Cost, folds: bool) -> Mat
             + ("; addition and activation are left, as one pass" if more else "")
         )
     else:
-        title = f"{what} in separate ops, {counted(count, 'site')}"
+        title = f"{what} {apart(sites[0].place.facts)}, {counted(count, 'site')}"
         action = (
             "fuse the normalisation with its activation and residual (torch.compile, cuDNN's fused "
             "BatchNorm)"

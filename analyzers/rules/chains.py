@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from advisor.model.graph import GRADIENT, Node
+from advisor.units import counted
 from analyzers.rules.base import is_pointwise
 from analyzers.rules.walk import elements, is_view, readers
 from analyzers.subject import GraphFacts, Subject
@@ -93,6 +94,26 @@ def whole_ops(facts: GraphFacts, members: Iterable[str]) -> frozenset[str]:
 
 
 def units_of(facts: GraphFacts, members: Iterable[str]) -> int:
-    """How many kernels-worth of source ops the nodes are: nodes of one origin run as one."""
-    nodes = [facts.flow.nodes[name] for name in members]
+    """How many kernels the nodes are today.
+
+    In eager, nodes of one source op run as one; a compiler says which of its kernels computes what.
+    """
+    names = frozenset(members)
+    if facts.prices.fused:
+        return len(facts.prices.price(facts.flow, names).units)
+    nodes = [facts.flow.nodes[name] for name in names]
     return len({node.origin or node.id for node in nodes})
+
+
+def in_pieces(facts: GraphFacts, count: int) -> str:
+    """So many kernels in words: `in 3 separate ops`, or `in 2 generated kernels`."""
+    return f"in {counted(count, _piece(facts))}"
+
+
+def apart(facts: GraphFacts) -> str:
+    """The same without a number: `in separate ops`, or `in several generated kernels`."""
+    return "in several generated kernels" if facts.prices.fused else "in separate ops"
+
+
+def _piece(facts: GraphFacts) -> str:
+    return "generated kernel" if facts.prices.fused else "separate op"

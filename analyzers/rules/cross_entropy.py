@@ -15,7 +15,7 @@ from advisor.model.sizes import product
 from advisor.units import format_bytes
 from analyzers.library_ops import call_of, is_library_call
 from analyzers.rules.base import Match, Place, Rule, cost_of, is_pointwise, is_worth, opportunity
-from analyzers.rules.chains import units_of
+from analyzers.rules.chains import in_pieces, units_of
 from analyzers.rules.walk import calls, elements, is_copy, is_gemm, operands
 from analyzers.subject import GraphFacts, Subject
 
@@ -57,7 +57,7 @@ def find(subject: Subject) -> tuple[Match, ...]:
         subject,
         places,
         cost,
-        title=f"Cross-entropy over {classes:,} classes in {ops} separate ops",
+        title=f"Cross-entropy over {classes:,} classes {in_pieces(places[0].facts, ops)}",
         action="use a fused linear cross-entropy (Liger, Apex), or torch.compile of the loss",
         dataflow=(
             "log-softmax, loss and gradient each read and write the whole matrix of logits;"

@@ -15,7 +15,7 @@ from analyzers.rules.base import (
     is_worth,
     opportunity,
 )
-from analyzers.rules.chains import units_of
+from analyzers.rules.chains import apart, units_of
 from analyzers.rules.walk import elements, is_gemm, operands
 from analyzers.subject import GraphFacts, Subject
 
@@ -46,7 +46,7 @@ def _match(subject: Subject, name: str, places: list[Place], cost: Cost) -> Matc
         subject,
         places,
         cost,
-        title=f"{name} gate in separate ops, {counted(len(places), 'site')}",
+        title=f"{name} gate {apart(places[0].facts)}, {counted(len(places), 'site')}",
         action="fuse activation and product (torch.compile, Liger, or a generated kernel)",
         dataflow=(
             "the activation of one matrix product times another: the activated tensor is written "

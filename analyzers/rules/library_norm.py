@@ -17,7 +17,7 @@ from analyzers.rules.base import (
     is_worth,
     opportunity,
 )
-from analyzers.rules.chains import single_reader, whole_ops
+from analyzers.rules.chains import apart, single_reader, whole_ops
 from analyzers.rules.walk import calls, elements, operands
 from analyzers.subject import GraphFacts, Subject
 
@@ -62,7 +62,7 @@ def _match(
         subject,
         places,
         cost,
-        title=f"{common} in separate ops, {counted(len(places), 'site')}",
+        title=f"{common} {apart(places[0].facts)}, {counted(len(places), 'site')}",
         action=(
             "fuse the norm with its neighbours (torch.compile, Apex or Liger kernels, or a "
             "generated one)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from advisor.units import counted
 from analyzers.naming import op_word
 from analyzers.rules.base import Cost, Match, Place, Rule, cost_of, is_worth, opportunity
-from analyzers.rules.chains import by_signature, chains, units_of
+from analyzers.rules.chains import by_signature, chains, in_pieces, units_of
 from analyzers.subject import GraphFacts, Subject
 
 _NAMED_OPS = 4
@@ -47,17 +47,17 @@ def _match(
     )
     ops = {facts.flow.nodes[name].op for name in members}
     kind = "Cast chain" if ops <= set(_CASTS) else "Pointwise chain"
-    count = units_of(facts, members)
+    count = max(units_of(place.facts, place.fused) for place in places)
     return opportunity(
         RULE.id,
         subject,
         places,
         cost,
-        title=f"{kind} {shown} in {count} separate ops, {counted(len(places), 'site')}",
+        title=f"{kind} {shown} {in_pieces(facts, count)}, {counted(len(places), 'site')}",
         action="compile the region (torch.compile) or use one generated kernel",
         dataflow=(
-            f"{count} ops over the same elements, one after the other; one pass reads the inputs "
-            "once"
+            f"{count} kernels over the same elements, one after the other; one pass reads the "
+            "inputs once"
         ),
         key="|".join(signature),
     )

@@ -24,7 +24,7 @@ from analyzers.rules.base import (
     is_worth,
     opportunity,
 )
-from analyzers.rules.chains import units_of
+from analyzers.rules.chains import in_pieces, units_of
 from analyzers.rules.walk import calls, elements, is_gemm, moves_only, operands, producer, readers
 from analyzers.subject import GraphFacts, Subject
 
@@ -125,7 +125,7 @@ def _match(
         places,
         cost,
         title=(
-            f"Quantisation to {dtype}, {kind}, in {ops} separate ops, "
+            f"Quantisation to {dtype}, {kind}, {in_pieces(chains[0].facts, ops)}, "
             f"{counted(len(chains), 'site')}"
         ),
         action=_action(first.whole, copied),

@@ -137,7 +137,8 @@ def _network(subject: Subject, sites: Sequence[Site], cost: Cost, key: str) -> l
 
 
 def _size(sites: Sequence[Site]) -> str:
-    return f"{_steps(sites)} of {counted(sites[0].ops(), 'op')}, {counted(len(sites), 'site')}"
+    step = counted(sites[0].ops(), sites[0].piece)
+    return f"{_steps(sites)} of {step}, {counted(len(sites), 'site')}"
 
 
 def _steps(sites: Sequence[Site]) -> str:

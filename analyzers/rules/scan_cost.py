@@ -32,8 +32,13 @@ class Site:
         """The graph it is in."""
         return self.place.facts
 
+    @property
+    def piece(self) -> str:
+        """What a step consists of today."""
+        return "generated kernel" if self.facts.prices.fused else "op"
+
     def ops(self) -> int:
-        """How many ops a step has, counted in its fullest step."""
+        """How many ops a step has, or kernels once compiled, counted in its fullest step."""
         return max(units_of(self.facts, step) for step in self._steps())
 
     def launches(self) -> int:
@@ -68,10 +73,7 @@ def site_cost(subject: Subject, sites: Sequence[Site]) -> Cost:
     """
     cost = cost_of(subject, [site.place for site in sites])
     after = sum(bytes_once(site) for site in sites)
-    before = cost.bytes_before
-    if any(site.facts.prices.fused for site in sites):
-        before = sum(_moved_by_kernels(site) for site in sites)
-    cost = replace(cost, bytes_before=max(before, after), bytes_after=after)
+    cost = replace(cost, bytes_before=max(cost.bytes_before, after), bytes_after=after)
     then = scanned(subject, sites)
     return cost if then is None else replace(cost, saved_ns=saved(cost.time_ns, then))
 
@@ -130,13 +132,6 @@ def bytes_once(site: Site) -> int:
 def _sources(site: Site, name: str) -> list[str]:
     flow = site.facts.flow
     return [flow.base(v)[1:].partition("#")[0] for v in flow.nodes[name].value_args]
-
-
-def _moved_by_kernels(site: Site) -> int:
-    """What the kernels of a compiled loop move."""
-    flow = site.facts.flow
-    units = site.facts.prices.price(flow, site.place.fused).units
-    return sum(nodes_bytes(flow, {n for n in unit.nodes if n in flow.index}) for unit in units)
 
 
 def _state_bytes(site: Site) -> int:

@@ -12,7 +12,7 @@ from analyzers.rules.base import (
     is_worth,
     opportunity,
 )
-from analyzers.rules.chains import single_reader, units_of
+from analyzers.rules.chains import in_pieces, single_reader, units_of
 from analyzers.rules.softmaxes import softmaxes
 from analyzers.rules.walk import elements, operands
 from analyzers.subject import GraphFacts, Subject
@@ -42,7 +42,7 @@ def find(subject: Subject) -> tuple[Match, ...]:
             places,
             cost,
             title=(
-                f"Softmax with its neighbours in {most} separate ops, "
+                f"Softmax with its neighbours {in_pieces(places[0].facts, most)}, "
                 f"{counted(len(places), 'site')}"
             ),
             action=(
