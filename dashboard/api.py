@@ -1,4 +1,4 @@
-"""The only routes that change anything: jobs, their cancellation, and signing in."""
+"""The only routes that change anything: jobs, their cancellation, signing in; and downloads."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from advisor.errors import AdvisorError, RefusedError, UnreadableError, UsageError
 from advisor.model.base import Record
-from advisor.store.jobrecord import JobKind
+from advisor.store.jobrecord import MAX_BUDGET_S, JobKind
 from dashboard import uploads
 from dashboard.access import Access, cookie_value, same
 from dashboard.applicable import applicable
 from dashboard.jobs import JobRunner
+from dashboard.patches import Patches
 from dashboard.security import (
     APPLY_COOKIE,
     SESSION_COOKIE,
@@ -26,6 +27,7 @@ from dashboard.security import (
     set_cookie,
 )
 
+PATCH_NAME = "fusion_patch.zip"
 _LOGIN_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Sign in - fusion advisor</title><link rel="stylesheet" href="/assets/login.css"></head>
@@ -42,6 +44,7 @@ class JobRequest(Record, frozen=True, kw_only=True):
 
     run: str
     only: tuple[str, ...] = ()
+    budget_s: int | None = None
 
 
 def install(server: Flask, access: Access, runner: JobRunner) -> None:
@@ -64,7 +67,9 @@ def install(server: Flask, access: Access, runner: JobRunner) -> None:
     def submit() -> tuple[Response, int]:
         _check_change(access, csrf)
         body = _body()
-        return _start(runner, body.run, "apply", body.only)
+        if body.budget_s is not None and not 0 < body.budget_s <= MAX_BUDGET_S:
+            raise UsageError(f"a budget is between 1 and {MAX_BUDGET_S:,} seconds")
+        return _start(runner, body.run, "apply", body.only, body.budget_s)
 
     @server.post("/api/uploads")
     def upload() -> tuple[Response, int]:
@@ -72,15 +77,15 @@ def install(server: Flask, access: Access, runner: JobRunner) -> None:
         run = uploads.receive(runner.store, request)
         return jsonify(run=run.id, job=runner.submit(run, "analyze").id), 202
 
-    @server.get("/api/runs/<run_id>/kernels/<plan_id>.py")
-    def kernel(run_id: str, plan_id: str) -> BaseResponse:
-        source = runner.store.open(run_id).kernel(plan_id)
-        if source is None:
-            raise UnreadableError("this kernel was not generated yet", where=plan_id)
-        response = make_response(source)
-        response.mimetype = "text/x-python"
-        response.headers["Content-Disposition"] = f'attachment; filename="{plan_id}.py"'
-        return response
+    _install_downloads(server, runner)
+
+    @server.post("/api/runs/<run_id>/plans/<plan_id>/cliff")
+    def cliff(run_id: str, plan_id: str) -> tuple[Response, int]:
+        _check_change(access, csrf)
+        run = runner.store.open(run_id)
+        if plan_id not in run.plan_ids():
+            raise UnreadableError("the run has no such plan", where=plan_id[:40])
+        return jsonify(run=run_id, job=runner.submit(run, "cliff", (plan_id,)).id), 202
 
     @server.post("/api/runs/<run_id>/revert")
     def revert(run_id: str) -> tuple[Response, int]:
@@ -107,6 +112,37 @@ def install(server: Flask, access: Access, runner: JobRunner) -> None:
     _install_login(server, access)
 
 
+def _install_downloads(server: Flask, runner: JobRunner) -> None:
+    """What may be taken along: generated kernels, and patches."""
+    patches = Patches()
+
+    @server.get("/api/runs/<run_id>/patch.zip")
+    def patch(run_id: str) -> BaseResponse:
+        return _file(patches.archive(runner.store.open(run_id)), PATCH_NAME, "application/zip")
+
+    @server.get("/api/runs/<run_id>/findings/<finding_id>/patch.zip")
+    def patch_of(run_id: str, finding_id: str) -> BaseResponse:
+        run = runner.store.open(run_id)
+        if not any(finding.id == finding_id for finding in run.report().findings):
+            raise UnreadableError("the run has no such finding", where=finding_id[:80])
+        return _file(patches.archive(run, finding_id), PATCH_NAME, "application/zip")
+
+    @server.get("/api/runs/<run_id>/kernels/<plan_id>.py")
+    def kernel(run_id: str, plan_id: str) -> BaseResponse:
+        source = runner.store.open(run_id).kernel(plan_id)
+        if source is None:
+            raise UnreadableError("this kernel was not generated yet", where=plan_id)
+        return _file(source, f"{plan_id}.py", "text/x-python")
+
+
+def _file(content: str | bytes, name: str, kind: str) -> BaseResponse:
+    """A download; `name` holds nothing of a record but a checked id."""
+    response = make_response(content)
+    response.mimetype = kind
+    response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    return response
+
+
 def _install_login(server: Flask, access: Access) -> None:
     @server.get("/login")
     def login_page() -> BaseResponse:
@@ -128,12 +164,16 @@ def _install_login(server: Flask, access: Access) -> None:
 
 
 def _start(
-    runner: JobRunner, run_id: str, kind: JobKind, only: tuple[str, ...] = ()
+    runner: JobRunner,
+    run_id: str,
+    kind: JobKind,
+    only: tuple[str, ...] = (),
+    budget_s: int | None = None,
 ) -> tuple[Response, int]:
     run = runner.store.open(run_id)
     if only and not set(only) <= {name for name, _ in applicable(run.report())}:
         raise UsageError("the run has no such finding to apply", where=run_id)
-    record = runner.submit(run, kind, only)
+    record = runner.submit(run, kind, only, budget_s)
     return jsonify(run=run_id, job=record.id), 202
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import dash_mantine_components as dmc
 import plotly.graph_objects as go
+from dash import html
 from dash.development.base_component import Component
 
 from advisor.errors import AdvisorError
@@ -17,16 +21,30 @@ FIT_COLORS: dict[Fit, str] = {"use": BLUE, "avoid": ORANGE, "unknown": GREY}
 FIT_WORDS: dict[Fit, str] = {"use": "to use", "avoid": "to avoid", "unknown": "not known"}
 
 
-def cliff_sections(run: RunDirectory, plan_id: str, title: str) -> list[Component]:
-    """A section a GPU that the run holds a cliff of; how to make one where there is none."""
+def cliff_sections(
+    run: RunDirectory, plan_id: str, title: str, *, may_start: bool
+) -> list[Component]:
+    """A section a GPU that the run holds a cliff of; how to make one where there is none.
+
+    Who may apply gets a button that starts the job; sizes are read from binaries, nothing runs.
+    """
     try:
         cliffs = run.cliffs(plan_id)
     except AdvisorError as error:
         return [section(f"Op by op: {title}", error_state(error))]
     if not cliffs:
-        command = f"fusion-advisor cliff {run.id} --only {plan_id} --gpu h200 --save"
+        command = f"fusion-advisor cliff {run.id} --only {plan_id} --save"
         text = f"In the folder of the runs, `{command}` finds out; it needs no GPU."
-        return [section(f"Op by op: {title}", message("What each op costs is not on record", text))]
+        if not may_start:
+            found = message("What each op costs is not on record", text)
+            return [section(f"Op by op: {title}", found)]
+        note = (
+            "Registers, spills and occupancy of the kernel with its first op, the first two, and "
+            "so on: it shows whether one more op is too many. Compiled, not run; no GPU is needed."
+        )
+        name: Any = {"type": "cliff", "plan": plan_id}
+        button = dmc.Button("Find out what each op costs", id=name, n_clicks=0, variant="default")
+        return [section(f"Op by op: {title}", html.Div(button), note=note)]
     return [_section(cliff) for cliff in cliffs]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dash_mantine_components as dmc
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 
 from advisor.errors import AdvisorError
@@ -28,6 +28,11 @@ STATE_COLORS = {
 STATE_MARKS = {"queued": "·", "running": "▸", "done": "✓", "failed": "✕", "cancelled": "⊘"}
 _HIDDEN: dict[str, str] = {"display": "none"}
 _SHOWN: dict[str, str] = {}
+# Seconds, 0 is no limit.
+_BUDGETS = ((0, "no limit"), (120, "2 minutes"), (600, "10 minutes"), (3600, "1 hour"))
+_KIND_WORDS = {
+    "apply": "Apply", "revert": "Revert", "analyze": "Analysis", "cliff": "Sizing op by op",
+}  # fmt: skip
 _ALL = "Plans are generated, checked and timed, actions tried; only what pays is kept."
 _ONE = "What this finding calls for alone is put in, checked and timed; kept only if it pays."
 
@@ -38,6 +43,7 @@ def panel(context: Context, run: RunDirectory, finding: str | None = None) -> Co
     body: list[Component] = [
         dcc.Store(id="job-run", data=run.id),
         dcc.Store(id="job-only", data=[finding] if finding else []),
+        dcc.Store(id="job-left", data=[]),
         dcc.Store(id="job-kick"),
         dcc.Store(id="job-generation"),
         dcc.Interval(id="job-poll", interval=POLL_ACTIVE_MS),
@@ -48,12 +54,14 @@ def panel(context: Context, run: RunDirectory, finding: str | None = None) -> Co
         body.append(_picker(context, run))
     buttons = [
         dmc.Button("Apply", id="job-apply", n_clicks=0, disabled=bool(reason)),
+        dmc.Button("Continue", id="job-continue", n_clicks=0, variant="light", style=_HIDDEN),
         dmc.Button("Revert", id="job-revert", n_clicks=0, variant="default", style=_HIDDEN),
         dmc.Button(
             "Cancel", id="job-cancel", n_clicks=0, variant="outline", color="red", style=_HIDDEN
         ),
     ]
     body += [
+        _budget(hidden=bool(reason)),
         dmc.Group(buttons),
         html.Div(id="job-note", role="alert", className="note"),
         marked(html.Div(id="job-status"), aria_live="polite"),
@@ -72,6 +80,22 @@ def _picker(context: Context, run: RunDirectory) -> Component:
         searchable=True,
         clearable=True,
         hidePickedOptions=True,
+    )
+
+
+def _budget(*, hidden: bool) -> Component:
+    """How long an application may take; what it leaves, the next one goes on with."""
+    return html.Div(
+        dmc.Select(
+            id="job-budget",
+            label="Stop after",
+            description="What there is no time for is left, and Continue goes on with it.",
+            data=[{"value": str(seconds), "label": text} for seconds, text in _BUDGETS],
+            value="0",
+            allowDeselect=False,
+            maw="26rem",
+        ),
+        style=_HIDDEN if hidden else _SHOWN,
     )
 
 
@@ -94,16 +118,25 @@ def blocked(context: Context, run: RunDirectory) -> str:
 
 def register(app: Dash, context: Context) -> None:
     """The callbacks of the panel: polling reads, the buttons post through `assets/jobs.js`."""
-    for action in ("apply", "revert", "cancel"):
+    for action in ("apply", "continue", "revert", "cancel"):
         app.clientside_callback(
             ClientsideFunction("fusion", action),
             Output("job-kick", "data", allow_duplicate=True),
             Output("job-note", "children", allow_duplicate=True),
             Input(f"job-{action}", "n_clicks"),
             State("job-run", "data"),
-            State("job-only", "data"),
+            State("job-left" if action == "continue" else "job-only", "data"),
+            State("job-budget", "value"),
             prevent_initial_call=True,
         )
+    app.clientside_callback(
+        ClientsideFunction("fusion", "cliff"),
+        Output("job-kick", "data", allow_duplicate=True),
+        Output("job-note", "children", allow_duplicate=True),
+        Input({"type": "cliff", "plan": ALL}, "n_clicks"),
+        State("job-run", "data"),
+        prevent_initial_call=True,
+    )
 
     app.clientside_callback(
         ClientsideFunction("fusion", "pick"),
@@ -119,6 +152,8 @@ def register(app: Dash, context: Context) -> None:
         Output("job-apply", "children"),
         Output("job-revert", "style"),
         Output("job-cancel", "style"),
+        Output("job-continue", "style"),
+        Output("job-left", "data"),
         Output("job-generation", "data"),
         Input("job-poll", "n_intervals"),
         Input("job-kick", "data"),
@@ -135,9 +170,10 @@ def _refresh(context: Context, run_id: str, generation: str | None) -> tuple[obj
         view = context.runner.view(run)
     except AdvisorError as error:
         text = message("The job cannot be read", error.line(), "red")
-        return text, POLL_IDLE_MS, True, "Apply", _HIDDEN, _HIDDEN, no_update
+        return text, POLL_IDLE_MS, True, "Apply", _HIDDEN, _HIDDEN, _HIDDEN, [], no_update
     active, usable = view is not None and view.active, not blocked(context, run)
     applied = (run.path / "applied.json").exists()
+    left = None if active else _left(run)
     current = generation_of(run, view)
     return (
         status(view, run),
@@ -146,8 +182,19 @@ def _refresh(context: Context, run_id: str, generation: str | None) -> tuple[obj
         "Apply again" if applied else "Apply",
         _SHOWN if applied and usable and not active else _HIDDEN,
         _SHOWN if active and usable else _HIDDEN,
+        _SHOWN if left is not None and usable else _HIDDEN,
+        left or [],
         no_update if current == generation else current,
     )
+
+
+def _left(run: RunDirectory) -> list[str] | None:
+    """What the application that is not at its end was asked for; None where none is."""
+    try:
+        attempt = run.attempt()
+    except AdvisorError:
+        return None
+    return None if attempt is None else list(attempt.only)
 
 
 def generation_of(run: RunDirectory, view: JobView | None) -> str:
@@ -167,7 +214,7 @@ def status(view: JobView | None, run: RunDirectory) -> Component | None:
     words = "finishing" if view.finishing else "cancelling" if view.cancelling else view.state
     head = dmc.Alert(
         view.message or None,
-        title=f"{view.kind.capitalize()}: {words}",
+        title=f"{_KIND_WORDS[view.kind]}: {words}",
         color=STATE_COLORS[view.state],
         variant="light",
         className="wrap",

@@ -35,20 +35,23 @@ from dashboard.timelines import MAX_SECONDS, limit_memory
 _LOGGER = logging.getLogger(__name__)
 TICK_S = 0.5
 TERMINATE_GRACE_S = 5.0
-Command = Callable[[JobKind, Path, Sequence[str]], Sequence[str]]
+Command = Callable[[JobRecord, Path], Sequence[str]]
 
 
-def cli_command(kind: JobKind, run: Path, only: Sequence[str]) -> Sequence[str]:
-    """The command line of a job; `only` names findings, all where it is empty.
+def cli_command(job: JobRecord, run: Path) -> Sequence[str]:
+    """The command line of a job.
 
     The run directory stands behind `--`, and ids within their option: neither is ever an option.
     """
-    if kind == "analyze":
+    if job.kind == "analyze":
         return [sys.executable, "-m", "advisor.pipeline.stored", str(run)]
-    options = [f"--only={name}" for name in only]
-    if kind == "apply":
+    options = [f"--only={name}" for name in job.only]
+    if job.kind == "apply":
         options += ["--progress", "json"]
-    return [sys.executable, "-m", "advisor.cli.main", kind, *options, "--", str(run)]
+        options += [] if job.budget_s is None else [f"--budget={job.budget_s}s"]
+    if job.kind == "cliff":
+        options.append("--save")
+    return [sys.executable, "-m", "advisor.cli.main", job.kind, *options, "--", str(run)]
 
 
 class JobRunner:
@@ -95,7 +98,13 @@ class JobRunner:
         """Only what executes the user's code needs a run of ours; an analysis reads a file."""
         return None if kind == "analyze" else self.refusal(run)
 
-    def submit(self, run: RunDirectory, kind: JobKind, only: Sequence[str] = ()) -> JobRecord:
+    def submit(
+        self,
+        run: RunDirectory,
+        kind: JobKind,
+        only: Sequence[str] = (),
+        budget_s: int | None = None,
+    ) -> JobRecord:
         """Queue a job; raises `RefusedError` if the run is not ours or has an unfinished job."""
         refused = self._refused(run, kind)
         if refused is not None:
@@ -105,7 +114,13 @@ class JobRunner:
                 raise RefusedError(
                     "this run already has a job", where=run.id, remedy="wait for it, or cancel it"
                 )
-            record = JobRecord(id=secrets.token_hex(8), kind=kind, only=tuple(only), queued=_now())
+            record = JobRecord(
+                id=secrets.token_hex(8),
+                kind=kind,
+                only=tuple(only),
+                budget_s=budget_s,
+                queued=_now(),
+            )
             run.write_job(record)
             self._marker(run).touch()
         self.tick()
@@ -251,7 +266,7 @@ class JobRunner:
         log = os.open(run.log_path, flags, 0o644)
         try:
             return subprocess.Popen(
-                self._command(record.kind, run.path, record.only),
+                self._command(record, run.path),
                 # Unbuffered, so that the log on the page is not a block behind.
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,

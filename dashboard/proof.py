@@ -11,45 +11,39 @@ from dash.development.base_component import Component
 
 from advisor.errors import AdvisorError
 from advisor.model.actions import ActionKind
-from advisor.model.applied import (
-    ActionVerdict,
-    Applied,
-    Comparison,
-    KernelResources,
-    PlanVerdict,
-    SetVerdict,
-)
-from advisor.model.base import Range
-from advisor.report.text import counted, gain_text
+from advisor.model.applied import Applied, KernelResources, PlanVerdict
+from advisor.report.text import counted
+from advisor.report.verdict_words import launch_text
 from advisor.store.directory import RunDirectory
 from advisor.units import UNKNOWN, format_bytes, format_fraction, format_ns
 from dashboard import figures
 from dashboard.cliffs import cliff_sections
 from dashboard.context import Context
+from dashboard.jobpanel import blocked
+from dashboard.outcome import actions as action_blocks
+from dashboard.outcome import comparisons, download, set_section, swapped, votes, words
 from dashboard.parts import (
-    VERDICT_COLORS,
-    VERDICT_WORDS,
-    badge,
     error_state,
     graph,
     heading,
     message,
-    moment,
-    saving_text,
     section,
     table,
 )
 
-CLOCKS = {"gpu_busy": "GPU time of the step", "step": "step time", "kernel": "kernel time"}
-
 
 def result_slot(
-    context: Context, run: RunDirectory, plans: Sequence[str], actions: Sequence[ActionKind] = ()
+    context: Context,
+    run: RunDirectory,
+    plans: Sequence[str],
+    actions: Sequence[ActionKind] = (),
+    finding: str | None = None,
 ) -> Component:
-    """The verdicts on plans and actions, or on the set for none; its own store says which."""
-    data = {"run": run.id, "plans": list(plans), "actions": list(actions)}
+    """The verdicts on a finding's plans and actions, or on the set; its own store says which."""
+    data = {"run": run.id, "plans": list(plans), "actions": list(actions), "finding": finding}
     scope = dcc.Store(id="proof-scope", data=data)
-    shown = html.Div(result(context, run, plans, actions), id="proof-result", className="stack")
+    first = result(context, run, plans, actions, finding)
+    shown = html.Div(first, id="proof-result", className="stack")
     return html.Div([scope, shown])
 
 
@@ -71,24 +65,33 @@ def register(app: Dash, context: Context) -> None:
     def redraw(_generation: object, scope: dict[str, Any]) -> object:
         try:
             run, plans = context.store.open(scope["run"]), scope["plans"]
-            return result(context, run, plans, scope["actions"]), details(context, run, plans)
+            shown = result(context, run, plans, scope["actions"], scope["finding"])
+            return shown, details(context, run, plans)
         except AdvisorError as error:
             return error_state(error), []
 
 
 def result(
-    context: Context, run: RunDirectory, plans: Sequence[str], actions: Sequence[str] = ()
+    context: Context,
+    run: RunDirectory,
+    plans: Sequence[str],
+    actions: Sequence[str] = (),
+    finding: str | None = None,
 ) -> list[Component]:
-    """The verdicts on these plans and actions, or on the set where none is named."""
+    """The verdicts on the plans and actions of a finding, or on the set where none is named."""
     applied = context.applied(run)
     if applied is None:
         return []
-    if not plans and not actions:
-        return [_set(applied.set, applied)]
+    if finding is None:
+        return [set_section(run, applied)]
     verdicts = [_of_plan(applied, plan_id) for plan_id in plans]
-    tried = tuple(action for action in applied.actions if action.kind in actions)
+    answers = tuple(action for action in applied.actions if action.kind in actions)
     shown = [_verdict(verdict) for verdict in verdicts if verdict is not None]
-    return [*shown, *([section("Actions tried for it", *_actions(tried))] if tried else [])]
+    if {*applied.set.plans, *applied.set.actions} & {*plans, *actions}:
+        shown.insert(0, section("Kept", download(run, finding)))
+    if answers:
+        shown.append(section("Actions tried for it", *action_blocks(answers)))
+    return shown
 
 
 def details(context: Context, run: RunDirectory, plans: Sequence[str]) -> list[Component]:
@@ -100,7 +103,7 @@ def details(context: Context, run: RunDirectory, plans: Sequence[str]) -> list[C
         verdict = _of_plan(applied, plan_id) if applied else None
         if verdict is not None:
             parts += [_resources(verdict), _numerics(verdict), _timings(verdict)]
-        parts += cliff_sections(run, plan_id, title)
+        parts += cliff_sections(run, plan_id, title, may_start=not blocked(context, run))
     return parts
 
 
@@ -108,73 +111,14 @@ def _of_plan(applied: Applied, plan_id: str) -> PlanVerdict | None:
     return next((plan for plan in applied.plans if plan.plan_id == plan_id), None)
 
 
-def _set(result: SetVerdict, applied: Applied) -> Component:
-    rows = [
-        (label, compared)
-        for label, compared in (
-            ("against eager", result.against_eager),
-            ("against torch.compile", result.against_compiled),
-            ("GPU time", result.gpu_time),
-        )
-        if compared is not None
-    ]
-    blocks: list[Component] = [_words(result.verdict, result.reason)]
-    if rows:
-        label = "Median time before and after applying, with intervals"
-        blocks.append(graph(figures.comparison(rows), "before-after", label))
-        blocks.append(_comparisons(rows))
-    plans = [(p.title, VERDICT_WORDS[p.verdict], p.reason, _swapped(p)) for p in applied.plans]
-    head = ("Plan", "Verdict", "Why", "Sites swapped")
-    blocks.append(table(head, plans, "Verdicts of the plans"))
-    blocks += _actions(applied.actions)
-    measured = [row for row in _other_figures(result) if set(row[1:]) != {UNKNOWN}]
-    if measured:
-        blocks.append(table(("Also measured", "Before", "After"), measured, "Other figures"))
-    agree = {True: "; outputs agree", False: "; outputs differ", None: ""}[result.outputs_agree]
-    took = "" if applied.duration_ns is None else f" in {format_ns(applied.duration_ns)}"
-    note = f"Applied {moment(applied.created)} on {applied.device}{took}{agree}"
-    return section("Result", *blocks, note=note)
-
-
-def _actions(actions: Sequence[ActionVerdict]) -> list[Component]:
-    """What became of each graph-level action, with its figures and how to do it by hand."""
-    if not actions:
-        return []
-    rows = [
-        (
-            action.title,
-            VERDICT_WORDS[action.verdict],
-            gain_text(action.step),
-            gain_text(action.gpu_time),
-            html.Div([html.Div(text) for text in (action.reason, *action.details)]),
-            UNKNOWN if action.sites is None else str(action.sites),
-            action.by_hand,
-        )
-        for action in actions
-    ]
-    head = ("Action", "Verdict", "Step saves", "GPU time saves", "Why", "Places", "By hand")
-    return [
-        heading("Graph-level actions", 3, small=True),
-        table(head, rows, "Verdicts of the actions"),
-    ]
-
-
-def _other_figures(result: SetVerdict) -> tuple[tuple[str, str, str], ...]:
-    memory = (result.peak_memory_before_bytes, result.peak_memory_after_bytes)
-    return (
-        ("Peak memory", format_bytes(memory[0]), format_bytes(memory[1])),
-        ("Compile time", format_ns(result.compile_before_ns), format_ns(result.compile_after_ns)),
-    )
-
-
 def _verdict(verdict: PlanVerdict) -> Component:
-    blocks: list[Component] = [_words(verdict.verdict, verdict.reason)]
+    blocks: list[Component] = [words(verdict.verdict, verdict.reason)]
     compared = [("as predicted, all sites", verdict.measured)]
     if verdict.region != verdict.measured:
         compared.append(("compiled step, without and with it", verdict.region))
     rows = [(label, value) for label, value in compared if value is not None]
     if rows:
-        blocks.append(_comparisons(rows))
+        blocks.append(comparisons(rows))
     figure = figures.predicted_measured(verdict)
     if figure is not None:
         label = "Predicted and measured saving per step, with intervals"
@@ -182,32 +126,11 @@ def _verdict(verdict: PlanVerdict) -> Component:
             heading("Predicted against measured", 3, small=True),
             graph(figure, f"scored-{verdict.plan_id}", label),
         ]
-    return section(f"Result: {verdict.title}", *blocks, note=f"Sites swapped: {_swapped(verdict)}")
-
-
-def _words(verdict: str, reason: str) -> Component:
-    return dmc.Group([badge(VERDICT_WORDS[verdict], VERDICT_COLORS[verdict]), dmc.Text(reason)])
-
-
-def _swapped(verdict: PlanVerdict) -> str:
-    swapped = UNKNOWN if verdict.sites_swapped is None else str(verdict.sites_swapped)
-    return f"{swapped} of {verdict.sites_expected}"
-
-
-def _comparisons(rows: list[tuple[str, Comparison]]) -> Component:
-    cells = [
-        (
-            label,
-            CLOCKS[c.clock],
-            format_ns(c.before.median_ns),
-            format_ns(c.after.median_ns),
-            saving_text(Range(low=c.gain_low_ns, mid=c.gain_mid_ns, high=c.gain_high_ns)),
-            "beyond noise" if c.significant else "within noise",
-        )
-        for label, c in rows
-    ]
-    head = ("Compared", "Clock", "Before", "After", "Gain", "Judgement")
-    return table(head, cells, "Before and after, interleaved in one process")
+    blocks += votes("The plan", verdict.votes)
+    note = f"Sites swapped: {swapped(verdict)}"
+    if launched := launch_text(verdict):
+        note += f". Launched as {launched}"
+    return section(f"Result: {verdict.title}", *blocks, note=note)
 
 
 def _source(run: RunDirectory, plan_id: str, title: str, *, unfolded: bool) -> Component:

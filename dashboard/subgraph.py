@@ -124,7 +124,8 @@ def _places(plan: FusionPlan, depth: dict[Any, int]) -> dict[str, dict[str, floa
 
 def _spans(item: PlanInput) -> str:
     rows, columns = any(item.spans[:-1]), item.spans[-1]
-    return f"[{'rows' if rows else '1'}, {'columns' if columns else '1'}]"
+    along = "part of columns" if item.segments else "columns" if columns else "1"
+    return f"[{'rows' if rows else '1'}, {along}]"
 
 
 def _node(

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from advisor.cli.output import echo, echo_json
 from advisor.cli.sized import gpus_of, launch_of
-from advisor.errors import UsageError
+from advisor.errors import AdvisorError, UsageError
+from advisor.hardware.gpu import Gpu
 from advisor.model.base import encode
+from advisor.model.plan import FusionPlan
+from advisor.model.resources import Cliff
 from advisor.pipeline.cliff import cliff_of
 from advisor.pipeline.exports import chosen_launch, named_plans
-from advisor.report.resources import render_cliff
+from advisor.report.resources import cliff_verdict, render_cliff
 from advisor.report.text import plain
-from advisor.store import RunDirectory
+from advisor.store import ProgressWriter, RunDirectory
 
 
 @click.command()
 @click.argument("source", metavar="PLAN.json|RUN", type=click.Path(path_type=Path))
-@click.option("--gpu", "gpus", multiple=True, default=("h200",), show_default=True, metavar="NAMES",
-              help="GPUs, separated by commas; none of them has to be here.")  # fmt: skip
+@click.option("--gpu", "gpus", multiple=True, metavar="NAMES",
+              help="GPUs, separated by commas; none of them has to be here.  "
+              "[default: that of the run, else h200]")  # fmt: skip
 @click.option(
     "--only", multiple=True, metavar="ID", help="The plan or finding of RUN (repeatable)."
 )
@@ -45,25 +52,68 @@ def cliff(
     as measured on that GPU, else as its model thinks best for the whole plan. The point where one
     more op spills, or leaves too little on its way to hide the latency of memory, is the cliff.
     """
-    cards, given = gpus_of(gpus), launch_of(launch) if launch is not None else None
+    given = launch_of(launch) if launch is not None else None
     plans, run = named_plans(source, only)
     run = run or run_of(source)
+    cards = gpus_of(gpus or (_gpu_of(run),))
     if save and run is None:
         raise UsageError(
             "--save needs a run", where=str(source), remedy="give RUN, or RUN/plans/ID.json"
         )
-    for plan in plans:
-        for gpu in cards:
-            config = given or chosen_launch(plan, gpu, None).config
-            found = cliff_of(plan, gpu, config, timeout_s=timeout)
-            if save and run is not None:
-                run.write_cliff(found)
-            if as_json:
-                echo_json(encode(found))
-            else:
-                echo(render_cliff(found))
+    with _kept_in(run if save else None) as keep:
+        for plan in plans:
+            for gpu in cards:
+                config = given or chosen_launch(plan, gpu, None).config
+                keep.begin(plan, gpu)
+                found = cliff_of(plan, gpu, config, timeout_s=timeout)
+                keep.end(found)
+                if as_json:
+                    echo_json(encode(found))
+                else:
+                    echo(render_cliff(found))
     if save and not as_json:
         echo(plain("kept in the run: the page of its finding shows it"))
+
+
+class _Keep:
+    """Where cliffs go and what is said of them on the way: into a run, or nowhere."""
+
+    def __init__(self, run: RunDirectory | None, progress: ProgressWriter | None) -> None:
+        self._run, self._progress = run, progress
+
+    def begin(self, plan: FusionPlan, gpu: Gpu) -> None:
+        """Say that a plan is sized op by op."""
+        if self._progress is not None:
+            words = f"{plan.title}: the first 1 to {len(plan.ops)} ops, compiled for {gpu.name}"
+            self._progress.emit("resources", "running", plan=plan.id, message=words)
+
+    def end(self, found: Cliff) -> None:
+        """Keep it."""
+        if self._run is not None and self._progress is not None:
+            self._run.write_cliff(found)
+            self._progress.emit(
+                "resources", "done", plan=found.plan_id, message=cliff_verdict(found)
+            )
+
+
+@contextmanager
+def _kept_in(run: RunDirectory | None) -> Iterator[_Keep]:
+    """Hold the run against other writers while its cliffs are made, and say how that ended."""
+    if run is None:
+        yield _Keep(None, None)
+        return
+    with run.lock(), ProgressWriter(run.progress_path, f"cliff-{os.getpid()}") as progress:
+        try:
+            yield _Keep(run, progress)
+        except AdvisorError as error:
+            progress.emit("done", "failed", message=error.line())
+            raise
+        progress.emit("done", "done", message="What each op costs is on record.")
+
+
+def _gpu_of(run: RunDirectory | None) -> str:
+    """The GPU that a run is of, as far as its resources can be told; one of today for a plan."""
+    return (run.report().hardware.key if run is not None else None) or "h200"
 
 
 def run_of(path: Path) -> RunDirectory | None:

@@ -147,7 +147,7 @@ class Search:
         trial.pool_bytes = variant.pool_bytes
         if kind in ON_GRAPH:
             trial.details = tuple(became(item) for item in variant.log.rewritten)
-            trial.swapped = {kind: sum(item.refused is None for item in variant.log.rewritten)}
+            trial.swapped = {kind: places_in(variant.log.rewritten)}
         same_sites(self.peers, trial.swapped)
         if trial.swapped and not trial.swapped[kind]:
             return Judgement(False, nothing_rewritten(kind, trial.details), applies=False)
@@ -167,12 +167,9 @@ class Search:
         """Raises `IllegalFusionError` if an action on graphs has no site in those of the step."""
         found = self.seen[kind]
         trial.details = tuple(became(item) for item in found)
-        count = sum(item.refused is None for item in found)
-        same_sites(self.peers, {kind: count})
-        if not count:
-            raise IllegalFusionError(nothing_rewritten(kind, trial.details))
-        if kind == "flex_attention" and not any(item.or_flex for item in found):
-            raise IllegalFusionError(NO_FLEX)
+        same_sites(self.peers, {kind: places_in(found)})
+        if why := nothing_in(kind, found):
+            raise IllegalFusionError(why)
 
     def _compare_action(self, trial: Trial, best: Variant, variant: Variant) -> Judgement:
         times = self.bench.step_time([best, variant])
@@ -325,6 +322,20 @@ def no_site_in(recipe: Recipe) -> str:
     if done:
         return f"no site of it is left in the graph after {', '.join(done)}"
     return "no site of it is in the compiled graph"
+
+
+def places_in(found: Sequence[Rewritten]) -> int:
+    """In how many places an action on graphs would change something."""
+    return sum(item.refused is None for item in found)
+
+
+def nothing_in(kind: ActionKind, found: Sequence[Rewritten]) -> str:
+    """Why an action on graphs is not tried in what was looked at; empty if it is."""
+    if not places_in(found):
+        return nothing_rewritten(kind, [became(item) for item in found])
+    if kind == "flex_attention" and not any(item.or_flex for item in found):
+        return NO_FLEX
+    return ""
 
 
 def nothing_rewritten(kind: ActionKind, details: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from advisor.model.applied import (
 from advisor.model.plan import FusionPlan
 from advisor.model.site_work import site_bytes
 from advisor.pipeline.candidates import Candidate
-from advisor.pipeline.search import became, nothing_rewritten
+from advisor.pipeline.search import became, nothing_in, places_in
 from advisor.pipeline.trials import Trial, of_actions
 from analyzers.variants import MEASURED_BASIS
 from collectors.live.recorder import TRACED_STEPS
@@ -94,18 +94,17 @@ def seen_actions(
         kind = trial.action
         if kind is None or kind not in seen:
             continue
-        facts, details = facts_of(kind), tuple(became(item) for item in seen[kind])
-        sites = sum(item.refused is None for item in seen[kind])
+        facts, why = facts_of(kind), nothing_in(kind, seen[kind])
         found.append(
             ActionVerdict(
                 kind=kind,
                 title=facts.title,
-                verdict="not_measured" if sites else "refused",
-                reason=reason if sites else nothing_rewritten(kind, details),
-                applies=bool(sites),
+                verdict="refused" if why else "not_measured",
+                reason=why or reason,
+                applies=not why,
                 finding=trial.finding if trial.finding != kind else None,
-                sites=sites,
-                details=details,
+                sites=places_in(seen[kind]),
+                details=tuple(became(item) for item in seen[kind]),
                 by_hand=facts.by_hand,
             )
         )

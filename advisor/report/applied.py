@@ -41,6 +41,7 @@ from advisor.units import UNKNOWN, counted, format_bytes, format_fraction, forma
 
 VERDICT_STYLE = {"kept": "green", "reverted": "yellow", "refused": "red", "not_measured": "cyan"}
 INDENT = (0, 0, 0, 3)
+SITES, SITES_TO_BE = "sites replaced", "sites that can be replaced"
 STEP_METRICS = ("kernels_per_step", "gpu_busy_per_step_ns")
 
 
@@ -163,7 +164,8 @@ def _action(action: ActionVerdict) -> list[RenderableType]:
     head.append_text(plain(f"  {action.title}", "bold")).append(f"  {action.kind}", "dim")
     lines: list[RenderableType] = [plain(action.reason)]
     if action.sites is not None:
-        lines.append(Text(f"sites replaced: {action.sites}"))
+        replaced = SITES if action.step is not None else SITES_TO_BE
+        lines.append(Text(f"{replaced}: {action.sites}"))
     if action.step is not None:
         lines.append(
             Text(f"step      {gain_text(action.step)}", style=comparison_style(action.step))
@@ -194,9 +196,7 @@ def _plan(plan: PlanVerdict) -> list[RenderableType]:
     head = _verdict(plan.verdict)
     head.append_text(plain(f"  {plan.title}", "bold")).append(f"  {plan.plan_id}", "dim")
     swapped = UNKNOWN if plan.sites_swapped is None else str(plan.sites_swapped)
-    replaced = "sites replaced"
-    if plan.verdict == "not_measured":
-        replaced = "sites that can be replaced"
+    replaced = SITES_TO_BE if plan.verdict == "not_measured" else SITES
     lines: list[RenderableType] = [
         plain(plan.reason),
         Text(f"{replaced}: {swapped} of {plan.sites_expected}"),

@@ -11,7 +11,9 @@ from advisor.model.base import Record
 from advisor.model.findings import FINDING_ID
 
 JOB_SCHEMA_VERSION = 1
-JobKind = Literal["apply", "revert", "analyze"]
+JobKind = Literal["apply", "revert", "analyze", "cliff"]
+# A day: what takes longer is a typing error.
+MAX_BUDGET_S = 86_400
 _JOB_ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -31,12 +33,16 @@ class ProcessIdentity(Record, frozen=True, kw_only=True):
 
 
 class JobRecord(Record, frozen=True, kw_only=True):
-    """When a job was asked for, started and seen to end (UTC, ISO 8601)."""
+    """When a job was asked for, started and seen to end (UTC, ISO 8601).
+
+    `only` names findings, plans or actions, all where it is empty; `budget_s` bounds an application.
+    """
 
     schema_version: int = JOB_SCHEMA_VERSION
     id: str
     kind: JobKind
     only: tuple[str, ...] = ()
+    budget_s: int | None = None
     queued: str
     started: str | None = None
     process: ProcessIdentity | None = None
@@ -54,6 +60,8 @@ class JobRecord(Record, frozen=True, kw_only=True):
             raise InvalidRecordError("a job id is 16 hex digits")
         if not all(FINDING_ID.fullmatch(name) for name in self.only):
             raise InvalidRecordError("a job names findings by their ids")
+        if self.budget_s is not None and not 0 < self.budget_s <= MAX_BUDGET_S:
+            raise InvalidRecordError(f"a budget is between 1 and {MAX_BUDGET_S} s")
         for time in (self.queued, self.started, self.cancel_requested, self.ended):
             _check_time(time)
         if self.process is not None:

@@ -32,9 +32,25 @@
     }
   }
 
+  function start(clicks, run, only, budget) {
+    const seconds = Number(budget) || null;
+    return act(clicks, "/api/jobs", { run: run, only: only, budget_s: seconds });
+  }
+
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     fusion: {
-      apply: (clicks, run, only) => act(clicks, "/api/jobs", { run: run, only: only }),
+      apply: start,
+      continue: start,
+      cliff: (clicks, run) => {
+        const context = window.dash_clientside.callback_context;
+        const clicked = (clicks || []).some((count) => count);
+        if (!clicked || !context.triggered_id) {
+          return [window.dash_clientside.no_update, window.dash_clientside.no_update];
+        }
+        document.getElementById("job-status").scrollIntoView({ block: "center" });
+        const plan = encodeURIComponent(context.triggered_id.plan);
+        return act(1, `/api/runs/${encodeURIComponent(run)}/plans/${plan}/cliff`, {});
+      },
       revert: (clicks, run) => act(clicks, `/api/runs/${encodeURIComponent(run)}/revert`, {}),
       cancel: (clicks, run) => act(clicks, `/api/jobs/${encodeURIComponent(run)}/cancel`, {}),
       search: (text) => {

@@ -68,7 +68,7 @@ def layout(context: Context, run: str, finding: str) -> Component:
     bandwidth = report.hardware.dram_bandwidth_bytes_per_s
     parts = [
         panel(context, directory, found.id),
-        result_slot(context, directory, plans, ANSWERS.get(found.rule, ())),
+        result_slot(context, directory, plans, ANSWERS.get(found.rule, ()), found.id),
         *(_plan(context.plan(directory, name), bandwidth) for name in plans),
         *why,
         details_slot(context, directory, plans),

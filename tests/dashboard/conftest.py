@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from advisor.store import RunDirectory, RunStore
-from advisor.store.jobrecord import JobKind
+from advisor.store.jobrecord import JobRecord
+from dashboard.access import Access
+from dashboard.app import create_app
+from dashboard.context import Context
 from dashboard.jobs import Command, JobRunner
 from dashboard.jobview import JobView
 from tests.builders.run import sample_run
@@ -22,9 +25,9 @@ ROOT = Path(__file__).resolve().parents[2]
 def child_command(mode: str) -> Command:
     """The command of the small real child."""
 
-    def command(kind: JobKind, run: Path, only: Sequence[str]) -> Sequence[str]:
+    def command(job: JobRecord, run: Path) -> Sequence[str]:
         code = "import sys; from tests.dashboard.child import main; sys.exit(main(*sys.argv[1:]))"
-        return [sys.executable, "-c", code, mode, kind, str(run), *only]
+        return [sys.executable, "-c", code, mode, job.kind, str(run), *job.only]
 
     return command
 
@@ -45,6 +48,25 @@ def store(tmp_path: Path) -> RunStore:
 def run(store: RunStore) -> RunDirectory:
     """A signed run that nothing was applied to."""
     return sample_run(store, applied=False)
+
+
+@pytest.fixture
+def context(store: RunStore) -> Context:
+    """A server's state that lets apply."""
+    return Context(store=store, runner=JobRunner(store), access=Access(allow_apply=True))
+
+
+@pytest.fixture
+def client(store: RunStore) -> Callable[..., Any]:
+    """Makes clients of fresh servers over the store, each with its `runner`."""
+
+    def make(**access: Any) -> Any:
+        app, runner = create_app(store, Access(**access), command=child_command("ok"))
+        made: Any = app.server.test_client()
+        made.runner = runner
+        return made
+
+    return make
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from advisor.errors import RefusedError
 from advisor.model.run import Progress
 from advisor.report.progress import value_text
 from advisor.store import RunDirectory, RunStore
-from advisor.store.jobrecord import JobRecord, ProcessIdentity
+from advisor.store.jobrecord import JobKind, JobRecord, ProcessIdentity
 from dashboard.access import Access
 from dashboard.app import create_app
 from dashboard.jobs import JobRunner, cli_command
@@ -240,10 +240,15 @@ def test_a_log_that_is_a_link_is_not_followed(
 
 
 def test_the_default_command_ends_options_before_the_directory() -> None:
-    argv = list(cli_command("apply", Path("/store/-rf"), ["row-1"]))
-    assert argv[-2:] == ["--", "/store/-rf"]
-    assert argv[1:5] == ["-m", "advisor.cli.main", "apply", "--only=row-1"]
-    assert list(cli_command("revert", Path("/r"), []))[-3:] == ["revert", "--", "/r"]
+    def argv(kind: JobKind, run: str, *only: str, budget_s: int | None = None) -> list[str]:
+        job = JobRecord(id="0" * 16, kind=kind, only=only, budget_s=budget_s, queued="now")
+        return list(cli_command(job, Path(run)))
+
+    assert argv("apply", "/store/-rf", "row-1")[-2:] == ["--", "/store/-rf"]
+    assert argv("apply", "/r", "row-1")[1:5] == ["-m", "advisor.cli.main", "apply", "--only=row-1"]
+    assert argv("apply", "/r", budget_s=90)[-3:] == ["--budget=90s", "--", "/r"]
+    assert argv("revert", "/r")[-3:] == ["revert", "--", "/r"]
+    assert argv("cliff", "/r", "ab")[3:] == ["cliff", "--only=ab", "--save", "--", "/r"]
 
 
 def test_identity_tells_a_process_from_a_later_one() -> None:

@@ -44,12 +44,6 @@ from tests.builders.run import (
 HOSTILE = "<script>alert(1)</script>\"'&amp;`{{7*7}}`\u202egnp.exe " + "x" * 10_000
 
 
-@pytest.fixture
-def context(store: RunStore) -> Context:
-    """A server's state that lets apply."""
-    return Context(store=store, runner=JobRunner(store), access=Access(allow_apply=True))
-
-
 def words(component: object) -> str:
     """All text of a layout."""
     return " ".join(_strings(component))
@@ -135,7 +129,7 @@ def test_a_finding_shows_what_each_op_costs(context: Context, store: RunStore) -
     run = sample_run(store)
     path = finding_path(run.id, "row-program-1")
     plan = run.plan(run.plan_ids()[0])
-    assert f"fusion-advisor cliff {run.id} --only {plan.id}" in page(context, path)
+    assert "Find out what each op costs" in page(context, path)
     run.write_cliff(cliff_record(plan.id))
     text = page(context, path)
     assert "Op 2, v1 = v0 * v0, is one too many on h200: spills" in text

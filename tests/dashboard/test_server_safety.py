@@ -15,27 +15,13 @@ from werkzeug.test import TestResponse
 from advisor.errors import RefusedError, UsageError
 from advisor.store import RunDirectory, RunStore
 from dashboard.access import Access, Tokens, check_access, host_name, is_loopback, read_tokens
-from dashboard.app import create_app
 from dashboard.security import CSRF_HEADER
 from tests.builders.run import sample_run
-from tests.dashboard.conftest import child_command, wait_for
+from tests.dashboard.conftest import wait_for
 
 VIEW, APPLY = "view-token-of-twenty-or-more", "apply-token-of-twenty-or-more"
 BASE = "http://127.0.0.1:8050"
 Client = Callable[..., FlaskClient]
-
-
-@pytest.fixture
-def client(store: RunStore) -> Client:
-    """Makes clients of fresh servers over the store."""
-
-    def make(**access: object) -> FlaskClient:
-        app, runner = create_app(store, Access(**access), command=child_command("ok"))  # type: ignore[arg-type]
-        made = app.server.test_client()
-        made.runner = runner
-        return made
-
-    return make
 
 
 def get(client: FlaskClient, path: str, **headers: str) -> TestResponse:
