@@ -1,53 +1,48 @@
-"""Records the corpus of over-fusion on a GPU: times, binaries, traces, labels.
+"""Records the corpus of over-fusion on GPUs: times, binaries, traces, labels, in one archive.
 
-    python benchmarks/overfusion_record.py --out FOLDER [CASE or FAMILY ...]
-    python benchmarks/overfusion_record.py --out FOLDER --counters 90
-    python benchmarks/overfusion_record.py --out FOLDER --pack FILE.tgz
+    python benchmarks/overfusion_record.py --out FOLDER --pack FILE.tgz [CASE or FAMILY ...]
+    python benchmarks/overfusion_record.py --out FOLDER --pack FILE.tgz --resume FILE.tgz
+    python benchmarks/overfusion_record.py --out FOLDER --pack FILE.tgz --counters 90
     python benchmarks/overfusion_record.py --list
 
-A case is a fused kernel and what it replaced (`overfusion_corpus`). Everything is compiled in
-parallel first; then one process at a time runs the cases on the quiet machine and writes each as it
-is done: FOLDER/cases/ID.json, traces/ID.{fused,members}.json.gz, code/ (what Inductor wrote). No
-case is begun after `--seconds`; a second call goes on with those that are missing or failed
-(failed/ID.txt). `--counters` counts DRAM and local traffic of some cases afterwards, under Nsight
-Compute. labels.json is made from the times alone, anew by every call; `--pack` writes all of it
-into one archive, and nothing is recorded.
+A case is a fused kernel and what it replaced (`overfusion_corpus`). Every GPU has one process that
+measures, on processor cores of its own and with nothing beside it; the other cores compile ahead of
+them (`overfusion_corpus/crew.py`). Each case is written as it is done: FOLDER/cases/ID.json,
+traces/ID.{fused,members}.json.gz, code/ (what Inductor wrote), or failed/ID.txt. labels.json is
+made from the times alone, anew by every call. `--seconds` bounds all of it; the archive and its
+manifest are renewed every minute, at the end, and when the program is asked to end. A second call
+goes on with what is missing or failed, in the same folder or from an archive (`--resume`).
+`--counters` counts DRAM and local traffic of some measured cases, under Nsight Compute.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gzip
 import os
+import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
 import torch
-from overfusion_corpus import all_cases, counting, frozen, measure, warming
+from overfusion_corpus import all_cases, counting, frozen, serving
+from overfusion_corpus.crew import Board, Crew, Rows, workers
 from overfusion_corpus.labels import labels_of
-from overfusion_corpus.model import Case, Launch
+from overfusion_corpus.model import Case
 from overfusion_corpus.records import Labels, Result, Session
 
-from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu
-from advisor.model.applied import KernelResources
 from advisor.model.base import encode
-from advisor.verify.resources import resources_of
+from advisor.store.files import write_atomic
 
-SCRIPT = Path(__file__).resolve()
-RESOURCES, ATTEMPTS = "resources.json", "attempts.txt"
-COMPILE_LIMIT_S, COUNTED_CASES = 100.0, 70
-# Families whose kernels take the assembler longest.
-SLOW = ("solve_cells", "mix_tile")
-Resources = dict[str, KernelResources]
+COUNTED_CASES = 70
+# Kept for labels and the archive; of the rest, what one GPU, or one of several, may warm.
+LAST_SECONDS, WARM_SHARE, WARM_SHARE_OF_SEVERAL = 12.0, 0.4, 0.6
+RENEWED_EVERY_S = 60.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -55,12 +50,15 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Plain)
     parser.add_argument("cases", nargs="*", metavar="CASE", help="cases or families; all if none")
     parser.add_argument("--out", type=Path, help="folder of the recording")
-    parser.add_argument("--seconds", type=float, default=380, help="begin no case after this")
+    parser.add_argument("--seconds", type=float, default=225, help="for everything (0: pack only)")
+    parser.add_argument("--gpus", type=int, metavar="N", help="how many to use; all by default")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="to compile with")
     parser.add_argument("--counters", type=float, metavar="SECONDS", help="count some cases by ncu")
     parser.add_argument("--pack", type=Path, metavar="FILE", help="write an archive of the folder")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="go on from this archive")
     parser.add_argument("--list", action="store_true", help="print the cases and end")
-    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", choices=("warm", "size", "measure"), help=argparse.SUPPRESS)
+    parser.add_argument("--cores", default="", help=argparse.SUPPRESS)
     parser.add_argument("--count", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     chosen = [c for c in all_cases() if not options.cases or {c.id, c.family} & {*options.cases}]
@@ -69,60 +67,71 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if options.out is None:
         parser.error("--out is needed")
-    return _record(options, chosen)
+    folder: Path = options.out.resolve()
+    if options.serve:
+        cores = tuple(int(core) for core in options.cores.split(",") if core)
+        serving.serve(options.serve, folder, cores)
+        return 0
+    if options.count:
+        counting.run_counted(chosen, folder, options.seconds)
+        return 0
+    return _record(options, chosen, folder)
 
 
 class _Plain(argparse.RawDescriptionHelpFormatter):
     pass
 
 
-def _record(options: argparse.Namespace, chosen: list[Case]) -> int:
-    folder: Path = options.out.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    if options.pack is not None:
-        return _pack(folder, options.pack)
-    if not torch.cuda.is_available():
-        sys.stderr.write("cases are recorded on a GPU; there is none here\n")
-        return 2
-    if options.measure:
-        return _measure_all(chosen, folder, options.seconds)
+def _record(options: argparse.Namespace, chosen: list[Case], folder: Path) -> int:
+    started = time.monotonic()
+    (folder / "cases").mkdir(parents=True, exist_ok=True)
+    if options.resume is not None:
+        frozen.restore(options.resume, folder)
     # Children inherit where the compilers keep their results.
     os.environ["TRITON_CACHE_DIR"] = str(folder / "cache" / "triton")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "cache" / "inductor")
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-    if options.count:
-        counting.run_counted(chosen, folder, options.seconds)
-        return 0
-    started = time.monotonic()
-    todo = [case for case in chosen if not _result_path(folder, case).exists()]
-    if todo and not options.counters:
-        (folder / "session.json").write_bytes(encode(_session()))
-        _compile(todo, folder, options.workers)
-        _say(started, f"compiled for {len(todo)} cases")
-        _supervise(todo, folder, options.seconds - (time.monotonic() - started))
-    if options.counters:
-        done = [case for case in chosen if _result_path(folder, case).exists()]
-        why = counting.count(SCRIPT, folder, _worth_counting(done, folder), options.counters)
-        _say(started, f"counted{': ' + why if why else ''}")
-    labels = labels_of(frozen.results(folder))
-    (folder / "labels.json").write_bytes(encode(labels))
-    left = [case for case in chosen if not _result_path(folder, case).exists()]
-    _say(started, f"{len(labels.labels)} cases are there, {len(left)} are missing")
-    sys.stderr.write(_summary(labels) + "\n")
+    if options.seconds > LAST_SECONDS:
+        gpus = _gpus(options.gpus)
+        if not gpus:
+            sys.stderr.write("cases are recorded on a GPU that is in the table; none is here\n")
+            return 2
+        if options.counters:
+            done = [case for case in chosen if _is_done(folder, case)]
+            picked = _worth_counting(done, folder)
+            why = counting.count(Path(sys.argv[0]).resolve(), folder, picked, options.counters)
+            sys.stderr.write(f"counted{': ' + why if why else ''}\n")
+        else:
+            write_atomic(folder / "session.json", encode(_session()))
+            _measure(options, chosen, folder, gpus)
+    labels = _conclude(folder, options.pack, {})
+    left = [case for case in chosen if not _is_done(folder, case)]
+    sys.stderr.write(f"{len(labels.labels)} cases are there, {len(left)} are missing, ")
+    sys.stderr.write(f"{time.monotonic() - started:.0f} s\n{_summary(labels)}\n")
     return 1 if left else 0
 
 
-def _say(started: float, what: str) -> None:
-    sys.stderr.write(f"{time.monotonic() - started:6.1f} s  {what}\n")
+def _gpus(most: int | None) -> list[str]:
+    """Names by which children see one GPU each; none if they are not known, or not alike."""
+    names = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
+    if len(names) != 1 or find_gpu(names.pop()) is None:
+        return []
+    count = torch.cuda.device_count()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    seen = [word.strip() for word in visible if word.strip()]
+    return (seen or [str(i) for i in range(count)])[: min(count, most or count)]
 
 
-def _result_path(folder: Path, case: Case) -> Path:
-    return folder / "cases" / f"{case.id}.json"
+def _is_done(folder: Path, case: Case) -> bool:
+    return (folder / "cases" / f"{case.id}.json").exists()
 
 
 def _session() -> Session:
     asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    driver = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    try:
+        said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+    except OSError:
+        said = ""
     import triton
 
     versions = {
@@ -131,102 +140,69 @@ def _session() -> Session:
         "cuda": str(torch.version.cuda),
         "python": sys.version.split()[0],
     }
+    driver = next(iter(said.split()), "")
     return Session(gpu=torch.cuda.get_device_name(), driver=driver, versions=versions)
 
 
-# --- compiling in parallel ------------------------------------------------------------------------
+# --- recording ------------------------------------------------------------------------------------
 
 
-def _compile(todo: Sequence[Case], folder: Path, workers: int) -> None:
-    """Fill the compilers' caches, write the binaries' resources; failures come up again later."""
-    gpu = find_gpu(torch.cuda.get_device_name())
-    if gpu is None:
-        sys.exit(f"{torch.cuda.get_device_name()} is not in the table of GPUs")
-    share = max(1, workers // 2)
-    # What takes longest must not begin last.
-    ordered = sorted(todo, key=lambda c: (c.family not in SLOW, c.engine != "inductor"))
-    with ThreadPoolExecutor(1) as side:
-        sizing = side.submit(_write_resources, todo, gpu, folder, share)
-        done = warming.warm_all(ordered, max(1, workers - share), COMPILE_LIMIT_S)
-        sizing.result()
-    sys.stderr.write(f"{done} of {len(todo)} cases ran once\n")
+def _measure(
+    options: argparse.Namespace, chosen: Sequence[Case], folder: Path, gpus: Sequence[str]
+) -> None:
+    """Until all is done, the time is over, or SIGTERM or an interrupt ends it."""
+    ends = time.monotonic() + options.seconds - LAST_SECONDS
+    share = WARM_SHARE if len(gpus) == 1 else WARM_SHARE_OF_SEVERAL
+    unsized = {result.case.id for result in frozen.results(folder) if not result.sized}
+    todo = [case for case in chosen if not _is_done(folder, case)]
+    open_sizes = [case for case in chosen if case in todo or case.id in unsized]
+    warm_ends = time.monotonic() + share * (ends - time.monotonic())
+    board = Board(todo, open_sizes, warm_ends, ends)
+    crew = Crew(workers(gpus, options.workers), board, folder)
+    _on_signals(crew.stop)
+    renewed = time.monotonic()
+    while not crew.wait(0.3) and not board.stopped:
+        if time.monotonic() - renewed > RENEWED_EVERY_S:
+            _conclude(folder, options.pack, board.rows)
+            renewed = time.monotonic()
+    crew.stop()
+    crew.wait(2)
+    _fill(folder, board.rows)
 
 
-def _write_resources(todo: Sequence[Case], gpu: Gpu, folder: Path, processes: int) -> None:
-    unique: dict[str, Launch] = {}
-    for case in todo:
-        for found in measure.launches(case).values():
-            unique.update({measure.key_of(launch): launch for launch in found})
-    requests = [launch.request for launch in unique.values()]
-    rows = resources_of(
-        requests, (gpu,), timeout_s=COMPILE_LIMIT_S, cache=folder / "cache" / "resources",
-        processes=processes,
-    )  # fmt: skip
-    found_rows = {key: row for key, (row,) in zip(unique, rows, strict=True)}
-    (folder / RESOURCES).write_bytes(msgspec.json.encode(found_rows))
+def _on_signals(stop: Callable[[], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop())
 
 
-# --- measuring, one case at a time ----------------------------------------------------------------
+def _fill(folder: Path, rows: Rows) -> None:
+    """Put what was found about the binaries into the results that wait for it."""
+    for result in frozen.results(folder):
+        filled = result if result.sized else result.with_resources(rows)
+        if filled != result:
+            write_atomic(folder / "cases" / f"{result.case.id}.json", encode(filled))
 
 
-def _supervise(todo: Sequence[Case], folder: Path, seconds: float) -> None:
-    """A child measures; one that a case has ended is replaced, without that case."""
-    ends, left = time.monotonic() + seconds, list(todo)
-    while left and time.monotonic() < ends:
-        (folder / ATTEMPTS).write_text("")
-        line = [sys.executable, str(SCRIPT), "--out", str(folder), "--measure"]
-        line += ["--seconds", str(ends - time.monotonic()), *(case.id for case in left)]
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(line, check=False, timeout=ends - time.monotonic() + 45)
-        tried = set((folder / ATTEMPTS).read_text().split())
-        if not tried:
-            return
-        left = [case for case in left if case.id not in tried]
+def _conclude(folder: Path, archive: Path | None, rows: Rows) -> Labels:
+    """Labels of what is there, and the archive if one is asked for."""
+    _fill(folder, rows)
+    labels = labels_of(frozen.results(folder))
+    write_atomic(folder / "labels.json", encode(labels))
+    if archive is not None and (folder / "session.json").exists():
+        _pack(folder, archive)
+    return labels
 
 
-def _measure_all(cases: Sequence[Case], folder: Path, seconds: float) -> int:
-    ends = time.monotonic() + seconds
-    measure.prepare()
-    resources = msgspec.json.decode((folder / RESOURCES).read_bytes(), type=Resources)
-    for name in ("cases", "failed"):
-        (folder / name).mkdir(exist_ok=True)
-    for case in cases:
-        if time.monotonic() > ends:
-            break
-        with (folder / ATTEMPTS).open("a") as attempts:
-            attempts.write(case.id + "\n")
-        _measure_one(case, resources, folder)
-        measure.cleared(case)
-    return 0
-
-
-def _measure_one(case: Case, resources: Resources, folder: Path) -> None:
-    """Measure and write; a case that cannot be run leaves its reason, unless the GPU is lost."""
-    begun, failed = time.monotonic(), folder / "failed" / f"{case.id}.txt"
-    try:
-        result = measure.measure(case, resources, folder)
-    except Exception as error:  # compilers and drivers raise anything
-        failed.write_text(traceback.format_exc())
-        sys.stderr.write(f"{case.id}: {type(error).__name__}\n")
-        if not _usable():
-            raise
-        return
-    failed.unlink(missing_ok=True)
-    _result_path(folder, case).write_bytes(encode(result))
-    low, middle, high = result.ratio
-    sys.stderr.write(
-        f"{time.monotonic() - begun:5.1f} s  {case.id}: {middle:.3f} ({low:.3f} to {high:.3f}), "
-        f"{result.fused.time.median_ns / 1e3:.1f} us\n"
-    )
-
-
-def _usable() -> bool:
-    """False if a kernel has broken the process's context: nothing runs in it any more."""
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError:
-        return False
-    return True
+def _pack(folder: Path, target: Path) -> None:
+    """All but the caches in one archive, whose bytes depend on the content alone; its manifest."""
+    raw = folder / counting.RAW
+    if raw.exists():
+        packed = folder / f"{counting.RAW}.gz"
+        packed.write_bytes(gzip.compress(raw.read_bytes(), 9, mtime=0))
+    frozen.pack(folder, target)
+    manifest = frozen.manifest(folder, target)
+    write_atomic(target.parent / frozen.MANIFEST, encode(manifest))
+    sys.stderr.write(f"{target}: {manifest.bytes / 1e6:.1f} MB, {manifest.cases} cases\n")
 
 
 # --- afterwards -----------------------------------------------------------------------------------
@@ -258,19 +234,6 @@ def _summary(labels: Labels) -> str:
     lines = [f"{name}: {count}" for name, count in sorted(counts.items())]
     lines += [f"  {name}: {count}" for name, count in sorted(causes.items())]
     return "\n".join(lines)
-
-
-def _pack(folder: Path, target: Path) -> int:
-    """All but the caches in one archive, whose bytes depend on the content alone; its manifest."""
-    raw = folder / counting.RAW
-    if raw.exists():
-        packed = folder / f"{counting.RAW}.gz"
-        packed.write_bytes(gzip.compress(raw.read_bytes(), 9, mtime=0))
-    frozen.pack(folder, target)
-    manifest = frozen.manifest(folder, target)
-    (target.parent / frozen.MANIFEST).write_bytes(encode(manifest))
-    sys.stderr.write(f"{target}: {manifest.bytes / 1e6:.1f} MB, {manifest.cases} cases\n")
-    return 0
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ Declared in full here and measured by `overfusion_record.py`; what a case is say
 
 from __future__ import annotations
 
+from collections import Counter
+
 from . import compiled, library, matrix, points, rows, streams
 from .model import Case, Family, Pair, Scope
 
@@ -19,11 +21,22 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def all_cases() -> list[Case]:
-    """Every case, families in turn: a recording that is cut short has some of each."""
-    waiting = [family.cases() for family in FAMILIES]
+    """Every case, two of a family in turn: a case that may lose, and its neutral sibling.
+
+    A family of every cause comes first, then the others, so a recording that is cut short has all
+    causes and both labels.
+    """
+    rank: Counter[str | None] = Counter()
+    ordered: list[tuple[int, list[Case]]] = []
+    for family in FAMILIES:
+        ordered.append((rank[family.cause], family.cases()))
+        rank[family.cause] += 1
+    waiting = [cases for _, cases in sorted(ordered, key=lambda pair: pair[0])]
     found: list[Case] = []
     while any(waiting):
-        found += [cases.pop(0) for cases in waiting if cases]
+        for cases in waiting:
+            found += cases[:2]
+            del cases[:2]
     return found
 
 

@@ -68,15 +68,38 @@ def results(folder: Path) -> list[Result]:
 
 
 def pack(folder: Path, target: Path) -> None:
-    """Write the archive."""
+    """Write the archive, at once: whoever is ended meanwhile leaves the one before."""
+    done = {path.stem for path in (folder / "cases").glob("*.json")}
     paths = [p for name in MEMBERS for p in (folder / name, *(folder / name).glob("*"))]
+    kept = sorted(p for p in paths if p.is_file() and _is_whole(p, done))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.with_name(f"{target.name}.part")
     with (
-        target.open("wb") as plain,
-        gzip.GzipFile("", "wb", 9, plain, mtime=0) as zipped,
+        beside.open("wb") as plain,
+        # Quickly: nearly all of it is compressed already.
+        gzip.GzipFile("", "wb", 1, plain, mtime=0) as zipped,
         tarfile.open(fileobj=zipped, mode="w") as archive,
     ):
-        for path in sorted(p for p in paths if p.is_file()):
+        for path in kept:
             archive.add(path, str(path.relative_to(folder)), filter=_anonymous)
+    beside.replace(target)
+
+
+def _is_whole(path: Path, done: set[str]) -> bool:
+    """False for a trace or code of a case that was not finished."""
+    return path.parent.name not in ("traces", "code") or path.name.split(".")[0] in done
+
+
+def restore(archive: Path, target: Path) -> None:
+    """Unpack what `target` has not: a recording goes on there.
+
+    Raises `InvalidRecordError` if the archive holds anything but files below it.
+    """
+    for name, content in _files(archive):
+        path = target / name
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
 
 
 def _anonymous(item: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -111,6 +134,13 @@ def unpack(manifest_path: Path, target: Path) -> Recording:
     archive = manifest_path.with_name(expected.archive)
     if hashlib.sha256(archive.read_bytes()).hexdigest() != expected.sha256:
         raise InvalidRecordError("not the archive that was frozen", where=str(archive))
+    for name, content in _files(archive):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_bytes(content)
+    return read(target)
+
+
+def _files(archive: Path) -> Iterator[tuple[Path, bytes]]:
     with tarfile.open(archive) as packed:
         for item in packed.getmembers():
             name = Path(item.name)
@@ -119,9 +149,7 @@ def unpack(manifest_path: Path, target: Path) -> Recording:
                 raise InvalidRecordError(f"holds {item.name}", where=str(archive))
             content = packed.extractfile(item)
             assert content is not None
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            (target / name).write_bytes(content.read())
-    return read(target)
+            yield name, content.read()
 
 
 def read(folder: Path) -> Recording:

@@ -115,13 +115,20 @@ def gate_block(x, g, y, rows, columns, COST: tl.constexpr, ROWS: tl.constexpr, B
 
 
 @triton.jit
-def transpose_add(x, z, y, rows, columns, WIDE: tl.constexpr, HIGH: tl.constexpr):
-    """y[i, j] = silu(x[j, i]) + z[i, j], y [rows, columns]; x is walked against its order."""
+def transpose_add(
+    x, z, y, rows, columns,
+    ACTIVATE: tl.constexpr, WIDE: tl.constexpr, HIGH: tl.constexpr,
+):  # fmt: skip
+    """y[i, j] = silu(x[j, i]) + z[i, j], y [rows, columns]; x is walked against its order.
+
+    Without `ACTIVATE`: x[j, i] as it is.
+    """
     i = tl.program_id(0) * HIGH + tl.arange(0, HIGH)[:, None]
     j = tl.program_id(1) * WIDE + tl.arange(0, WIDE)[None, :]
     mask = (i < rows) & (j < columns)
     v = tl.load(x + j.to(tl.int64) * rows + i, mask=mask, other=0.0).to(tl.float32)
-    v = v / (1.0 + tl.exp(-v))
+    if ACTIVATE:
+        v = v / (1.0 + tl.exp(-v))
     place = i.to(tl.int64) * columns + j
     v += tl.load(z + place, mask=mask, other=0.0).to(tl.float32)
     tl.store(y + place, v, mask=mask)

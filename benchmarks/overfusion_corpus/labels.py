@@ -52,6 +52,8 @@ def label_of(result: Result, neutral: Mapping[str, Result]) -> Label:
     sibling = neutral.get(case.group)
     cause, why = _cause(result, sibling, middle)
     also: tuple[Cause, ...] = ()
+    if cause in RESOURCES and not (result.sized and (sibling is None or sibling.sized)):
+        cause, why = None, "its binary was not examined"
     if cause in RESOURCES:
         cause, also = _mechanisms(cause, result, sibling)
     return Label(
@@ -104,7 +106,7 @@ class _Needs(NamedTuple):
 
 def _needs(result: Result) -> _Needs:
     """The worst kernel of the fused way: bytes spilled, occupancy and what bounds it."""
-    rows = [launch.resources for launch in result.fused.launches]
+    rows = [launch.resources for launch in result.fused.launches if launch.resources is not None]
     least = min(rows, key=lambda row: 1.0 if row.occupancy is None else row.occupancy, default=None)
     return _Needs(
         spilled=max((row.spill_store_bytes or 0 for row in rows), default=0),

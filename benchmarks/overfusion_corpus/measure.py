@@ -18,7 +18,6 @@ import torch
 from torch._inductor.codecache import PyCodeCache
 from torch.profiler import ProfilerActivity, record_function
 
-from advisor.model.applied import KernelResources
 from advisor.model.range_names import STEP_PREFIX
 from advisor.verify.recording import gpu_recorder
 from advisor.verify.statistics import interval_of_median, timing
@@ -33,8 +32,6 @@ from .records import Compiled, Generated, Result, Variant
 SECONDS, FEWEST, MOST = 0.35, 9, 21
 TRACED_STEPS = 5
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
-
-Resources = dict[str, KernelResources]
 
 
 def prepare() -> None:
@@ -83,8 +80,11 @@ def portable(launch: Launch) -> Launch:
     return msgspec.structs.replace(launch, request=request)
 
 
-def measure(case: Case, resources: Resources, folder: Path) -> Result:
-    """Run a case and write its traces and code below `folder`; raises what the case raises."""
+def measure(case: Case, folder: Path) -> Result:
+    """Run a case and write its traces and code below `folder`; raises what the case raises.
+
+    What its binaries need is found elsewhere meanwhile: `records.with_resources` puts it in.
+    """
     pair = build(case, Scope(torch.device("cuda")))
     generated = {name: _first_run(case, run, name, folder) for name, run in _ways(pair)}
     error = _difference(pair)
@@ -100,11 +100,7 @@ def measure(case: Case, resources: Resources, folder: Path) -> Result:
         name: Variant(
             time=timing(times[name]),
             launches=tuple(
-                Compiled(
-                    request=portable(one).request,
-                    programs=one.programs,
-                    resources=resources[key_of(one)],
-                )
+                Compiled(request=portable(one).request, programs=one.programs)
                 for one in asked[name]
             ),
             generated=generated[name],

@@ -86,8 +86,12 @@ class Family:
     tolerance: float = 0.02
 
     def cases(self) -> list[Case]:
-        """Every point of the sweep."""
-        return [self._case(sizes, value) for sizes, values in self.sweep for value in values]
+        """Every point of the sweep; in each group the first, then the neutral one."""
+        return [
+            self._case(sizes, value)
+            for sizes, (first, *others) in self.sweep
+            for value in (first, *sorted(others, key=lambda value: value != self.neutral))
+        ]
 
     def _case(self, sizes: Mapping[str, Setting], value: Setting) -> Case:
         all_sizes = {**sizes, self.knob: value}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
+
+import msgspec
 
 from advisor.model.applied import KernelResources, Timing
 from advisor.model.base import Record
@@ -14,11 +17,19 @@ Verdict = Literal["regression", "benign", "excluded"]
 
 
 class Compiled(Record, frozen=True, kw_only=True):
-    """One launch of a hand-written kernel: what was compiled, and what the binary needs."""
+    """One launch of a hand-written kernel: what was compiled, and what the binary needs.
+
+    `resources` is None until they have been found.
+    """
 
     request: ResourceRequest
     programs: int
-    resources: KernelResources
+    resources: KernelResources | None = None
+
+    @property
+    def key(self) -> str:
+        """Identifies what was compiled, wherever its source lies."""
+        return msgspec.json.encode(self.request).decode()
 
 
 class Generated(Record, frozen=True, kw_only=True):
@@ -58,6 +69,25 @@ class Result(Record, frozen=True, kw_only=True):
     moved_bytes: int
     concurrent: bool
     error: float
+
+    @property
+    def sized(self) -> bool:
+        """True if the needs of all its binaries are known."""
+        launches = (*self.fused.launches, *self.members.launches)
+        return all(launch.resources is not None for launch in launches)
+
+    def with_resources(self, rows: Mapping[str, KernelResources]) -> Result:
+        """The result with what is found in `rows` by the keys of its launches."""
+        fused, members = (_filled(way, rows) for way in (self.fused, self.members))
+        return msgspec.structs.replace(self, fused=fused, members=members)
+
+
+def _filled(way: Variant, rows: Mapping[str, KernelResources]) -> Variant:
+    launches = tuple(
+        msgspec.structs.replace(launch, resources=launch.resources or rows.get(launch.key))
+        for launch in way.launches
+    )
+    return msgspec.structs.replace(way, launches=launches)
 
 
 class Label(Record, frozen=True, kw_only=True):
