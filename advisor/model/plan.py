@@ -265,6 +265,8 @@ def _check_plan(plan: FusionPlan) -> None:
     _check_ops(plan, spaces)
     _check_late(plan)
     _check_outputs(plan, spaces)
+    if plan.column_axes > 1:
+        _check_parts(plan)
     for site in plan.sites:
         _check_site(plan, site)
 
@@ -351,6 +353,22 @@ def _check_late(plan: FusionPlan) -> None:
             _fail(plan, f"{op.name}: it reduces what needs all rows already")
         if op.name not in late and (reduces or args & reduced):
             reduced.add(op.name)
+
+
+def _check_parts(plan: FusionPlan) -> None:
+    """What is reduced or written varies along all column axes or none, not along some."""
+    along = {item.name: plan.along(item)[plan.row_axes :] for item in plan.inputs}
+    for op in plan.ops:
+        spans = [along[arg] for arg in op.args if isinstance(arg, str) and arg in along]
+        found = tuple(any(column) for column in zip(*spans, strict=True))
+        if spec_of(op.op).kind == "reduction":
+            if not all(found):
+                _fail(plan, f"{op.name}: it reduces a value of a part of a row")
+            found = (op.over_rows,) * plan.column_axes
+        along[op.name] = found
+    for output in plan.outputs:
+        if output.space in ("tile", "column") and not all(along[output.value]):
+            _fail(plan, f"output {output.value} is a value of a part of a row")
 
 
 def _operand_space(plan: FusionPlan, op: PlanOp, spaces: dict[str, tuple[Space, str]]) -> Space:

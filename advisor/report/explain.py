@@ -10,7 +10,7 @@ from rich.text import Text
 
 from advisor.model.base import Location
 from advisor.model.findings import Alternative, Evidence, Finding
-from advisor.model.plan import FusionPlan
+from advisor.model.plan import FusionPlan, PlanInput
 from advisor.model.report import Report
 from advisor.model.site_work import equation, site_arithmetic, site_bytes
 from advisor.report.text import headline, plain, range_text, spread, table
@@ -69,7 +69,7 @@ def _evidence(finding: Finding, kinds: Sequence[str]) -> list[RenderableType]:
 def _plan(report: Report, plan: FusionPlan) -> list[RenderableType]:
     """The program line by line, then its traffic and its place under the roofline."""
     lines: list[RenderableType] = [
-        plain(f"{item.name}: {item.dtype} {_spans(item.spans)}", "dim") for item in plan.inputs
+        plain(f"{item.name}: {item.dtype} {_spans(item)}", "dim") for item in plan.inputs
     ]
     lines += [plain(f"{op.name} = {equation(op)}") for op in plan.ops]
     lines += [
@@ -79,7 +79,10 @@ def _plan(report: Report, plan: FusionPlan) -> list[RenderableType]:
     return lines + _roofline(report, plan)
 
 
-def _spans(spans: tuple[bool, ...]) -> str:
+def _spans(item: PlanInput) -> str:
+    spans = item.spans
+    if item.segments:
+        return "for every part of a row"
     if all(spans):
         return "for every element"
     if not any(spans):

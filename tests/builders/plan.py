@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -30,6 +31,7 @@ class PlanBuilder:
     """Inputs and ops in order; `plan()` checks and freezes them."""
 
     row_axes: int = 1
+    column_axes: int = 1
     inputs: list[PlanInput] = field(default_factory=list)
     ops: list[PlanOp] = field(default_factory=list)
 
@@ -40,13 +42,19 @@ class PlanBuilder:
         *,
         dense: bool = True,
         unit_stride: bool = True,
+        segments: tuple[bool, ...] = (),
     ) -> str:
         """An input that spans everything unless told otherwise."""
         name = f"in{len(self.inputs)}"
         full = (True,) * (self.row_axes + 1)
         self.inputs.append(
             PlanInput(
-                name=name, dtype=dtype, spans=spans or full, dense=dense, unit_stride=unit_stride
+                name=name,
+                dtype=dtype,
+                spans=spans or full,
+                dense=dense and not segments,
+                unit_stride=unit_stride,
+                segments=segments,
             )
         )
         return name
@@ -122,9 +130,15 @@ class PlanBuilder:
         *outputs: str,
         title: str = "",
         sizes: tuple[int, ...] | None = None,
-        columns: int = 64,
+        columns: int | tuple[int, ...] = 64,
+        strided: tuple[str, ...] = (),
+        unit_stride: bool = True,
     ) -> FusionPlan:
-        """The checked plan with one contiguous site of `sizes` × `columns`."""
+        """The checked plan with one contiguous site of `sizes` × `columns`.
+
+        Outputs that are `strided` are contiguous too, if nobody lays them out otherwise.
+        """
+        widths = (columns,) if isinstance(columns, int) else columns
         found = FusionPlan(
             id="0" * 16,
             rule="row_program",
@@ -132,38 +146,53 @@ class PlanBuilder:
             family="row_program",
             phase="inference",
             row_axes=self.row_axes,
+            column_axes=self.column_axes,
             inputs=tuple(self.inputs),
             ops=tuple(self.ops),
             outputs=tuple(
-                PlanOutput(value=v, dtype=self.dtype(v), space=self.space(v)) for v in outputs
+                PlanOutput(
+                    value=v,
+                    dtype=self.dtype(v),
+                    space=self.space(v),
+                    strided=v in strided,
+                    unit_stride=v not in strided or unit_stride,
+                )
+                for v in outputs
             ),
         )
         found = msgspec.structs.replace(
             found,
             id=plan_id("test", title, found.signature()),
-            sites=(_site(found, sizes or (4,) * self.row_axes, columns),),
+            sites=(_site(found, sizes or (4,) * self.row_axes, widths),),
         )
         found.check()
         return found
 
 
-def _site(plan: FusionPlan, sizes: tuple[int, ...], columns: int) -> Site:
-    strides = []
-    for item in plan.inputs:
-        step, found = 1, []
-        for size, spans in zip(reversed((*sizes, columns)), reversed(item.spans), strict=True):
-            found.append(step if spans else 0)
-            step *= size if spans else 1
-        strides.append(tuple(reversed(found)))
+def _site(plan: FusionPlan, sizes: tuple[int, ...], columns: tuple[int, ...]) -> Site:
+    outputs = [output.along(plan.row_axes, plan.column_axes) for output in plan.outputs]
+    whole = (*sizes, *columns)
     return Site(
         graph="graph0",
         nodes=("n",),
         inputs=tuple(f"%{item.name}" for item in plan.inputs),
         outputs=tuple(f"%{output.value}" for output in plan.outputs),
         row_sizes=sizes,
-        columns=columns,
-        input_strides=tuple(strides),
+        columns=math.prod(columns),
+        column_sizes=columns if len(columns) > 1 else (),
+        input_strides=tuple(_contiguous(whole, plan.along(item)) for item in plan.inputs),
+        output_strides=tuple(_contiguous(whole, spans) for spans in outputs)
+        if plan.strided_outputs
+        else (),
     )
+
+
+def _contiguous(sizes: tuple[int, ...], spans: tuple[bool, ...]) -> tuple[int, ...]:
+    step, found = 1, []
+    for size, span in zip(reversed(sizes), reversed(spans), strict=True):
+        found.append(step if span else 0)
+        step *= size if span else 1
+    return tuple(reversed(found))
 
 
 def rms_norm(*, columns: int = 64, dtype: str = "bfloat16", epsilon: float = 1e-6) -> FusionPlan:

@@ -55,14 +55,21 @@ class Interpreter:
         inputs: Sequence[torch.Tensor],
         shapes: Sequence[tuple[tuple[int, ...], torch.dtype]],
         block_rows: int = 1,
+        *,
+        strided: Sequence[str] = (),
         **options: int,
     ) -> tuple[torch.Tensor, ...]:
-        """What `fused` writes into poisoned tensors of `shapes`; its exception as an assertion."""
+        """What `fused` writes into poisoned tensors of `shapes`; its exception as an assertion.
+
+        Outputs that are `strided` have their axes in reverse order in memory: all of them (`any`),
+        or all but the last (`unit`).
+        """
         self.count += 1
         job = self.folder / f"job{self.count}.pt"
         kernel = self.folder / f"kernel{self.count}.py"
         kernel.write_text(source)
-        out = tuple(torch.full(s, POISON.get(d, 77), dtype=d) for s, d in shapes)
+        ways = strided or [""] * len(shapes)
+        out = tuple(_poisoned(s, d, way) for (s, d), way in zip(shapes, ways, strict=True))
         options["block_rows"] = block_rows
         torch.save({"kernel": str(kernel), "in": list(inputs), "out": out, "options": options}, job)
         assert self.child.stdin is not None
@@ -74,6 +81,15 @@ class Interpreter:
         if "error" in result:
             raise AssertionError(result["error"])
         return tuple(result["out"])
+
+
+def _poisoned(shape: tuple[int, ...], dtype: torch.dtype, way: str) -> torch.Tensor:
+    order = list(range(len(shape)))
+    if way:
+        kept = 1 if way == "unit" else 0
+        order = order[: len(order) - kept][::-1] + order[len(order) - kept :]
+    made = torch.full([shape[axis] for axis in order], POISON.get(dtype, 77), dtype=dtype)
+    return made.permute([order.index(axis) for axis in range(len(shape))])
 
 
 def _launch(job: dict[str, Any]) -> dict[str, Any]:

@@ -156,3 +156,44 @@ def column_statistics(dtype: str = "bfloat16", *, columns: int = 64,
     row = make.op("neg", make.cast(factor, "float32"))
     return make.plan(mean, scale, high, low, row, title="column statistics", sizes=sizes,
                      columns=columns)  # fmt: skip
+
+
+def group_norm(dtype: str = "bfloat16", *, sizes: tuple[int, ...] = (2, 4),
+               columns: tuple[int, ...] = (4, 16), channels_last: bool = False,
+               ) -> FusionPlan:  # fmt: skip
+    """`silu(h w + b)` of groups of channels with a residual sum, and their statistics.
+
+    Rows are [images, groups], columns [channels of a group, pixels], the other way round if
+    `channels_last`; weights are indexed by group and channel.
+    """
+    make = PlanBuilder(row_axes=2, column_axes=2)
+    place = (False, True) if channels_last else (True, False)
+    x, r = (make.input(dtype, dense=not channels_last) for _ in range(2))
+    w, b = (make.input(dtype, (False, True, True), segments=place) for _ in range(2))
+    wide = make.cast(make.op("add", x, r), "float32")
+    mean = make.op("mean", wide)
+    scale = make.op("rsqrt", make.op("add", make.op("var", wide, correction=0.0), 1e-5))
+    gain = make.op("mul", scale, w)
+    shift = make.op("add", make.op("mul", make.op("neg", mean), gain), b)
+    normed = make.op("add", make.op("mul", wide, gain), shift)
+    out = make.cast(make.op("mul", normed, make.op("sigmoid", normed)), dtype)
+    return make.plan(out, mean, scale, title="group norm", sizes=sizes, columns=columns,
+                     strided=(out,) if channels_last else ())  # fmt: skip
+
+
+def batch_norm(dtype: str = "bfloat16", *, sizes: tuple[int, ...] = (8,),
+               columns: tuple[int, ...] = (3, 25)) -> FusionPlan:  # fmt: skip
+    """`relu((h - mean h) rsqrt(var h + ε) w + b + r)` of every channel, with running statistics."""
+    make = PlanBuilder(row_axes=1, column_axes=2)
+    x, r = (make.input(dtype, dense=False) for _ in range(2))
+    w, b, running = (make.input("float32", (True, False)) for _ in range(3))
+    wide = make.cast(x, "float32")
+    mean = make.op("mean", wide)
+    spread = make.op("var", wide, correction=0.0)
+    scale = make.op("rsqrt", make.op("add", spread, 1e-5))
+    normed = make.op("mul", make.op("sub", wide, mean), scale)
+    shifted = make.cast(make.op("add", make.op("mul", normed, w), b), dtype)
+    out = make.op("relu", make.op("add", shifted, r))
+    kept = make.op("add", make.op("mul", mean, 0.1), make.op("mul", running, 0.9))
+    return make.plan(out, kept, title="batch norm", sizes=sizes, columns=columns,
+                     strided=(out,))  # fmt: skip

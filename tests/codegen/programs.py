@@ -32,14 +32,20 @@ class Program:
     columns: int
     block_rows: int
     seed: int
+    inner: tuple[int, ...] = ()
+
+    @property
+    def column_sizes(self) -> tuple[int, ...]:
+        """The sizes of the column axes."""
+        return (self.columns, *self.inner)
 
     def inputs(self) -> list[torch.Tensor]:
         """Values in [-2, 2]; what is not dense is cut, transposed or both out of larger storage."""
         generator = torch.Generator().manual_seed(self.seed)
-        full = (*self.sizes, self.columns)
+        full = (*self.sizes, *self.column_sizes)
         found = []
         for item in self.plan.inputs:
-            shape = [n if s else 1 for n, s in zip(full, item.spans, strict=True)]
+            shape = [n if s else 1 for n, s in zip(full, self.plan.along(item), strict=True)]
             kind = getattr(torch, item.dtype)
             if item.dense:
                 found.append(_values(shape, kind, generator))
@@ -63,36 +69,63 @@ def _values(shape: list[int], kind: torch.dtype, generator: torch.Generator) -> 
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
     """One to three outputs, reductions, masks, casts and broadcast inputs over 1-3 row axes."""
-    axes = draw(st.integers(1, 3))
-    make = PlanBuilder(row_axes=axes)
+    axes, inner = draw(st.integers(1, 3)), draw(st.sampled_from(((), (), (3,), (16,), (2, 3))))
+    make = PlanBuilder(row_axes=axes, column_axes=1 + len(inner))
     inputs = [make.input(draw(st.sampled_from(FLOATS)))]
     inputs += [_input(draw, make) for _ in range(draw(st.integers(0, 4)))]
     mask = make.input("bool") if draw(st.booleans()) else None
-    values = [*inputs, _reduce(draw, make, inputs[0])]
+    parts = [_part(draw, make) for _ in range(draw(st.integers(1, 2)) if inner else 0)]
+    values = [*inputs, *(make.op("add", inputs[0], part) for part in parts)]
+    values.append(_reduce(draw, make, inputs[0]))
     for _ in range(draw(st.integers(2, 10))):
         values.append(_step(draw, make, values, inputs, mask))
     values.append(make.op("add", inputs[0], values[-1]))
     results = [v for v in values[len(inputs) :] if make.space(v) in ("tile", "row")]
     wanted = draw(st.lists(st.sampled_from(results), min_size=1, max_size=3, unique=True))
+    strided = draw(st.lists(st.sampled_from(wanted), unique=True)) if draw(st.booleans()) else []
+    sizes = tuple(draw(st.integers(1, 4)) for _ in range(axes))
+    widths = (1, 2, 7, 16, 33, 64, 100) if not inner else (1, 2, 7, 16)
+    columns = draw(st.sampled_from(widths))
     return Program(
-        plan=make.plan(*wanted, title="random"),
-        sizes=tuple(draw(st.integers(1, 4)) for _ in range(axes)),
-        columns=draw(st.sampled_from((1, 2, 7, 16, 33, 64, 100))),
+        plan=make.plan(
+            *wanted,
+            title="random",
+            sizes=sizes,
+            columns=(columns, *inner),
+            strided=tuple(strided),
+            unit_stride=draw(st.booleans()),
+        ),
+        sizes=sizes,
+        columns=columns,
         block_rows=draw(st.sampled_from((1, 2, 4))),
         seed=draw(st.integers(0, 2**16)),
+        inner=inner,
     )
+
+
+def _part(draw: st.DrawFn, make: PlanBuilder) -> str:
+    """An input of a part of each row: along some column axes, and perhaps some row axes."""
+    count = make.column_axes
+    spans = (*(draw(st.booleans()) for _ in range(make.row_axes)), True)
+    kept = draw(st.integers(1, 2**count - 2))
+    segments = tuple(bool(kept >> axis & 1) for axis in range(count))
+    unit = not segments[-1] or draw(st.booleans())
+    kind = draw(st.sampled_from(FLOATS))
+    return make.input(kind, spans, segments=segments, unit_stride=unit)
 
 
 @st.composite
 def column_programs(draw: st.DrawFn) -> Program:
     """Reductions over the rows of tiles, what follows from them, and perhaps reductions of rows."""
-    axes = draw(st.integers(1, 3))
-    make = PlanBuilder(row_axes=axes)
+    axes, inner = draw(st.integers(1, 3)), draw(st.sampled_from(((), (), (3,), (16,))))
+    make = PlanBuilder(row_axes=axes, column_axes=1 + len(inner))
     inputs = [make.input(draw(st.sampled_from(FLOATS)))]
     inputs += [_input(draw, make) for _ in range(draw(st.integers(0, 3)))]
     column = make.input("float32", (False,) * axes + (True,))
     kinds = KINDS if draw(st.booleans()) else PLAIN_KINDS
     values = [*inputs]
+    if inner:
+        values.append(make.op("mul", inputs[0], _part(draw, make)))
     for _ in range(draw(st.integers(0, 5))):
         values.append(_step(draw, make, values, inputs, None, kinds))
     tiles = [v for v in values if make.space(v) == "tile"]
@@ -106,12 +139,22 @@ def column_programs(draw: st.DrawFn) -> Program:
     results = [v for v in values[len(inputs) :] if make.space(v) in ("tile", "row")]
     wanted = draw(st.lists(st.sampled_from(late), min_size=1, max_size=3, unique=True))
     wanted += draw(st.lists(st.sampled_from(results), max_size=2, unique=True)) if results else []
+    sizes = tuple(draw(st.integers(1, 5)) for _ in range(axes))
+    columns = draw(st.sampled_from((1, 2, 7, 16) if inner else (1, 2, 7, 16, 33, 64, 100)))
+    strided = draw(st.lists(st.sampled_from(wanted), unique=True)) if draw(st.booleans()) else []
     return Program(
-        plan=make.plan(*wanted, title="random columns"),
-        sizes=tuple(draw(st.integers(1, 5)) for _ in range(axes)),
-        columns=draw(st.sampled_from((1, 2, 7, 16, 33, 64, 100))),
+        plan=make.plan(
+            *wanted,
+            title="random columns",
+            sizes=sizes,
+            columns=(columns, *inner),
+            strided=tuple(strided),
+        ),
+        sizes=sizes,
+        columns=columns,
         block_rows=draw(st.sampled_from((1, 2, 4))),
         seed=draw(st.integers(0, 2**16)),
+        inner=inner,
     )
 
 

@@ -66,6 +66,25 @@ def test_the_pipeline_sizes_what_it_will_launch(tmp_path: Path) -> None:
     assert (tmp_path / f"{plan.id}.py").read_text() == render(plan, "looped").text
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [
+        plans.group_norm("float16", sizes=(8, 32), columns=(10, 4096)),
+        plans.group_norm("float16", sizes=(8, 32), columns=(4096, 10), channels_last=True),
+        plans.batch_norm("float16", sizes=(256,), columns=(32, 3136)),
+    ],
+    ids=["group norm", "channels last", "batch norm"],
+)
+def test_rows_of_several_axes_spill_nothing_on_sm_90(plan: FusionPlan) -> None:
+    """The likeliest configurations at sizes of a UNet and of a ResNet."""
+    h200 = gpu_by_key("h200")
+    configs = candidate_configs(plan, plan.sites[0])[:4]
+    wanted = [request for config in configs for request in requests(plan, config)]
+    for (row,) in resources_of(wanted, [h200]):
+        assert row.error is None, row
+        assert (row.spill_store_bytes, row.spill_load_bytes) == (0, 0), row
+
+
 @pytest.mark.parametrize("columns", [768, 4096, 8192])
 @pytest.mark.parametrize("make", [plans.norm_gradient, plans.bias_gradient])
 def test_sums_over_the_rows_spill_nothing_on_sm_90(

@@ -150,7 +150,7 @@ def test_random_programs_equal_their_plan_in_float64(
     size = magnitude(program, inputs)
     assume(size < 1e4)
     shapes = [
-        ((*program.sizes, program.columns if o.space == "tile" else 1), getattr(torch, o.dtype))
+        (o.shape(program.sizes, program.column_sizes), getattr(torch, o.dtype))
         for o in program.plan.outputs
     ]
     got = interpreter.run(render(program.plan).text, inputs, shapes, program.block_rows)
@@ -184,7 +184,8 @@ def test_the_calling_convention_names_every_parameter_once(program: Program) -> 
     )
     strides = [tensor.stride() for tensor in program.inputs()]
     config = LaunchConfig(block_rows=2)
-    (call,) = abi.launches(plan, config, program.sizes, (program.columns,), strides)
+    written = plan.sites[0].output_strides
+    (call,) = abi.launches(plan, config, program.sizes, program.column_sizes, strides, written)
     parameters = [argument.arg for argument in kernel.args.args]
     assert parameters == [*call.types, *call.constants]
     assert list(call.types) == [*call.kernel.tensors, *call.scalars]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -64,10 +65,13 @@ def run(
 ) -> tuple[torch.Tensor, ...]:
     """The kernel's outputs in the interpreter."""
     full = torch.broadcast_shapes(*(tensor.shape for tensor in inputs))
-    shapes = [(o.shape(full[:-1], full[-1:]), getattr(torch, o.dtype)) for o in plan.outputs]
+    rows, columns = full[: plan.row_axes], full[plan.row_axes :]
+    shapes = [(o.shape(rows, columns), getattr(torch, o.dtype)) for o in plan.outputs]
     options = config.options()
     del options["num_warps"]
-    return interpreter.run(render(plan, config.scheme).text, inputs, shapes, **options)
+    ways = [("unit" if o.unit_stride else "any") if o.strided else "" for o in plan.outputs]
+    text = render(plan, config.scheme).text
+    return interpreter.run(text, inputs, shapes, strided=ways, **options)
 
 
 def assert_right(
@@ -142,6 +146,29 @@ def test_named_programs(
     config = config_of(scheme, 4096 if columns > 1000 else 64, rows=2, splits=4)
     got = run(interpreter, plan, inputs, config)
     # Relative exponentials: the largest intermediate value is a sum of `columns` of them.
+    assert_right(plan, inputs, got, 8.0)
+
+
+IN_PARTS: dict[str, Callable[..., FusionPlan]] = {
+    "group norm": plans.group_norm,
+    "group norm, channels last": partial(plans.group_norm, channels_last=True),
+    "batch norm": plans.batch_norm,
+}
+
+
+@pytest.mark.parametrize("columns", [(1, 1), (3, 7), (5, 64), (64, 5)])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_programs_of_several_column_axes(
+    name: str, scheme: Scheme, dtype: str, columns: tuple[int, ...], interpreter: Interpreter
+) -> None:
+    """Blocks of 32 columns: inside a segment of 64, or over several segments."""
+    plan = IN_PARTS[name](dtype, columns=columns)
+    inner = columns[1:]
+    program = Program(plan, plan.sites[0].row_sizes, columns[0], 1, seed=7, inner=inner)
+    inputs = program.inputs()
+    got = run(interpreter, plan, inputs, config_of(scheme, 32, rows=2, splits=2))
     assert_right(plan, inputs, got, 8.0)
 
 
@@ -304,7 +331,8 @@ def test_launches_name_every_parameter_once(program: Program, data: st.DataObjec
     }
     strides = [tensor.stride() for tensor in program.inputs()]
     config = config_of(scheme, 16)
-    calls = abi.launches(plan, config, program.sizes, (program.columns,), strides)
+    written = plan.sites[0].output_strides
+    calls = abi.launches(plan, config, program.sizes, program.column_sizes, strides, written)
     assert tuple(call.kernel.name for call in calls) == render(plan, scheme).kernels
     known = {item.name for item in plan.inputs}
     for call in calls:

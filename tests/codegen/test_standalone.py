@@ -21,7 +21,15 @@ from advisor.model.launch import LaunchConfig
 from advisor.model.optable import FLOAT_DTYPES
 from advisor.model.plan import FusionPlan
 from tests.builders.plan import PlanBuilder, rms_norm
-from tests.codegen.plans import layer_norm, log_softmax, loss_gradient, rows_only, strided
+from tests.codegen.plans import (
+    batch_norm,
+    group_norm,
+    layer_norm,
+    log_softmax,
+    loss_gradient,
+    rows_only,
+    strided,
+)
 
 pytest.importorskip("triton", reason="running kernels needs triton")
 
@@ -69,6 +77,23 @@ def test_a_file_checks_itself_and_its_gradients_without_this_tool(
     floats = sum(item.dtype in FLOAT_DTYPES for item in plan.inputs)
     assert sum("gradient of" in line for line in lines) == 2 * floats
     assert lines[-1] == "not timed: there is no GPU"
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        group_norm("float32", columns=(5, 12)),
+        group_norm(columns=(12, 5), channels_last=True),
+        batch_norm(columns=(3, 25)),
+    ],
+    ids=["group norm", "channels last", "batch norm"],
+)
+def test_rows_of_several_axes_check_themselves(plan: FusionPlan, tmp_path: Path) -> None:
+    done = run(rendered(plan, custom_op=True), tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("passed")]
+    assert len(lines) == 2 * len(plan.outputs)
+    assert "no gradient kernel" in (tmp_path / "kernel.py").read_text()
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from advisor.verify.timing import best_config, time_kernel
 from tests.builders.plan import PlanBuilder, rms_norm
 from tests.codegen.programs import Program
 from tests.codegen.test_column_sums import NAMED as SUMMED
-from tests.codegen.test_schemes import NAMED
+from tests.codegen.test_schemes import IN_PARTS, NAMED
 from tests.verify import test_op_table as table
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -210,6 +210,42 @@ def test_sums_over_the_rows_in_every_configuration(name: str, dtype: str, tmp_pa
                 torch.testing.assert_close(
                     mine, want, rtol=near, atol=near * rows**0.5, msg=config.label()
                 )
+
+
+@pytest.mark.parametrize("columns", [(10, 4096), (4096, 10), (3, 20_011), (64, 64)])
+@pytest.mark.parametrize("name", list(IN_PARTS))
+def test_rows_of_several_axes_in_every_configuration(
+    name: str, columns: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Groups and batches of channels, whole blocks in one segment and not, few rows and many."""
+    for rows in (3, 300):
+        made = IN_PARTS[name](columns=columns)
+        sizes = (rows, 2)[: made.row_axes]
+        plan = IN_PARTS[name](columns=columns, sizes=sizes)
+        inputs = Program(plan, sizes, columns[0], 1, seed=1, inner=columns[1:]).inputs()
+        given = [tensor.to(CUDA) for tensor in inputs]
+        exact = evaluate(plan, given, "exact")
+        fits = without_spills(plan, H200)
+        assert fits
+        for config in {c.scheme: c for c in fits}.values():
+            _, path = write_source(plan, tmp_path, config.scheme, f"{plan.id}_{config.scheme}")
+            got = load_module(path).fused(*given, **config.options())
+            for mine, truth in zip(got, exact, strict=True):
+                want = truth.to(mine.dtype).expand(mine.shape)
+                torch.testing.assert_close(mine, want, rtol=2e-2, atol=2e-2, msg=config.label())
+
+
+def test_a_group_norm_of_a_unet_is_a_good_part_of_a_copy(tmp_path: Path) -> None:
+    """The zoo's size: 8 images, 32 groups of 10 channels, 64 x 64 pixels, float16."""
+    plan = IN_PARTS["group norm"]("float16", sizes=(8, 32), columns=(10, 4096))
+    fits = without_spills(plan, H200)
+    sources = {s: write_source(plan, tmp_path, s, s)[1] for s in {c.scheme for c in fits}}
+    config = best_config(plan, sources, gpu_recorder, CUDA, fits)
+    moved = site_bytes(plan, plan.sites[0])
+    found = time_kernel(plan, sources[config.scheme], config, gpu_recorder, CUDA, moved)
+    assert found.copy_bandwidth_fraction is not None
+    assert found.copy_bandwidth_fraction > 0.6
+    assert found.eager.median_ns > found.kernel.median_ns
 
 
 @pytest.mark.parametrize(("name", "rows", "columns"),

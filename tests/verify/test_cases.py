@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
 from advisor.verify.cases import cases, make_inputs, poisoned_outputs
 from tests.builders.plan import PlanBuilder, rms_norm
-from tests.codegen.plans import bias_gradient, column_statistics, norm_gradient
+from tests.codegen.plans import bias_gradient, column_statistics, group_norm, norm_gradient
 from tests.codegen.programs import Program, programs
 
 CPU = torch.device("cpu")
@@ -73,21 +74,43 @@ def test_sizes_of_neighbouring_axes_differ() -> None:
 def test_inputs_are_what_the_plan_promises(program: Program) -> None:
     plan = program.plan
     for case in cases(plan, small=True, block_rows=program.block_rows):
-        sizes = (*case.row_sizes, case.columns)
+        sizes = (*case.row_sizes, *case.column_sizes)
         for item, tensor in zip(plan.inputs, make_inputs(plan, case, CPU, 0), strict=True):
-            want = [size if span else 1 for size, span in zip(sizes, item.spans, strict=True)]
+            along = plan.along(item)
+            want = [size if span else 1 for size, span in zip(sizes, along, strict=True)]
             assert list(tensor.shape) == want
             assert str(tensor.dtype) == f"torch.{item.dtype}"
             assert not item.dense or tensor.is_contiguous()
-            if item.unit_stride and item.spans[-1] and case.columns > 1 and tensor.numel():
+            if item.unit_stride and tensor.shape[-1] > 1 and tensor.numel():
                 assert tensor.stride(-1) == 1
-            if not item.dense and item.spans[-1] and tensor.shape[-2] > 1 and tensor.numel():
+            if not item.dense and along[-1] and tensor.shape[-2] > 1 and tensor.numel():
                 assert not tensor.is_contiguous(), "strides must be seen to be used"
         again = make_inputs(plan, case, CPU, 0)
         assert all(
             torch.equal(torch.nan_to_num(a.float()), torch.nan_to_num(b.float()))
             for a, b in zip(make_inputs(plan, case, CPU, 0), again, strict=True)
         )
+
+
+def test_channels_in_the_middle_stay_small_and_keep_their_axes() -> None:
+    plan = group_norm(sizes=(8, 32), columns=(10, 4096))
+    found = list(cases(plan, small=True, block_rows=1))
+    assert all(len(case.column_sizes) == 2 and case.columns <= 1024 for case in found)
+    assert {case.column_sizes for case in found} >= {(10, 102), (10, 101), (10, 52), (2, 2)}
+    large = next(iter(cases(plan, small=False, block_rows=1)))
+    assert large.column_sizes == (10, 4096)
+
+
+def test_outputs_are_laid_out_as_at_the_site() -> None:
+    plan = group_norm(channels_last=True, sizes=(2, 4), columns=(6, 5))
+    strides = ((120, 5, 20, 1), (4, 1, 0, 0), (4, 1, 0, 0))
+    site = msgspec.structs.replace(plan.sites[0], output_strides=strides)
+    plan = msgspec.structs.replace(plan, sites=(site,))
+    case = next(iter(cases(plan, small=True, block_rows=1)))
+    out = poisoned_outputs(plan, case, CPU)[0]
+    assert out.shape == (*case.row_sizes, *case.column_sizes)
+    rows, groups, pixels, channels = out.stride()
+    assert rows > pixels > groups > channels == 1
 
 
 def test_special_values_are_all_there() -> None:
