@@ -2,6 +2,7 @@
 
     python benchmarks/zoo_profiles.py --out FOLDER [--mode eager|compile] [MODEL ...]
     python benchmarks/zoo_profiles.py --out FOLDER --table     FOLDER as zoo_profiles.md
+    python benchmarks/zoo_profiles.py --keep FOLDER            its reports into sample_traces/zoo
 
 One process a model and mode; those done are left out. Each leaves FOLDER/MODEL_MODE/ with the
 report and the plans, and a row of figures: the share of kernel time that leads to an op; the step
@@ -26,17 +27,24 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 MODES = ("eager", "compile")
+SAMPLES = HERE.parent / "sample_traces" / "zoo"
 
 
 def main() -> None:
     """Profile what is asked for and not there yet, or write the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("models", nargs="*", help="names in zoo_models.py  [default: all]")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--out", type=Path, help="folder of the results")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="make samples of its reports")
     parser.add_argument("--mode", choices=MODES, action="append", help="[default: both]")
     parser.add_argument("--table", action="store_true", help="write zoo_profiles.md")
     parser.add_argument("--in-process", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.keep is not None:
+        _keep(options.keep)
+        return
+    if options.out is None:
+        parser.error("--out FOLDER is needed")
     options.out.mkdir(parents=True, exist_ok=True)
     if options.table:
         rows = [json.loads(path.read_text()) for path in sorted(options.out.glob("*/row.json"))]
@@ -45,6 +53,16 @@ def main() -> None:
         _profile(options.models[0], options.mode[0], options.out)
     else:
         _shards(options)
+
+
+def _keep(finished: Path) -> None:
+    from zoo_keep import UnfitError, keep
+
+    try:
+        kept = keep(finished, SAMPLES)
+    except UnfitError as error:
+        raise SystemExit(str(error)) from error
+    sys.stderr.write(f"{len(kept)} runs in {SAMPLES}\n")
 
 
 def _shards(options: argparse.Namespace) -> None:
