@@ -41,6 +41,22 @@ def savings(findings: Sequence[Finding]) -> go.Figure:
     return styled(figure, f"exposed saving per step, {name}", len(priced))
 
 
+def kernel_savings(known: Sequence[tuple[Finding, int]]) -> go.Figure:
+    """Kernel time, ns, that goes with findings where what the step gets back of it is unknown."""
+    known = sorted(known, key=lambda pair: pair[1])
+    unit, name = unit_of([saving for _, saving in known])
+    figure = go.Figure(
+        go.Bar(
+            x=[saving / unit for _, saving in known],
+            y=[short_label(f.title, f"#{len(known) - i}") for i, (f, _) in enumerate(known)],
+            orientation="h",
+            marker={"color": [KIND_COLORS[finding.kind] for finding, _ in known]},
+            hovertemplate="%{x:.3g} " + name + "<extra></extra>",
+        )
+    )
+    return styled(figure, f"kernel time saved per step, {name}", len(known))
+
+
 def kernels(rows: Sequence[KernelRow], limit: int = 12) -> go.Figure:
     """Time per step of the longest kernels, coloured by their group of roles."""
     longest = sorted(rows, key=lambda row: row.time_ns)[-limit:]

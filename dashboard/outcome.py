@@ -89,9 +89,10 @@ def _plans(applied: Applied) -> list[Component]:
 
 
 def swapped(verdict: PlanVerdict) -> str:
-    """`9 of 9` sites."""
-    swapped = UNKNOWN if verdict.sites_swapped is None else str(verdict.sites_swapped)
-    return f"{swapped} of {verdict.sites_expected}"
+    """`9 of 9` sites; `none of 9` where the kernel was put in nowhere."""
+    if verdict.sites_swapped is None:
+        return f"{'none' if verdict.verdict == 'refused' else UNKNOWN} of {verdict.sites_expected}"
+    return f"{verdict.sites_swapped} of {verdict.sites_expected}"
 
 
 def actions(verdicts: Sequence[ActionVerdict]) -> list[Component]:

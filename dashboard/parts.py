@@ -102,26 +102,37 @@ def plain_name(key: str) -> str:
 
 
 def saving_text(saving: Range | None) -> str:
-    """A saving with its interval: `1.36 ms (1.09 ms to 1.63 ms)`; without one, `cannot judge`."""
+    """A saving with its interval: `1.36 ms (1.09 ms to 1.63 ms)`; without one, `cannot judge`.
+
+    An interval narrower than the digits shown is left out.
+    """
     if saving is None:
         return "cannot judge"
     if is_upper_bound(saving):
         return range_text(saving)
-    return f"{format_ns(saving.mid)} ({format_ns(saving.low)} to {format_ns(saving.high)})"
+    low, mid, high = format_ns(saving.low), format_ns(saving.mid), format_ns(saving.high)
+    return mid if low == mid == high else f"{mid} ({low} to {high})"
 
 
 def worth_text(finding: Finding) -> str:
     """What a finding is worth per step; where exposure is unknown, the kernel time it saves."""
-    kernel = kernel_saving(finding)
-    if finding.exposed_saving_ns is not None or kernel is None:
+    kernel, time_ns = kernel_saving(finding), kernel_time_ns(finding)
+    if finding.exposed_saving_ns is not None or time_ns is None:
         return saving_text(finding.exposed_saving_ns)
-    return f"cannot judge; of kernel time {saving_text(kernel)}"
+    text = format_ns(time_ns) if kernel is None else saving_text(kernel)
+    return f"cannot judge; of kernel time {text}"
 
 
 def kernel_saving(finding: Finding) -> Range | None:
     """The largest kernel time that a generated kernel saves, None where none is priced."""
     priced = (a.saving_ns for a in finding.alternatives if a.route == "generated_kernel")
     return max((s for s in priced if s is not None), key=lambda s: s.mid, default=None)
+
+
+def kernel_time_ns(finding: Finding) -> int | None:
+    """The kernel time that goes with a finding, by a generated kernel or otherwise."""
+    kernel = kernel_saving(finding)
+    return kernel.mid if kernel is not None else finding.kernel_saving_ns or None
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Child]], caption: str) -> Component:

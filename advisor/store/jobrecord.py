@@ -35,7 +35,8 @@ class ProcessIdentity(Record, frozen=True, kw_only=True):
 class JobRecord(Record, frozen=True, kw_only=True):
     """When a job was asked for, started and seen to end (UTC, ISO 8601).
 
-    `only` names findings, plans or actions, all where it is empty; `budget_s` bounds an application.
+    `only` names findings, plans or actions, all where it is empty; `budget_s` bounds an
+    application.
     """
 
     schema_version: int = JOB_SCHEMA_VERSION

@@ -53,6 +53,8 @@ def verify(run: RunDirectory, key_path: Path | None = None) -> RefusedError | No
 
 
 def _fault(run: RunDirectory, key_path: Path) -> str | None:
+    if not (run.path / "run.json").exists():
+        return "it has no run.json: it is a report or a recorded run from elsewhere"
     info = run.info()
     if info.signature is None:
         return "it is not signed"

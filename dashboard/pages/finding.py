@@ -14,6 +14,7 @@ from advisor.model.findings import Evidence, Finding
 from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
 from advisor.report.text import counted, headline
+from advisor.report.words import sites_of
 from advisor.store.directory import RunDirectory
 from advisor.units import format_bytes, format_ns
 from dashboard import subgraph
@@ -107,7 +108,7 @@ def _head(run: RunDirectory, finding: Finding) -> Component:
             "Difference of the step on its critical path before and after the change.",
         ),
         *_kernel_card(finding),
-        figure_card("Sites", f"{len(finding.locations)}" if finding.locations else "not located"),
+        *([figure_card("Sites", f"{sites:,}")] if (sites := sites_of(finding)) else []),
         figure_card("Rule", finding.rule, f"evidence {finding.provenance}"),
     ]
     return html.Div(
@@ -139,8 +140,12 @@ def _evidence(finding: Finding) -> Component:
     rows = [(e.kind.replace("_", " "), e.text, _values(e)) for e in finding.evidence]
     blocks = [table(("Kind", "Fact", "Figures"), rows, "Evidence")]
     if finding.members:
-        members = [(m.name, f"{m.count:,}", format_ns(m.time_ns)) for m in finding.members]
-        head = ("Op or kernel", "Per step", "Time per step")
+        timed = any(m.time_ns is not None for m in finding.members)
+        members = [
+            (m.name, f"{m.count:,}", *((format_ns(m.time_ns),) if timed else ()))
+            for m in finding.members
+        ]
+        head = ("Op or kernel", "Per step", *(("Time per step",) if timed else ()))
         blocks += [
             heading("Members", 3, small=True),
             table(head, members, "Members of the finding"),

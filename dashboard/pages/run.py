@@ -10,6 +10,7 @@ from dash.development.base_component import Component
 
 from advisor.model.metric_names import per_step_name
 from advisor.model.report import Metric, Report
+from advisor.report.words import verdicts, worth
 from advisor.store.directory import RunDirectory
 from advisor.units import format_value
 from dashboard import figures, pending
@@ -22,7 +23,7 @@ from dashboard.parts import (
     badge,
     figure_card,
     graph,
-    kernel_saving,
+    kernel_time_ns,
     message,
     plain_name,
     saving_text,
@@ -55,6 +56,7 @@ def layout(context: Context, run: str) -> Component:
         directory,
         report,
         "Overview",
+        *_first(directory, report),
         _cards(report),
         _actions(directory, report),
         _split(report),
@@ -66,6 +68,19 @@ def layout(context: Context, run: str) -> Component:
         _metrics(report),
         _warnings(report),
     )
+
+
+def _first(run: RunDirectory, report: Report) -> list[Component]:
+    """What to do and what to fuse first, and what that is worth: the verdict of the terminal."""
+    return [
+        section(
+            label,
+            dmc.Text(finding_link(run, finding.id, finding.title), size="lg", fw=600),
+            dmc.Text(f"Worth {worth(report, finding)}.", className="wrap"),
+            dmc.Text(f"Do: {finding.action}", className="wrap"),
+        )
+        for label, finding in verdicts(report)
+    ]
 
 
 def _cards(report: Report) -> Component:
@@ -116,7 +131,7 @@ def _actions(run: RunDirectory, report: Report) -> Component:
         for finding in chosen
     ]
     note = (
-        "In this order. Savings are per step and overlap; together: "
+        "In this order, least effort first. Savings are per step and overlap; together: "
         f"{saving_text(report.recommended.set_saving_ns)}."
     )
     return section("What to do", html.Ol(items, className="actions"), note=note)
@@ -166,7 +181,14 @@ def _roofline(context: Context, run: RunDirectory, report: Report) -> Component:
 
 def _savings(report: Report) -> Component:
     if not any(finding.exposed_saving_ns for finding in report.findings):
-        return section("Savings", message("No saving of the step is known", _unpriced(report)))
+        why = message("No saving of the step is known", _unpriced(report))
+        known = [(finding, kernel_time_ns(finding)) for finding in report.findings]
+        timed = [(finding, saving) for finding, saving in known if saving is not None]
+        if not timed:
+            return section("Savings", why)
+        label = "Kernel time saved per step by each finding, modelled"
+        drawn = graph(figures.kernel_savings(timed), "kernel-savings", label)
+        return section("Kernel time saved by finding, modelled", why, drawn)
     figure = figures.savings(report.findings)
     return section(
         "Exposed saving by finding",
@@ -178,10 +200,10 @@ def _unpriced(report: Report) -> str:
     """Why there is no saving to draw, and what would give one."""
     if not report.findings:
         return "No rule found anything to fuse."
-    if any(kernel_saving(finding) for finding in report.findings):
+    if any(kernel_time_ns(finding) for finding in report.findings):
         return (
-            "Kernel time saved is modelled, beside each finding. How much of it the step gets "
-            "back is known only from a timed step: profile on a GPU."
+            "Kernel time saved is modelled. How much of it the step gets back is known only from a "
+            "timed step: profile on a GPU."
         )
     return "The evidence of each finding says what it would take to judge it."
 
