@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan, PlanOp
@@ -63,6 +63,8 @@ def describe(plan: FusionPlan) -> str:
         op.op for op in plan.ops[:first] if op.space == "tile" and _is_two_tensors(plan, op)
     ]
     head = "residual add + " if prologue == ["add"] and "norm" in names else ""
+    if "norm" in names and plan.phase != "backward":
+        names += "".join(f" + {word}" for word in _activations(plan))
     outputs = f" with {len(plan.outputs)} outputs" if len(plan.outputs) > 1 else ""
     tail = " gradient" if plan.phase == "backward" else ""
     return f"{head}{names}{tail}{summed}{outputs}"
@@ -80,8 +82,34 @@ def _kernel_name(plan: FusionPlan, ops: set[str], reductions: set[str]) -> str:
     if "rsqrt" in ops and _mean_of_squares(plan):
         return "RMS norm"
     if ("rsqrt" in ops or "sqrt" in ops) and reductions & {"var", "mean"}:
-        return "layer norm"
+        return "group norm" if any(item.segments for item in plan.inputs) else "layer norm"
     return "row program with " + " and ".join(sorted(reductions))
+
+
+def _activations(plan: FusionPlan) -> list[str]:
+    """What a norm's result goes through: ReLU, GELU, SiLU, as ATen's decompositions spell them."""
+    last = max(place for place, op in enumerate(plan.ops) if _reduces(op))
+    after = {op.name: op for op in plan.ops[last + 1 :]}
+    found: dict[str, None] = {}
+    for op in after.values():
+        if op.op in ("relu", "erf"):
+            found["ReLU" if op.op == "relu" else "GELU"] = None
+        elif op.op in ("mul", "div") and op.args[0] in after and _is_gate(op, after):
+            found["SiLU"] = None
+    return list(found)
+
+
+def _is_gate(op: PlanOp, after: Mapping[str, PlanOp]) -> bool:
+    """Whether a value is multiplied by its sigmoid: `x * sigmoid(x)` or `x / (1 + exp(-x))`."""
+    value, other = op.args[0], after.get(str(op.args[1]))
+    if op.op == "mul":
+        return other is not None and other.op == "sigmoid" and other.args == (value,)
+    for expected in ("add", "exp", "neg"):
+        if other is None or other.op != expected:
+            return False
+        inner = other.args[0]
+        other = after.get(str(inner))
+    return inner == value
 
 
 def _mean_of_squares(plan: FusionPlan) -> bool:

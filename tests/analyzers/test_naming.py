@@ -37,6 +37,22 @@ def layer_norm() -> Graph:
     return s.build(s.op("mul", s.op("sub", x, s.mean(x)), scale))
 
 
+def group_norm(activation: str = "") -> Graph:
+    """Of [rows, groups' channels, pixels], scaled channel by channel."""
+    s = Sketch()
+    x = s.input(16, 8, 32)
+    mean = s.reduce("mean", x, (-2, -1))
+    scale = s.op("rsqrt", s.op("add", s.reduce("var", x, (-2, -1)), 1e-5))
+    out = s.op("mul", s.op("mul", s.op("sub", x, mean), scale), s.input(8, 1))
+    if activation == "silu":
+        out = s.op("div", out, s.op("add", s.op("exp", s.op("neg", out)), 1))
+    elif activation == "gate":
+        out = s.op("mul", out, s.op("sigmoid", out))
+    elif activation:
+        out = s.op(activation, out)
+    return s.build(out)
+
+
 def softmax() -> Graph:
     s = Sketch()
     return s.build(s.softmax(s.input(16, 32)))
@@ -71,6 +87,11 @@ def of_nothing_known() -> Graph:
         (residual_norm(kept=False), "residual add + RMS norm"),
         (residual_norm(kept=True), "residual add + RMS norm with 2 outputs"),
         (layer_norm(), "layer norm"),
+        (group_norm(), "group norm"),
+        (group_norm("silu"), "group norm + SiLU"),
+        (group_norm("gate"), "group norm + SiLU"),
+        (group_norm("relu"), "group norm + ReLU"),
+        (group_norm("exp"), "group norm"),
         (softmax(), "softmax"),
         (masked_by_addition(), "masked softmax"),
         (masked_by_choice(), "masked softmax"),

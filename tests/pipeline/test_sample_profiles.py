@@ -20,8 +20,11 @@ EXPECTED: dict[str, tuple[set[str], set[str]]] = {
     ),
     "bert_layer": ({"row_program"}, {"row_program", "optimizer-updates"}),
     "resnet_block": ({"batch-norm"}, {"pointwise-chain", "optimizer-updates"}),
-    "unet_block": ({"pointwise-chain"}, {"pointwise-chain", "optimizer-updates"}),
-    "mamba_block": ({"row_program", "pointwise-chain"}, {"row_program", "optimizer-updates"}),
+    "unet_block": ({"row_program"}, {"pointwise-chain", "optimizer-updates"}),
+    "mamba_block": (
+        {"scan-written-out", "row_program", "pointwise-chain"},
+        {"scan-written-out", "row_program", "optimizer-updates"},
+    ),
     "dlrm": (set(), {"optimizer-updates"}),
 }
 
