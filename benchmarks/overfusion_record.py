@@ -41,7 +41,7 @@ from advisor.store.files import write_atomic
 
 COUNTED_CASES = 70
 # Kept for labels and the archive; of the rest, what one GPU, or one of several, may warm.
-LAST_SECONDS, WARM_SHARE, WARM_SHARE_OF_SEVERAL = 12.0, 0.4, 0.6
+LAST_SECONDS, WARM_SHARE, WARM_SHARE_OF_SEVERAL = 12.0, 0.45, 0.6
 RENEWED_EVERY_S = 60.0
 
 

@@ -97,8 +97,7 @@ def tiles(scope: Scope, sizes: Mapping[str, Any]) -> Pair:
     second = _compiled(plain, [active, z], {"triton.max_tiles": 2})
 
     def members() -> tuple[torch.Tensor, ...]:
-        active.copy_(x)
-        F.silu(active, inplace=True)
+        torch.ops.aten.silu.out(x, out=active)
         return second()
 
     return Pair(fused, members, size_of(x, z, z))

@@ -37,13 +37,17 @@ def count(script: Path, folder: Path, cases: Sequence[Case], seconds: float) -> 
         sys.executable, str(script), "--out", str(folder), "--count", "--seconds", str(seconds),
         *(case.id for case in cases),
     ]  # fmt: skip
+    limit = seconds + 40
     try:
-        done = subprocess.run(
-            line, capture_output=True, text=True, timeout=seconds + 90, check=False
-        )
+        done = subprocess.run(line, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
-        return f"ncu was stopped after {seconds + 90:.0f} s"
-    return "" if done.returncode == 0 else (done.stderr or done.stdout)[-300:]
+        why = f"ncu was stopped after {limit:.0f} s"
+    else:
+        why = "" if done.returncode == 0 else f"ncu failed: {(done.stderr or done.stdout)[-300:]}"
+    if why:  # rows and their order no longer belong together
+        for name in (RAW, f"{RAW}.gz", ORDER):
+            (folder / name).unlink(missing_ok=True)
+    return why
 
 
 def run_counted(cases: Sequence[Case], folder: Path, seconds: float) -> None:

@@ -59,7 +59,8 @@ def workers(gpus: Sequence[str], processes: int) -> list[Worker]:
         for i, gpu in enumerate(gpus)
     ]  # fmt: skip
     total = max(2, min(processes, len(shared)))
-    warming = min(MOST_TO_WARM, total - total // 2)
+    # Sizes may also be found while all GPUs measure.
+    warming = min(MOST_TO_WARM, max(1, 2 * total // 3))
     found += [Worker("warm", gpus[-1], shared, shares=True)] * warming
     return [*found, *[Worker("size", cores=shared)] * (total - warming)]
 

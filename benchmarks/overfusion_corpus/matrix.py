@@ -113,8 +113,6 @@ FAMILIES = (
               "BK": 64, "num_warps": 4}, (6, 4, 12, 2)),
             ({"M": 16_384, "N": 8_192, "K": 256, "dtype": "fp16", "BM": 64, "BN": 128, "BK": 32,
               "num_warps": 4}, (12, 6, 2)),
-            ({"M": 65_536, "N": 2_048, "K": 64, "dtype": "bf16", "BM": 128, "BN": 64, "BK": 32,
-              "num_warps": 4}, (16, 2)),
         ),
         why="buffers for more stages than the loop has turns: one block fills the shared memory",
         small=dict(_SMALL),

@@ -156,7 +156,7 @@ FAMILIES = (
             # Transfers take as long as some 140 steps of all layers.
             ({"size": 1 << 20, "steps": 128}, (1, 2, 4, LAYERS)),
             ({"size": 1 << 20, "steps": 512}, (1, LAYERS)),
-            ({"size": 1 << 20, "steps": 2_048}, (1, LAYERS)),
+            ({"size": 1 << 20, "steps": 4_096}, (1, LAYERS)),
             ({"size": 1 << 20, "steps": 16}, (1, LAYERS)),
         ),
         why="transfers merged into buckets that start when nothing is left to hide them",

@@ -23,9 +23,10 @@ def test_cases_are_recorded_labelled_and_read_back(
     out, archive = tmp_path / "out", tmp_path / "corpus.tgz"
     script = [sys.executable, str(ROOT / "benchmarks" / "overfusion_record.py"), "--out", str(out)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*script, *FAMILIES], env=environment, check=False)
+    done = subprocess.run(
+        [*script, "--pack", str(archive), *FAMILIES], env=environment, check=False
+    )
     assert done.returncode == 0, list((out / "failed").glob("*"))
-    subprocess.run([*script, "--pack", str(archive)], env=environment, check=True)
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     frozen: Any = importlib.import_module("overfusion_corpus.frozen")
     found = frozen.unpack(tmp_path / "MANIFEST.json", tmp_path / "back")
@@ -33,6 +34,7 @@ def test_cases_are_recorded_labelled_and_read_back(
     assert set(found.results) == {c.id for c in corpus.all_cases() if c.family in FAMILIES}
     for name, result in found.results.items():
         assert result.error < 0.05
+        assert result.sized
         assert result.ratio[0] <= result.ratio[1] <= result.ratio[2]
         for variant in ("fused", "members"):
             assert found.trace(name, variant).exists()
