@@ -233,10 +233,8 @@ class Columns:
         groups: dict[object, dict[int, list[str]]] = {}
         for k, name in column.items():
             for consumer, position, read in self._uses(name):
-                node = self.flow.nodes[consumer]
-                if self._may_join(node):
-                    key = (look(node), position, read.way, read.cuts)
-                    groups.setdefault(key, {}).setdefault(k, []).append(consumer)
+                key = (look(self.flow.nodes[consumer]), position, read.way, read.cuts)
+                groups.setdefault(key, {}).setdefault(k, []).append(consumer)
         needed = {k for k in column if REGULAR <= k < max(column)}
         found = []
         for rows in groups.values():
@@ -247,8 +245,18 @@ class Columns:
         return found
 
     def _uses(self, name: str) -> Iterable[tuple[str, int, Read]]:
-        """(reader, position of the operand, how it is read) for all that read a node's value."""
-        pending, seen = [name], set[str]()
+        """(reader, position of the operand, how it is read) for all that may read it in a step."""
+        for consumer in self._consumers(name):
+            node = self.flow.nodes[consumer]
+            if self._may_join(node):
+                for position, value in values_of(node):
+                    read = read_of(self.flow, value)
+                    if read.producer == name:
+                        yield consumer, position, read
+
+    def _consumers(self, name: str) -> list[str]:
+        """The computing nodes that read a node's results, through views of any kind."""
+        pending, found = [name], dict[str, None]()
         while pending:
             node = self.flow.nodes[pending.pop()]
             for output in range(max(len(node.outputs), 1)):
@@ -256,12 +264,9 @@ class Columns:
                     consumer = self.flow.nodes[use.consumer]
                     if passes(consumer):
                         pending.append(consumer.id)
-                    elif consumer.id not in seen:
-                        seen.add(consumer.id)
-                        for position, value in values_of(consumer):
-                            read = read_of(self.flow, value)
-                            if read.producer == name:
-                                yield consumer.id, position, read
+                    else:
+                        found[consumer.id] = None
+        return list(found)
 
     # --- steps at both ends -----------------------------------------------------------------------
 
@@ -344,7 +349,7 @@ class Columns:
 
     def readings(self, column: Mapping[int, str]) -> tuple[int, int]:
         """(how many nodes read a column's values, where it stands in the graph)."""
-        used = sum(len({consumer for consumer, _, _ in self._uses(n)}) for n in column.values())
+        used = sum(len(self._consumers(name)) for name in column.values())
         return used, self.flow.index[column[max(column)]]
 
     def reads_further_back(self) -> bool:
