@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from advisor.model.findings import Alternative
-from advisor.model.graph import Node
+from advisor.model.graph import Node, node_of
 from advisor.model.optable import spec_of
+from advisor.model.sizes import Dim
 from advisor.units import counted
 from analyzers.library_ops import DROPOUTS
 from analyzers.rules.base import (
@@ -24,21 +25,25 @@ _MOST_OPS = 16
 
 
 def find(subject: Subject) -> tuple[Match, ...]:
-    """One finding for all attention blocks of the step."""
-    found = [
-        (place, masked)
+    """One finding for all attention blocks of the step, one for calls of SDPA that became such."""
+    places = [
+        place
         for facts in subject.graphs
         for item in softmaxes(facts)
         if (place := _block(facts, item)) is not None
-        for masked in [_has_mask(facts, place)]
     ]
-    places = [place for place, _ in found]
+    called = [place for place in places if _is_one_call(place)]
+    written = [place for place in places if place not in called]
+    return (*_written_out(subject, written), *_fallen_back(subject, called))
+
+
+def _written_out(subject: Subject, places: list[Place]) -> tuple[Match, ...]:
     if not places:
         return ()
     cost = cost_of(subject, places)
     if not is_worth(subject, cost):
         return ()
-    count, masked = len(places), sum(mask for _, mask in found)
+    count, masked = len(places), sum(_has_mask(place.facts, place) for place in places)
     title = f"Attention written out, {counted(count, 'site')}"
     text = (
         f"{counted(count, 'softmax', 'softmaxes')} between two matrix products: the score matrix "
@@ -75,6 +80,77 @@ def find(subject: Subject) -> tuple[Match, ...]:
             ),
         ),
     )
+
+
+def _fallen_back(subject: Subject, places: list[Place]) -> tuple[Match, ...]:
+    """`scaled_dot_product_attention` that PyTorch ran as products and a softmax ("math")."""
+    if not places:
+        return ()
+    cost = cost_of(subject, places)
+    if not is_worth(subject, cost):
+        return ()
+    strides = {_stride_of_mask(place) for place in places} - {None}
+    text = (
+        "none of the fused kernels takes these calls of scaled_dot_product_attention, so the score "
+        "matrix is written and read by every op"
+    )
+    if strides:
+        text += f"; they ask for a mask whose last axis has stride 1, here {_in_words(strides)}"
+    return (
+        opportunity(
+            RULE.id,
+            subject,
+            places,
+            cost,
+            title=f"SDPA falls back to math, {counted(len(places), 'site')}",
+            action=(
+                "call .contiguous() on the mask before scaled_dot_product_attention"
+                if strides
+                else "give scaled_dot_product_attention arguments that a fused kernel takes"
+            ),
+            dataflow=text,
+            values={"sdpa_math_sites": len(places)},
+            route="library",
+            alternatives=(
+                Alternative(
+                    route="library",
+                    text="torch.nn.attention.sdpa_kernel without MATH tells what each refuses",
+                ),
+                Alternative(
+                    route="do_not_fuse", text="if scores are wanted in float64, or have no batch"
+                ),
+            ),
+        ),
+    )
+
+
+def _is_one_call(place: Place) -> bool:
+    """Whether both products and all in between come from one op of the program."""
+    nodes = place.facts.flow.nodes
+    origins = {nodes[name].origin for name in (*place.fused, *place.kept)}
+    return len(origins) == 1 and None not in origins
+
+
+def _stride_of_mask(place: Place) -> Dim | None:
+    """The last stride of what is added to the scores, where it is known and not 1."""
+    facts = place.facts
+    for name in place.fused:
+        node = facts.flow.nodes[name]
+        if node.op != "add" or len(node.value_args) != 2:
+            continue
+        for value in node.value_args:
+            source, output = node_of(value)
+            if source in place.fused | place.kept or source not in facts.flow.nodes:
+                continue
+            outputs = facts.flow.nodes[source].outputs
+            strides = outputs[output].strides if output < len(outputs) else ()
+            if strides and strides[-1] != 1:
+                return strides[-1]
+    return None
+
+
+def _in_words(strides: set[Dim | None]) -> str:
+    return ", ".join(sorted(map(str, strides)))
 
 
 def _block(facts: GraphFacts, item: Softmax) -> Place | None:

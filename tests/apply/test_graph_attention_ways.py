@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from torch import fx, nn
+from torch._inductor import inductor_prims
+from torch._inductor.compile_fx import compile_fx
 from torch.nn import functional
 from torch.nn.attention.flex_attention import create_block_mask
 
@@ -181,4 +183,53 @@ def test_a_mask_of_the_call_needs_all_blocks() -> None:
     changed = copy.deepcopy(graph)
     (record,) = rewrite_attention(changed, prefer_flex=True, flex_devices=("cpu",))
     assert record.route == "flex_attention"
+    assert in_memory(changed) == 1
+    torch.testing.assert_close(changed(*given), graph(*given), rtol=1e-9, atol=1e-10)
+
+
+def in_memory(gm: fx.GraphModule) -> int:
+    """Tensors that Inductor has to compute before FlexAttention reads them."""
+    force = inductor_prims.force_stride_order
+    return len(gm.graph.find_nodes(op="call_function", target=force))
+
+
+def test_a_bias_of_the_call_is_computed_before_it_and_inductor_runs_it() -> None:
+    """Else its row maximum, a buffer without a layout yet, would be read inside the kernel."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        return (q @ k.mT * 0.25 + (bias * 2).permute(2, 0, 1)).softmax(-1) @ v
+
+    inputs = [torch.randn(2, 2, LENGTH, DIM) for _ in range(3)]
+    bias = torch.randn(LENGTH, LENGTH, 2)
+    bias[7] = -1e9  # a query that sees no key
+    counts: list[int] = []
+
+    def backend(gm: fx.GraphModule, given: list[Any]) -> Any:
+        (record,) = rewrite_attention(gm, prefer_flex=True, flex_devices=("cpu",))
+        assert record.route == "flex_attention"
+        counts.append(in_memory(gm))
+        return compile_fx(gm, given)
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        got = torch.compile(attention, backend=backend, fullgraph=True)(*inputs, bias)
+        torch.testing.assert_close(got, attention(*inputs, bias), rtol=1e-4, atol=1e-4)
+    assert counts == [1]
+
+
+def test_a_window_made_with_zeros_like_the_query_is_still_proved() -> None:
+    """Mistral: the zeros take dtype and device of the query, no number of it."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        i, j = torch.arange(LENGTH)[:, None], torch.arange(LENGTH)[None, :]
+        low = torch.full_like(q[0, 0, :1, :1], -1e9)
+        mask = torch.where((j <= i) & (j > i - 64), q.new_zeros(()), low)
+        return (q @ k.mT * 0.25 + mask).softmax(-1) @ v
+
+    inputs = [torch.randn(2, 2, LENGTH, DIM, dtype=torch.float64) for _ in range(3)]
+    graph, given = dynamo_graph(attention, inputs)
+    changed = copy.deepcopy(graph)
+    (record,) = rewrite_attention(changed, prefer_flex=True, flex_devices=("cpu",))
+    assert record.what.endswith("a causal window of 64 keys")
+    assert in_memory(changed) == 0
     torch.testing.assert_close(changed(*given), graph(*given), rtol=1e-9, atol=1e-10)

@@ -27,7 +27,7 @@ from advisor.apply.graph.library import write_library_call
 from advisor.apply.graph.masks import Mask, mask_of
 from advisor.apply.graph.products import Size
 from advisor.apply.graph.records import Rewritten, Route
-from advisor.apply.graph.sdpa import AttentionCall, attention_calls
+from advisor.apply.graph.sdpa import attention_calls_of, graphs_of
 from advisor.apply.graph.site import Reader, Site
 from advisor.apply.graph.softmax import Softmax, softmaxes
 from advisor.apply.graph.spelling import spelled
@@ -80,27 +80,19 @@ def rewrite_attention(
     """
     found = _rewrite_graph(gm, _Choice(frozenset(flex_devices), prefer_flex), {})
     written = {node for _, node in found}
-    own = [call for call in _calls(gm) if call.node not in written]
+    own = [call for call in attention_calls_of(gm) if call.node not in written]
     found += fit_own_calls(own)
     changed = {node for record, node in found if record.refused is None}
-    ours = [call for call in _calls(gm) if call.node in changed]
-    theirs = [call for call in _calls(gm) if call.node not in changed]
+    ours = [call for call in attention_calls_of(gm) if call.node in changed]
+    theirs = [call for call in attention_calls_of(gm) if call.node not in changed]
     reasons = dict(zip((c.node for c in ours), leave_out_cudnn(ours, theirs), strict=True))
     if changed:
-        for module in _graphs(gm):
+        for module in graphs_of(gm):
             module.graph.lint()
             module.recompile()
     return tuple(
         _on_record(record, reasons.get(node, "") if node else "") for record, node in found
     )
-
-
-def _graphs(gm: fx.GraphModule) -> list[fx.GraphModule]:
-    return [module for module in gm.modules() if isinstance(module, fx.GraphModule)]
-
-
-def _calls(gm: fx.GraphModule) -> list[AttentionCall]:
-    return [call for module in _graphs(gm) for call in attention_calls(module.graph)]
 
 
 def _on_record(record: Rewritten, reason: str) -> Rewritten:

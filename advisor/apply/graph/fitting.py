@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import torch
 from torch import fx
 
 from advisor.apply.graph.emit import Emitter, relax_layout
@@ -38,10 +39,10 @@ def fit_own_calls(
     """
     found: list[tuple[Rewritten, fx.Node | None]] = []
     for call in calls:
-        reason = why_math(call) if on_gpu(call) else None
+        reason = why_math(call) if on_gpu(call.query) else None
         if reason is None:
             continue
-        what = f"{in_words(call)} by {_ROUTE}, which falls to math: {reason}"
+        what = f"{_ROUTE} of {in_words(call)} falls to math: {reason}"
         location = location_of(call.node)
         try:
             node, changes = fit(call)
@@ -107,7 +108,7 @@ def _fitted(emit: Emitter, call: AttentionCall) -> tuple[AttentionCall, tuple[st
 def by_rows(emit: Emitter, node: fx.Node) -> fx.Node:
     """The tensor with the elements of its last axis next to each other in memory."""
     rows = same_size(tensor(node).stride(-1), 1)
-    return node if rows else emit.method("contiguous", node)
+    return node if rows else _copied(emit, node)
 
 
 def mask_by_rows(emit: Emitter, mask: fx.Node) -> fx.Node:
@@ -118,7 +119,11 @@ def mask_by_rows(emit: Emitter, mask: fx.Node) -> fx.Node:
     for axis in range(fake.dim() - 2):
         if fake.stride(axis) == 0 and not same_size(fake.shape[axis], 1):
             mask = emit.method("narrow", mask, axis, 0, 1)
-    return emit.method("contiguous", mask)
+    return _copied(emit, mask)
+
+
+def _copied(emit: Emitter, node: fx.Node) -> fx.Node:
+    return emit.call(torch.clone, node, memory_format=torch.contiguous_format)
 
 
 def _axes(call: AttentionCall) -> set[int]:
@@ -200,10 +205,10 @@ def in_words(call: AttentionCall) -> str:
     """The sizes of a call."""
     query, key, _ = call.tensors()
     heads = query.shape[-3] if query.dim() > 2 else 1
-    masked = ", masked" if call.mask is not None else ", causal" if call.causal is True else ""
+    masked = " with a mask" if call.mask is not None else ""
     sizes = (heads, query.shape[-1], query.shape[-2], key.shape[-2])
     of, dim, queries, keys = (_count(size) for size in sizes)
-    return f"attention of {of} heads of {dim}, {queries} queries by {keys} keys{masked}"
+    return f"{of} heads of {dim}, {queries} queries by {keys} keys{masked}"
 
 
 def _count(size: Size) -> str:

@@ -16,7 +16,7 @@ from advisor.apply.graph.emit import Emitter, arranged, regrouped
 from advisor.apply.graph.fitting import by_rows, mask_by_rows
 from advisor.apply.graph.masks import Mask, low_of, made_of_booleans
 from advisor.apply.graph.products import Operand, Size, tensor
-from advisor.apply.graph.sdpa import HALF
+from advisor.apply.graph.sdpa import HALF, on_gpu
 from advisor.apply.graph.site import Site, Step
 from advisor.apply.graph.spelling import same_size
 from advisor.errors import IllegalFusionError
@@ -34,13 +34,13 @@ def write_library_call(
     query = laid_out(emit, inputs.query, lead_of(site.scores.node), inputs)
     query = times_factors(emit, query, inputs)
     query, pairs = mask_tensor(emit, query, inputs, mask, constants)
-    if pairs is not None and on_gpu(inputs):
+    if pairs is not None and on_gpu(inputs.query.node):
         pairs = mask_by_rows(emit, pairs)
     key, value = inputs.grouped if grouped and inputs.grouped else (inputs.key, inputs.value)
     key_node = laid_out(emit, key, lead_of(site.scores.node), inputs, grouped=grouped)
     value_node = laid_out(emit, value, lead_of(site.result.left.node), inputs, grouped=grouped)
     operands = [query, key_node, value_node]
-    if on_gpu(inputs):
+    if on_gpu(inputs.query.node):
         operands = [by_rows(emit, node) for node in operands]
     arguments = {
         "attn_mask": pairs,
@@ -72,18 +72,13 @@ def _scale(inputs: Inputs) -> float:
     return scale
 
 
-def on_gpu(inputs: Inputs) -> bool:
-    """Whether the site runs on CUDA (or HIP, which calls itself so)."""
-    return tensor(inputs.query.node).device.type == "cuda"
-
-
 def takes_groups(inputs: Inputs, mask: Mask) -> bool:
     """Whether fewer heads of keys are better handed over than repeated.
 
     On CUDA the flash kernel alone takes them in all versions, and it takes no mask; else the scores
     would be written out again.
     """
-    if not on_gpu(inputs):
+    if not on_gpu(inputs.query.node):
         return True
     shapes = inputs.shapes
     square = mask.kind != "causal" or same_size(shapes.queries, shapes.keys)

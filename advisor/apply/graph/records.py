@@ -13,9 +13,12 @@ SdpaBackend = Literal["flash", "memory-efficient", "cudnn", "math"]
 class Rewritten(Record, frozen=True, kw_only=True):
     """One place where attention, or a loss over a vocabulary, is written out, and what replaced it.
 
+    Or a call of `scaled_dot_product_attention` that no fused kernel took, with better arguments.
+
     `route` is the call that was meant when the site was refused too, or None if the reason came
     before the choice. `backends` are the kernels of `scaled_dot_product_attention` that PyTorch's
-    own checks of arguments admit on CUDA, best first; the GPU's generation may rule out more.
+    own checks of arguments admit on CUDA; the GPU's generation may rule out more, and prefers one.
+    cuDNN is not among them where it is left out because its gradients may be wrong.
     `or_flex`: FlexAttention takes the site too. `changes` says in what the numbers differ from the
     original ones beyond rounding, and of a loss what it saves.
     """

@@ -7,7 +7,6 @@ softmax ("math"), without a word.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ from advisor.apply.graph.products import Size, tensor
 from advisor.apply.graph.records import SdpaBackend
 from advisor.apply.graph.spelling import same_size, value_of
 
+_GPU = "cuda"
 HALF = (torch.float16, torch.bfloat16)
 # Heads that cuDNN takes at most, whatever its version; newer ones take 256 on some GPUs.
 _CUDNN_HEAD = 128
@@ -52,13 +52,17 @@ class AttentionCall:
         return None if self.mask is None else tensor(self.mask)
 
 
-def attention_calls(graph: fx.Graph) -> Iterator[AttentionCall]:
-    """Every call of the library function whose arguments are tensors with known fakes."""
-    for node in list(graph.nodes):
-        if node.op == "call_function" and node.target in _TARGETS:
-            call = read_attention(node)
-            if call is not None:
-                yield call
+def graphs_of(gm: fx.GraphModule) -> list[fx.GraphModule]:
+    """A graph and the bodies of its checkpointed and wrapped parts."""
+    return [module for module in gm.modules() if isinstance(module, fx.GraphModule)]
+
+
+def attention_calls_of(gm: fx.GraphModule) -> list[AttentionCall]:
+    """Every call of the library function, in bodies too, whose arguments have known fakes."""
+    nodes = [node for module in graphs_of(gm) for node in module.graph.nodes]
+    calls = [node for node in nodes if node.op == "call_function" and node.target in _TARGETS]
+    found = [read_attention(node) for node in calls]
+    return [call for call in found if call is not None]
 
 
 _TARGETS = frozenset(
@@ -94,14 +98,14 @@ def read_attention(node: fx.Node) -> AttentionCall | None:
     )
 
 
-def on_gpu(call: AttentionCall) -> bool:
-    """Whether the call runs on CUDA (or HIP, which calls itself so)."""
-    return tensor(call.query).device.type == "cuda"
+def on_gpu(query: fx.Node) -> bool:
+    """Whether a query is on CUDA (or HIP, which calls itself so), where these checks are made."""
+    return tensor(query).device.type == _GPU
 
 
 def admitted(call: AttentionCall) -> tuple[SdpaBackend, ...]:
     """The kernels that PyTorch's checks admit, best first, with "math" last; () off CUDA."""
-    if not on_gpu(call):
+    if not on_gpu(call.query):
         return ()
     found: list[SdpaBackend] = []
     if why_no_kernel(call) is None:

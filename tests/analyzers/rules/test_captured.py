@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from advisor.hardware.calibration import default_calibration
 from advisor.hardware.gpus import gpu_by_key
@@ -102,6 +103,27 @@ def test_library_attention_is_not_attention_written_out() -> None:
     q = torch.randn(1, 4, 64, 32)
     graphs = graphs_of(functional.scaled_dot_product_attention, q, q, q)
     assert "attention-written-out" not in {m.finding.rule for m in matches(graphs)}
+
+
+def called_with_bias(q: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    mask = bias.permute(2, 0, 1).unsqueeze(0)
+    return functional.scaled_dot_product_attention(q, q + 1, q * 2, attn_mask=mask)
+
+
+@pytest.mark.parametrize("permuted", [True, False])
+def test_library_attention_that_falls_back_to_math_is_named(permuted: bool) -> None:
+    q, bias = torch.randn(4, 8, 256, 64), torch.randn(256, 256, 8)
+    if not permuted:
+        bias = bias.permute(2, 0, 1).contiguous().permute(1, 2, 0)
+    with sdpa_kernel(SDPBackend.MATH):
+        graphs = graphs_of(called_with_bias, q, bias)
+    (match,) = [m for m in matches(graphs) if m.finding.rule == "attention-written-out"]
+    assert match.finding.title == "SDPA falls back to math, 1 site"
+    assert (".contiguous()" in (match.finding.action or "")) is permuted
+    text = match.finding.evidence[0].text
+    assert text.endswith("last axis has stride 1, here 8") is permuted
+    again = matches([renamed(graph) for graph in graphs])
+    assert match.finding.title in {m.finding.title for m in again}
 
 
 def test_a_gelu_gate_and_a_plain_activation() -> None:
