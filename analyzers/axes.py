@@ -4,7 +4,8 @@ Shapes of a group need not be equal: `[4, 1024, 2048]` and `[4096, 2048]` hold t
 the same linear order. All full-size shapes are refined to common *axes* (the ratios of their sorted
 suffix products). The reduction that a group is grown around divides them: what it reduces is the
 columns if these are the innermost axes, the rows if they are the outermost. Where they are neither
-(channels in the middle), the columns are the side along which memory is read without gaps.
+(channels in the middle), the columns are the side along which memory is read without gaps. Of a
+group without reductions they are the innermost axes that its seed walks as one (`turned`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from advisor.model.graph import Node, TensorMeta, node_of
 from advisor.model.optable import spec_of
 from advisor.model.sizes import ONE, Dim, Size, parse, product
 from analyzers.dataflow import Dataflow
+from analyzers.turned import columns_of
 
 # Column numbers are 32-bit in a kernel, and the last block's may run past the last column.
 MAX_COLUMNS = 2**30
@@ -86,32 +88,36 @@ def aligned(operand: tuple[Dim, ...], shape: tuple[Dim, ...], placement: Placeme
 
 
 def axes_of(flow: Dataflow, order: Sequence[Node], members: frozenset[str], seed: str) -> Axes:
-    """The axes of a group around a reduction; `IllegalFusionError` says why it has none."""
-    operand = flow.need_meta(str(flow.nodes[seed].args[0]))
-    total = product(operand.shape)
+    """The axes of a group around its seed; `IllegalFusionError` says why it has none."""
+    node = flow.nodes[seed]
+    reduces = spec_of(node.op).kind == "reduction"
+    whole = flow.need_meta(str(node.args[0]) if reduces else node.value())
+    total = product(whole.shape)
     if flow.hint(total) == 0:
         raise IllegalFusionError("there is nothing to compute: a tensor of the group is empty")
+    columns = _reduction_columns(flow, whole, node) if reduces else columns_of(flow, node)
+    width = flow.hint(product(whole.shape[d] for d in columns))
+    if width > MAX_COLUMNS:
+        raise IllegalFusionError(f"{width:,} columns are more than a kernel can number")
+    sizes = _refined(flow, _full_size_metas(flow, order, members, total), total)
+    undivided = Axes(sizes, (), ())
+    placement = undivided.partition(whole.shape, undivided.whole_run)
+    inside = [axis for d in columns for axis in placement[d]]
+    rows = tuple(axis for axis in undivided.whole_run if axis not in inside)
+    if not rows:
+        raise IllegalFusionError("all tensors are walked alike: one run of elements, no rows")
+    return Axes(sizes, rows, tuple(inside))
+
+
+def _reduction_columns(flow: Dataflow, operand: TensorMeta, seed: Node) -> list[int]:
+    """The dimensions of a reduction's operand that are columns, from the widest stride on."""
     # Axes of size 1 hold nothing to reduce and stand in nobody's way.
     wide = [d for d, size in enumerate(operand.shape) if not parse(size).is_one]
-    reduced = [d for d in flow.nodes[seed].axes if d in wide]
+    reduced = [d for d in seed.axes if d in wide]
     if not reduced:
         raise IllegalFusionError("the reduction is over a single element")
     if len(reduced) == len(wide):
         raise IllegalFusionError("a single row: one program would have to do all the work")
-    sizes = _refined(flow, _full_size_metas(flow, order, members, total), total)
-    columns = _columns(flow, operand, wide, reduced)
-    width = flow.hint(product(operand.shape[d] for d in columns))
-    if width > MAX_COLUMNS:
-        raise IllegalFusionError(f"{width:,} columns are more than a kernel can number")
-    whole = Axes(sizes, (), ())
-    placement = whole.partition(operand.shape, whole.whole_run)
-    inside = [axis for d in columns for axis in placement[d]]
-    rows = tuple(axis for axis in whole.whole_run if axis not in inside)
-    return Axes(sizes, rows, tuple(inside))
-
-
-def _columns(flow: Dataflow, operand: TensorMeta, wide: list[int], reduced: list[int]) -> list[int]:
-    """The dimensions of the seed's operand that are columns, from the widest stride on."""
     kept = [d for d in wide if d not in reduced]
     strides = {d: flow.hint(parse(operand.strides[d]), unknown=1) for d in wide}
     if reduced == wide[-len(reduced) :]:

@@ -1,7 +1,8 @@
 """Which groups are taken where several want the same ops: the set that is worth most together.
 
 Every reduction that no earlier group holds grows a group as if it were alone. Groups that share no
-op are all taken. Where they overlap, whoever grows first keeps the shared ops and the others grow
+op are all taken. Then pointwise ops that read across the order in which they write grow groups of
+what is left. Where they overlap, whoever grows first keeps the shared ops and the others grow
 around it, so a set is an order of seeds: up to `MAX_ORDERED` overlapping seeds every order is
 tried, which is exact; beyond that two are, by place in the graph and by worth. The best set wins,
 the first of equals. What a set is worth is the caller's to say; by default it is traffic. A set is
@@ -20,6 +21,7 @@ from analyzers.dataflow import Dataflow
 from analyzers.growth import Group, NearMiss, grow
 from analyzers.program_cost import nodes_bytes
 from analyzers.strides import BoundInput
+from analyzers.turned import reads_across
 
 Worth = Callable[[Dataflow, Sequence[Group]], float]
 MAX_ORDERED = 4
@@ -87,10 +89,24 @@ def choose(flow: Dataflow, worth: Worth) -> Chosen:
         taken += best.groups
         others += rest
         misses += best.misses
+    for name in flow.index:
+        if name in claimed or not reads_across(flow, name):
+            continue
+        grown = grow(joint, name, claimed)
+        if grown.group is not None and _is_chain(flow, grown.group):
+            joint = joint.contracted(frozenset(grown.group.members))
+            claimed.update(dict.fromkeys(grown.group.members, CLAIMED))
+            taken.append(grown.group)
+            misses += grown.misses
     taken.sort(key=lambda group: flow.index[group.seed])
     known = {group.members for group in taken}
     distinct = {group.members: group for group in others if group.members not in known}
     return Chosen(tuple(taken), tuple(distinct.values()), tuple(misses))
+
+
+def _is_chain(flow: Dataflow, group: Group) -> bool:
+    """Whether a group has several ops, none of which reduces."""
+    return len(group.members) > 1 and not _reductions(flow, group.members)
 
 
 def _candidates(flow: Dataflow) -> tuple[list[Candidate], list[NearMiss]]:

@@ -124,7 +124,7 @@ class _Verifier:
     def __init__(self, flow: Dataflow, members: frozenset[str], seed: str, shares: Shares) -> None:
         self.flow, self.members, self.shares = flow, members, shares
         self.order = [n for n in flow.graph.nodes if n.id in members]
-        self.device = flow.need_meta(str(flow.nodes[seed].args[0])).device
+        self.device = flow.need_meta(flow.nodes[seed].value()).device
         self.axes = axes_of(flow, self.order, members, seed)
         self.placed = placements(flow, self.order, members, self.axes)
         self.rows, self.columns = frozenset(self.axes.row_run), frozenset(self.axes.column_run)

@@ -35,7 +35,9 @@ def program_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibratio
     flops, special = site_arithmetic(plan, site)
     config = default_config(plan, site)
     partial = workspace_bytes(plan, config, site)
-    moved, touched = site_bytes(plan, site), sector_bytes(plan, site, config.block_rows)
+    moved = site_bytes(plan, site)
+    part = config.block_columns if config.scheme == "blocks" else None
+    touched = sector_bytes(plan, site, config.block_rows, part)
     cost = kernel_time(
         gpu,
         calibration,

@@ -1,10 +1,11 @@
 """Row programs: groups of ops that one pass over the rows of a tensor can compute.
 
 Physics: a chain of memory-bound ops costs its intermediate tensors' round trips to DRAM. Ops that
-share one iteration space [rows, columns], with reductions only along the columns, need none of
+share one iteration space [rows, columns], with reductions along the one or the other, need none of
 them: a row stays in registers from its first read to its last write. Groups grow around reductions
 (`growth`), are chosen together where they overlap (`choice`), and compute again what is cheaper to
-compute than to read back (`fan_out`).
+compute than to read back (`fan_out`). What is left grows around ops that read across the order in
+which they write (`turned`).
 
 A group may also start after the value in which its prologue ends (a residual sum, a masked score):
 that costs one more round trip unless the value must be written anyway, but the shorter variant
@@ -54,7 +55,7 @@ class RowPrograms:
 
 
 def find_row_programs(graph: Graph) -> RowPrograms:
-    """All row programs of a graph with at least one row reduction and two ops, by traffic."""
+    """All row programs of a graph with two ops or more, by traffic."""
     return row_programs(dataflow(graph))
 
 
@@ -83,6 +84,8 @@ def _core(flow: Dataflow, group: Group) -> Group | None:
     """
     members = frozenset(group.members)
     reductions = [n for n in group.members if spec_of(flow.nodes[n].op).kind == "reduction"]
+    if not reductions:
+        return None
     after = 0
     for name in reductions:
         after |= flow.descendants[name] | 1 << flow.index[name]

@@ -26,14 +26,14 @@ def merged_axes(
     """The axes of a run, those together that all tensors walk as if they were one."""
     runs: list[tuple[int, ...]] = []
     for axis in run:
-        if runs and all(_mergeable(axes, strides, runs[-1][-1], axis) for strides in walks):
+        if runs and all(mergeable(axes, strides, runs[-1][-1], axis) for strides in walks):
             runs[-1] = (*runs[-1], axis)
         else:
             runs.append((axis,))
     return tuple(runs)
 
 
-def _mergeable(axes: tuple[Size, ...], strides: Strides, outer: int, inner: int) -> bool:
+def mergeable(axes: tuple[Size, ...], strides: Strides, outer: int, inner: int) -> bool:
     """Whether a tensor walks axis `inner` and the one outside it as if they were one."""
     outer_stride, inner_stride = strides[outer], strides[inner]
     if outer_stride is None or inner_stride is None:

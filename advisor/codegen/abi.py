@@ -38,8 +38,9 @@ BLOCKS = ("BLOCK_ROWS", "BLOCK_COLUMNS", "EVEN_ROWS", "EVEN_COLUMNS")
 PARTS = ("PARTS", "PART_COLUMNS")
 PARTIAL_DTYPE = "float32"
 # What programs are numbered by: blocks of rows, also with parts of a row; shares of the rows with
-# blocks of columns; blocks of columns; columns whose partial results are combined.
-Grid = Literal["rows", "rows and splits", "shares and columns", "columns", "parts"]
+# blocks of columns; blocks of columns; columns whose partial results are combined; blocks of rows
+# and columns, one after the other.
+Grid = Literal["rows", "rows and splits", "shares and columns", "columns", "parts", "blocks"]
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,9 @@ def kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
     own = _strides(plan, (*reads, *writes))
     if scheme == "registers":
         return (KernelAbi(name, reads, writes, (*shape, *rest, *own), blocks),)
+    if scheme == "blocks":
+        scalars = (*shape, *rest, *own)
+        return (KernelAbi(f"{name}_blocks", reads, writes, scalars, blocks, "blocks"),)
     streamed = (*blocks, "STAGES")
     if scheme != "split":
         scalars = (*shape, *rest, *own)
@@ -308,6 +312,7 @@ def _grid(grid: Grid, config: LaunchConfig, rows: int, columns: int) -> tuple[in
         "shares and columns": (row_splits_of(config, rows), beside),
         "columns": (beside, 1),
         "parts": (-(-columns // PART_COLUMNS), 1),
+        "blocks": (blocks * beside, 1),
     }
     return (*counts[grid], 1)
 

@@ -25,6 +25,7 @@ OPTIONS: dict[Scheme, str] = {
     "online": "block_rows=1, block_columns=4096, num_warps=8, num_stages=1",
     "split": "block_rows=1, block_columns=2048, splits=8, num_warps=8, num_stages=1",
     "column_sums": "block_rows=1, splits=264, num_warps=8, num_stages=1",
+    "blocks": "block_rows=32, block_columns=64, num_warps=4",
     "column_walk": "block_rows=32, block_columns=128, num_warps=4, num_stages=1",
 }
 # In place of whole rows, where only the rows are reduced.
@@ -170,6 +171,7 @@ def _grid(kernel: abi.KernelAbi, rows: str) -> str:
         "shares and columns": f"n_splits, {beside}",
         "columns": f"{beside},",
         "parts": f"triton.cdiv(n_columns, {PART_COLUMNS}),",
+        "blocks": f"{blocks} * {beside},",
     }
     return texts[kernel.grid]
 
@@ -181,7 +183,8 @@ def _arguments(plan: FusionPlan, kernel: abi.KernelAbi, rows: str) -> list[str]:
         for tensor in abi.strided(plan)
         for axis, name in tensor.strides
     }
-    held = "STAGES" not in kernel.constants
+    staged = "STAGES" in kernel.constants
+    held = not staged and kernel.grid != "blocks"
     constants = {
         "BLOCK_ROWS": "block_rows",
         "BLOCK_COLUMNS": "block_columns",
@@ -196,7 +199,7 @@ def _arguments(plan: FusionPlan, kernel: abi.KernelAbi, rows: str) -> list[str]:
     known = outputs | strides | {"n_rows": rows}
     found = [known.get(name, name) for name in (*kernel.tensors, *kernel.scalars)]
     found += [f"{name}={constants[name]}" for name in kernel.constants]
-    return [*found, "num_warps=num_warps", *([] if held else ["num_stages=num_stages"])]
+    return [*found, "num_warps=num_warps", *(["num_stages=num_stages"] if staged else [])]
 
 
 def reference(plan: FusionPlan) -> str:

@@ -3,7 +3,8 @@
 The text is written from the plan alone: load what is read, compute the ops in order, store what is
 needed outside. No pattern has a name here; a norm, a softmax and a program nobody has seen take the
 same path. The schemes differ in what stays where: whole rows in registers (here), or streamed in
-blocks of columns (`streamed`), or walked over for reductions over the rows (`column_sums`).
+blocks of columns (`streamed`), or walked over for reductions over the rows (`column_sums`); without
+reductions, blocks of rows and columns.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ def device_code(plan: FusionPlan, scheme: Scheme) -> list[str]:
     """The kernels of a scheme, in the order of their launches."""
     if scheme == "registers":
         return [_held_kernel(plan)]
+    if scheme == "blocks":
+        return [_block_kernel(plan)]
     if scheme in OVER_ROWS:
         return column_kernels(plan, scheme, printable(plan.title or "Row program"))
     return streamed_kernels(plan, scheme, printable(plan.title or "Row program"))
@@ -93,7 +96,7 @@ def helper_names(plan: FusionPlan, scheme: Scheme) -> list[str]:
     used = {h for op in plan.ops if (h := _helper(op, scheme)) is not None}
     if scheme in OVER_ROWS:
         used |= column_sums.helper_names(plan, scheme)
-    elif scheme != "registers":
+    elif scheme not in ("registers", "blocks"):
         passes = scheme_schedule(plan, scheme).passes
         used |= {h for one in passes for fold in one.folds for h in folds.helpers(fold)}
     return sorted(used)
@@ -116,6 +119,31 @@ def _held_kernel(plan: FusionPlan) -> str:
     (kernel,) = abi.kernels(plan, "registers")
     title = printable(plan.title or "Row program")
     return kernel_text(kernel, f"{title}; one program computes BLOCK_ROWS whole rows.", body)
+
+
+def _block_kernel(plan: FusionPlan) -> str:
+    """A block of rows and columns, every op once; rows without columns beside the first one."""
+    values = Values(plan)
+    body = [
+        "beside = tl.cdiv(n_columns, BLOCK_COLUMNS)",
+        "block = tl.program_id(0) % beside",
+        "row_block = tl.program_id(0) // beside",
+        "rows = row_block * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]",
+        "columns = block * BLOCK_COLUMNS + tl.arange(0, BLOCK_COLUMNS)[None, :]",
+        "row_ok = (rows < n_rows) | EVEN_ROWS",
+        "column_ok = (columns < n_columns) | EVEN_COLUMNS",
+        "row_start = rows.to(tl.int64) * n_columns",
+        *values.axes(),
+        *values.column_axes("block * BLOCK_COLUMNS"),
+        *(values.load(item) for item in plan.inputs),
+        *(values.assign(op) for op in plan.ops),
+    ]
+    for position, output in enumerate(plan.outputs):
+        alone = "row_ok & (block == 0)" if output.space == "row" else "row_ok"
+        body.append(values.store(position, alone))
+    (kernel,) = abi.kernels(plan, "blocks")
+    title = printable(plan.title or "Pointwise program")
+    return kernel_text(kernel, f"{title}; one program computes a block of it.", body)
 
 
 # --- prose ----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from advisor.model.block_configs import block_configs, has_reductions
 from advisor.model.column_configs import column_configs, column_schemes
 from advisor.model.launch import (
     MAX_ELEMENTS_PER_THREAD,
@@ -78,6 +79,8 @@ def candidate_configs(
     """Configurations of all schemes that suit a site, the likeliest first; at least one."""
     if plan.late_values():
         return column_configs(plan, site, sm_count)
+    if not has_reductions(plan):
+        return block_configs(plan, site, sm_count)
     task = _Task(
         rows=site.rows,
         columns=site.columns,
@@ -109,6 +112,8 @@ def schemes_of(plan: FusionPlan) -> tuple[Scheme, ...]:
     if plan.late_values():
         return column_schemes(plan)
     found: list[Scheme] = ["registers", "looped"]
+    if not has_reductions(plan):
+        return ("blocks", *found)
     if has_online_form(plan):
         found.append("online")
     if can_split(plan):

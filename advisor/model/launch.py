@@ -7,7 +7,7 @@ from typing import Literal
 from advisor.errors import InvalidRecordError
 from advisor.model.base import Record
 
-Scheme = Literal["registers", "looped", "online", "split", "column_sums", "column_walk"]
+Scheme = Literal["registers", "looped", "online", "split", "column_sums", "column_walk", "blocks"]
 
 # Elements of one tile that a thread holds; below, latency is exposed, above, registers run out.
 MIN_ELEMENTS_PER_THREAD, MAX_ELEMENTS_PER_THREAD = 4, 64
@@ -33,7 +33,8 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
     `splits` programs a row whose partial results a second kernel combines. With reductions over the
     rows, `column_sums` deals the rows out to `splits` programs, which walk over them `block_rows`
     at a time, whole or in blocks of columns; a second kernel combines theirs. In `column_walk` one
-    program walks over all rows of a block of columns.
+    program walks over all rows of a block of columns. Without reductions, each program of `blocks`
+    has `block_rows` × `block_columns` elements.
     """
 
     block_rows: int = 1
@@ -75,7 +76,7 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
         found = {"block_rows": self.block_rows, "num_warps": self.num_warps}
         if self.block_columns is not None:
             found["block_columns"] = self.block_columns
-        if self.scheme != "registers":
+        if self.scheme not in ("registers", "blocks"):
             found["num_stages"] = self.num_stages
         if self.splits is not None:
             found["splits"] = self.splits
@@ -108,7 +109,7 @@ def row_splits_of(config: LaunchConfig, rows: int) -> int:
 
 
 def column_blocks(config: LaunchConfig, columns: int) -> int:
-    """Programs beside each other along the columns, where rows are walked over."""
+    """Programs beside each other along the columns, where none has all of them."""
     return 1 if config.block_columns is None else -(-columns // config.block_columns)
 
 
@@ -121,6 +122,8 @@ def grid_size(config: LaunchConfig, rows: int, columns: int) -> int:
     """Programs launched (of the larger kernel, where there are two)."""
     if config.scheme in OVER_ROWS:
         return row_splits_of(config, rows) * column_blocks(config, columns)
+    if config.scheme == "blocks":
+        return -(-rows // config.block_rows) * column_blocks(config, columns)
     return -(-rows // config.block_rows) * splits_of(config, columns)
 
 

@@ -25,8 +25,12 @@ def site_bytes(plan: FusionPlan, site: Site) -> int:
     return total
 
 
-def sector_bytes(plan: FusionPlan, site: Site, block_rows: int) -> int:
+def sector_bytes(
+    plan: FusionPlan, site: Site, block_rows: int, block_columns: int | None = None
+) -> int:
     """Bytes of all sectors of memory that the programs touch, each program on its own.
+
+    A program has `block_rows` rows, whole or, where `block_columns` says so, a part of each.
 
     More than `site_bytes` where a program reads or writes runs that are short or begin anywhere:
     what one leaves of a sector others take, but from L2.
@@ -42,7 +46,8 @@ def sector_bytes(plan: FusionPlan, site: Site, block_rows: int) -> int:
         for output, strides in zip(plan.outputs, site.output_strides, strict=False)
         if output.strided and output.space == "tile"
     ]
-    limits = (*(min(size, block_rows) for size in site.row_sizes), *site.column_axes)
+    limits = tuple(min(size, block_rows) for size in site.row_sizes)
+    limits += tuple(min(size, block_columns or size) for size in site.column_axes)
     for dtype, along, strides in tiles:
         held = [
             (stride, most, size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from advisor.model.plan import FusionPlan
 from tests.builders.plan import PlanBuilder, rms_norm
 
@@ -197,3 +199,21 @@ def batch_norm(dtype: str = "bfloat16", *, sizes: tuple[int, ...] = (8,),
     kept = make.op("add", make.op("mul", mean, 0.1), make.op("mul", running, 0.9))
     return make.plan(out, kept, title="batch norm", sizes=sizes, columns=columns,
                      strided=(out,))  # fmt: skip
+
+
+def turned(dtype: str = "bfloat16", *, sizes: tuple[int, ...] = (48,), columns: int = 80,
+           ) -> FusionPlan:  # fmt: skip
+    """`gelu(xᵀ + y) w`, its tanh form, with x stored the other way round, and `xᵀ y`."""
+    make = PlanBuilder()
+    x, y = make.input(dtype, dense=False, unit_stride=False), make.input(dtype)
+    w = make.input(dtype, (False, True))
+    total = make.op("add", x, y)
+    cube = make.op("mul", make.op("mul", total, total), total)
+    inner = make.op("add", total, make.op("mul", cube, 0.044715))
+    gate = make.op("sigmoid", make.op("mul", inner, 1.5957691))
+    out = make.cast(make.op("mul", make.op("mul", total, gate), w), dtype)
+    plan = make.plan(out, make.op("mul", x, y), title="turned", sizes=sizes, columns=columns)
+    (site,) = plan.sites
+    strides = ((1, sizes[0]), *site.input_strides[1:])
+    site = msgspec.structs.replace(site, input_strides=strides)
+    return msgspec.structs.replace(plan, sites=(site,))

@@ -103,6 +103,43 @@ def programs(draw: st.DrawFn) -> Program:
     )
 
 
+@st.composite
+def pointwise_programs(draw: st.DrawFn) -> Program:
+    """Programs without reductions: tensors in any layout, parts of rows, several outputs."""
+    axes, inner = draw(st.integers(1, 3)), draw(st.sampled_from(((), (), (3,), (16,))))
+    make = PlanBuilder(row_axes=axes, column_axes=1 + len(inner))
+    unit = draw(st.booleans())
+    inputs = [make.input(draw(st.sampled_from(FLOATS)), dense=draw(st.booleans()))]
+    inputs.append(make.input(draw(st.sampled_from(FLOATS)), dense=False, unit_stride=unit))
+    inputs += [_input(draw, make) for _ in range(draw(st.integers(0, 2)))]
+    values = [*inputs]
+    if inner:
+        values.append(make.op("mul", inputs[0], _part(draw, make)))
+    for _ in range(draw(st.integers(1, 6))):
+        values.append(_step(draw, make, values, inputs, None, PLAIN_KINDS))
+    values.append(make.op("add", inputs[0], values[-1]))
+    results = [v for v in values[len(inputs) :] if make.space(v) in ("tile", "row")]
+    wanted = draw(st.lists(st.sampled_from(results), min_size=1, max_size=3, unique=True))
+    strided = tuple(draw(st.lists(st.sampled_from(wanted), unique=True)))
+    sizes = tuple(draw(st.integers(1, 5)) for _ in range(axes))
+    columns = draw(st.sampled_from((1, 2, 7, 16) if inner else (1, 2, 7, 16, 33, 64, 100)))
+    return Program(
+        plan=make.plan(
+            *wanted,
+            title="random points",
+            sizes=sizes,
+            columns=(columns, *inner),
+            strided=strided,
+            unit_stride=draw(st.booleans()),
+        ),
+        sizes=sizes,
+        columns=columns,
+        block_rows=draw(st.sampled_from((1, 2, 4))),
+        seed=draw(st.integers(0, 2**16)),
+        inner=inner,
+    )
+
+
 def _part(draw: st.DrawFn, make: PlanBuilder) -> str:
     """An input of a part of each row: along some column axes, and perhaps some row axes."""
     count = make.column_axes

@@ -72,8 +72,9 @@ def test_the_pipeline_sizes_what_it_will_launch(tmp_path: Path) -> None:
         plans.group_norm("float16", sizes=(8, 32), columns=(10, 4096)),
         plans.group_norm("float16", sizes=(8, 32), columns=(4096, 10), channels_last=True),
         plans.batch_norm("float16", sizes=(256,), columns=(32, 3136)),
+        plans.turned("float16", sizes=(4096,), columns=4096),
     ],
-    ids=["group norm", "channels last", "batch norm"],
+    ids=["group norm", "channels last", "batch norm", "read across"],
 )
 def test_rows_of_several_axes_spill_nothing_on_sm_90(plan: FusionPlan) -> None:
     """The likeliest configurations at sizes of a UNet and of a ResNet."""

@@ -31,7 +31,7 @@ from advisor.verify.interpret import evaluate
 from tests.builders.plan import PlanBuilder, rms_norm
 from tests.codegen import plans
 from tests.codegen.interpreter import Interpreter
-from tests.codegen.programs import FLOATS, Program, magnitude, programs
+from tests.codegen.programs import FLOATS, Program, magnitude, pointwise_programs, programs
 
 EXAMPLES = int(os.environ.get("FUSION_ADVISOR_EXAMPLES", "20"))
 WHOLE_MATRIX = bool(os.environ.get("FUSION_ADVISOR_MATRIX"))
@@ -108,6 +108,19 @@ def test_random_programs_in_every_scheme(
     splits = data.draw(st.integers(1, 5))
     scheme = data.draw(st.sampled_from(schemes_of(program.plan)[1:]))
     config = config_of(scheme, block, rows=program.block_rows, splits=splits)
+    assert_right(program.plan, inputs, run(interpreter, program.plan, inputs, config), size)
+
+
+@given(program=pointwise_programs(), block=st.sampled_from((4, 16, 32)))
+@settings(max_examples=2 * EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+def test_random_programs_without_reductions(
+    program: Program, block: int, interpreter: Interpreter
+) -> None:
+    inputs = program.inputs()
+    size = magnitude(program, inputs)
+    assume(size < 1e4)
+    assert schemes_of(program.plan)[0] == "blocks"
+    config = config_of("blocks", block, rows=program.block_rows)
     assert_right(program.plan, inputs, run(interpreter, program.plan, inputs, config), size)
 
 

@@ -26,8 +26,9 @@ from advisor.verify.interpret import evaluate
 from advisor.verify.kernel_module import load_module
 from advisor.verify.numerics import verify_numerics
 from advisor.verify.recording import gpu_recorder
-from advisor.verify.timing import best_config, time_kernel
+from advisor.verify.timing import best_config, site_inputs, time_kernel
 from tests.builders.plan import PlanBuilder, rms_norm
+from tests.codegen import plans
 from tests.codegen.programs import Program
 from tests.codegen.test_column_sums import NAMED as SUMMED
 from tests.codegen.test_schemes import IN_PARTS, NAMED
@@ -235,16 +236,38 @@ def test_rows_of_several_axes_in_every_configuration(
                 torch.testing.assert_close(mine, want, rtol=2e-2, atol=2e-2, msg=config.label())
 
 
-def test_a_group_norm_of_a_unet_is_a_good_part_of_a_copy(tmp_path: Path) -> None:
-    """The zoo's size: 8 images, 32 groups of 10 channels, 64 x 64 pixels, float16."""
-    plan = IN_PARTS["group norm"]("float16", sizes=(8, 32), columns=(10, 4096))
+@pytest.mark.parametrize("rows", [1, 63, 4096])
+def test_what_reads_across_in_every_configuration(rows: int, tmp_path: Path) -> None:
+    for columns in (1, 100, 4097):
+        plan = plans.turned(sizes=(rows,), columns=columns)
+        given = site_inputs(plan, plan.sites[0], CUDA)
+        exact = evaluate(plan, given, "exact")
+        fits = without_spills(plan, H200)
+        assert fits
+        _, path = write_source(plan, tmp_path, "blocks", f"{plan.id}_blocks")
+        for config in fits:
+            got = load_module(path).fused(*given, **config.options())
+            for mine, truth in zip(got, exact, strict=True):
+                want = truth.to(mine.dtype).expand(mine.shape)
+                torch.testing.assert_close(mine, want, rtol=2e-2, atol=2e-2, msg=config.label())
+
+
+@pytest.mark.parametrize("name", ["group norm", "turned"])
+def test_what_is_read_in_parts_or_across_is_a_good_part_of_a_copy(
+    name: str, tmp_path: Path
+) -> None:
+    """A UNet's group norm (8 images, 32 groups of 10 channels, 64 x 64 pixels) in float16; a matrix
+    of 8192 x 8192 read across."""
+    plan = plans.turned("float16", sizes=(8192,), columns=8192)
+    if name == "group norm":
+        plan = plans.group_norm("float16", sizes=(8, 32), columns=(10, 4096))
     fits = without_spills(plan, H200)
     sources = {s: write_source(plan, tmp_path, s, s)[1] for s in {c.scheme for c in fits}}
     config = best_config(plan, sources, gpu_recorder, CUDA, fits)
     moved = site_bytes(plan, plan.sites[0])
     found = time_kernel(plan, sources[config.scheme], config, gpu_recorder, CUDA, moved)
     assert found.copy_bandwidth_fraction is not None
-    assert found.copy_bandwidth_fraction > 0.6
+    assert found.copy_bandwidth_fraction > 0.6, config.label()
     assert found.eager.median_ns > found.kernel.median_ns
 
 

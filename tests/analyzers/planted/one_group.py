@@ -195,6 +195,20 @@ def a_result_stored_column_by_column() -> Planted:
     return planted(s.build(out, s.op("exp", row)), made(s))
 
 
+def a_matrix_read_across() -> Planted:
+    s = Sketch()
+    turned, y = s.input(16, 32, strides=(1, 16)), s.input(16, 32)
+    out = s.op("tanh", s.op("add", turned, y))
+    return planted(s.build(out), made(s))
+
+
+def channels_first_beside_channels_last() -> Planted:
+    s = Sketch()
+    first, last = s.input(2, 8, 5, 6), s.input(2, 8, 5, 6, strides=(240, 1, 48, 8))
+    total = s.op("add", first, s.op("mul", last, s.input(8, 1, 1), strides=(240, 1, 48, 8)))
+    return planted(s.build(s.op("relu", total), s.op("exp", total)), made(s))
+
+
 ONE_GROUP: tuple[Callable[[], Planted], ...] = (
     softmax_with_a_mask_broadcast_over_heads,
     rms_norm_with_a_weight,
@@ -220,4 +234,6 @@ ONE_GROUP: tuple[Callable[[], Planted], ...] = (
     a_batch_norm_with_a_row_for_every_channel,
     a_sum_over_an_axis_in_the_middle,
     a_result_stored_column_by_column,
+    a_matrix_read_across,
+    channels_first_beside_channels_last,
 )

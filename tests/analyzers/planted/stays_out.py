@@ -403,6 +403,26 @@ def a_value_inside_an_op() -> Planted:
     return planted(s.build(down, out), (inner, down, row, out))
 
 
+def ops_that_walk_all_tensors_alike() -> Planted:
+    s = Sketch()
+    steps = (1, 16)
+    x, y = (s.input(16, 32, strides=steps) for _ in range(2))
+    out = s.op("tanh", s.op("add", x, y, strides=steps), strides=steps)
+    return planted(s.build(out))
+
+
+def a_row_repeated_is_read_across_nothing() -> Planted:
+    s = Sketch()
+    out = s.op("tanh", s.op("add", s.input(16, 32), s.input(16, 1)))
+    return planted(s.build(out))
+
+
+def a_single_op_that_reads_across() -> Planted:
+    s = Sketch()
+    out = s.op("add", s.input(16, 32, strides=(1, 16)), s.input(16, 32))
+    return planted(s.build(out))
+
+
 STAYS_OUT: tuple[Callable[[], Planted], ...] = (
     a_write_between_two_readers,
     a_write_to_a_view_between_two_readers,
@@ -447,4 +467,7 @@ STAYS_OUT: tuple[Callable[[], Planted], ...] = (
     streams_wait_for_each_other_in_between,
     a_sum_over_ranks_that_a_reduction_need_not_wait_for,
     a_value_inside_an_op,
+    ops_that_walk_all_tensors_alike,
+    a_row_repeated_is_read_across_nothing,
+    a_single_op_that_reads_across,
 )
