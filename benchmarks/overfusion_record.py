@@ -67,6 +67,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if options.out is None:
         parser.error("--out is needed")
+    if options.resume is not None and not options.resume.is_file():
+        parser.error(f"--resume: there is no {options.resume}")
     folder: Path = options.out.resolve()
     if options.serve:
         cores = tuple(int(core) for core in options.cores.split(",") if core)
@@ -166,7 +168,7 @@ def _measure(
             _conclude(folder, options.pack, board.rows)
             renewed = time.monotonic()
     crew.stop()
-    crew.wait(2)
+    crew.wait(1)
     _fill(folder, board.rows)
 
 

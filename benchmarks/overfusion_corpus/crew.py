@@ -33,7 +33,7 @@ Rows = dict[str, KernelResources]
 START_LIMIT_S = 90.0
 # A case that takes longer is lost: one that never ends must not cost the others.
 CASE_LIMIT_S, WARM_LIMIT_S = 40.0, 60.0
-CORES_TO_MEASURE, MOST_TO_WARM = 2, 20
+CORES_TO_MEASURE, MOST_TO_WARM, MOST_TO_SIZE = 2, 20, 12
 FAILED, LOG = "failed", "compiling.log"
 
 
@@ -50,11 +50,12 @@ class Worker:
 def workers(gpus: Sequence[str], processes: int) -> list[Worker]:
     """A measuring child for every GPU with cores of its own; the other cores compile."""
     cores = sorted(os.sched_getaffinity(0))
-    kept = CORES_TO_MEASURE * len(gpus)
+    each = CORES_TO_MEASURE
+    kept = each * len(gpus)
     pinned = len(cores) >= 2 * kept
     shared = tuple(cores[kept:] if pinned else cores)
     found = [
-        Worker("measure", gpu, tuple(cores[2 * i : 2 * i + 2]) if pinned else shared,
+        Worker("measure", gpu, tuple(cores[i * each : (i + 1) * each]) if pinned else shared,
                shares=gpu == gpus[-1])
         for i, gpu in enumerate(gpus)
     ]  # fmt: skip
@@ -62,7 +63,7 @@ def workers(gpus: Sequence[str], processes: int) -> list[Worker]:
     # Sizes may also be found while all GPUs measure.
     warming = min(MOST_TO_WARM, max(1, 2 * total // 3))
     found += [Worker("warm", gpus[-1], shared, shares=True)] * warming
-    return [*found, *[Worker("size", cores=shared)] * (total - warming)]
+    return [*found, *[Worker("size", cores=shared)] * min(MOST_TO_SIZE, total - warming)]
 
 
 class Board:
@@ -220,6 +221,7 @@ class _Child:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         timer = threading.Timer(max(seconds, 0.05), self.kill)
+        timer.daemon = True
         timer.start()
         try:
             if word is not None:
