@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from advisor.model.attempt import Attempt
 from advisor.model.findings import Alternative
 from advisor.store import RunDirectory, RunStore
 from dashboard.access import Access, Tokens
@@ -72,7 +74,7 @@ def test_from_the_list_to_an_applied_plan_and_back(
         expect(page).to_have_url(served.url(run_path(run.id)))
         expect(page).to_have_title("Overview - fusion advisor")
         page.get_by_role("link", name="Findings", exact=True).click()
-        page.get_by_role("link", name="RMS norm written in pieces").click()
+        page.locator(".ag-row").get_by_role("link", name="RMS norm written in pieces").click()
         expect(page).to_have_url(served.url(finding_path(run.id, "row-program-1")))
         expect(page.get_by_text("Not generated yet")).to_be_visible()
         page.get_by_role("button", name="Apply", exact=True).click()
@@ -212,6 +214,45 @@ def test_nothing_of_the_tables_is_cut_off(
             expect(page.locator(".ag-row .ag-cell").first).to_be_visible()
             page.wait_for_timeout(300)
             assert page.evaluate(CUT_OFF) == []
+
+
+def test_what_was_kept_is_downloaded(
+    browser: Any, serve: Callable[..., Served], store: RunStore
+) -> None:
+    run = sample_run(store)
+    served = serve(allow_apply=False)
+    with opened(browser) as page:
+        for path in (run_path(run.id), finding_path(run.id, "row-program-1")):
+            page.goto(served.url(path))
+            with page.expect_download() as started:
+                page.get_by_role("link", name="Download the patch").click()
+            assert started.value.suggested_filename == "fusion_patch.zip"
+            names = zipfile.ZipFile(started.value.path()).namelist()
+            assert f"fusion_patch/kernels/{run.plan_ids()[0]}.py" in names
+
+
+def test_ops_are_sized_by_a_button_and_a_bounded_application_is_continued(
+    browser: Any, serve: Callable[..., Served], run: RunDirectory
+) -> None:
+    served = serve()
+    with opened(browser) as page:
+        page.goto(served.url(finding_path(run.id, "row-program-1")))
+        page.get_by_role("button", name="Find out what each op costs").click()
+        expect(page.get_by_text("Sizing op by op: done")).to_be_visible()
+        expect(page.get_by_text("Sizing op by op: done")).to_be_in_viewport()
+        assert f"ok cliff of {run.id} {run.plan_ids()[0]}" in run.log_tail()
+        expect(page.get_by_role("button", name="Continue")).to_be_hidden()
+        run.write_attempt(
+            Attempt(signature=None, only=("row-program-1",), device="a GPU", versions={})
+        )
+        page.goto(served.url(run_path(run.id)))
+        page.locator("#job-budget").click()
+        page.get_by_role("option", name="10 minutes").click()
+        page.get_by_role("button", name="Continue").click()
+        expect(state(page, "done")).to_be_visible()
+    job = run.job()
+    assert job is not None
+    assert (job.kind, job.only, job.budget_s) == ("apply", ("row-program-1",), 600)
 
 
 def test_dark_phone_and_missing_pages(
