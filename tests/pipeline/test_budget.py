@@ -71,22 +71,13 @@ def test_what_would_not_end_in_time_is_not_begun() -> None:
 
 def test_a_budget_that_is_used_up_leaves_the_rest_to_the_next_application(copied: Copied) -> None:
     run = copied("hurried")
-    started = time.monotonic()
     assert command(["apply", str(run.path), "--budget", "1s"]) == 0
-    hurried_s = time.monotonic() - started
     applied = run.applied()
     assert applied is not None
     assert {v.verdict for v in applied.plans} == {"not_measured"}
     assert {v.reason for v in applied.plans} == {NO_TIME}
     assert all(v.numerics is None for v in applied.plans)
-    assert run.attempt() is not None
-    started = time.monotonic()
-    assert command(["apply", str(run.path)]) == 0
-    assert hurried_s < time.monotonic() - started
-    applied = run.applied()
-    assert applied is not None
-    assert all(v.numerics is not None and v.numerics.passed for v in applied.plans)
-    assert run.attempt() is None, "nothing is left"
+    assert run.attempt() is not None, "the next application goes on"
 
 
 def test_what_an_application_found_out_is_not_found_out_again(
@@ -104,6 +95,7 @@ def test_what_an_application_found_out_is_not_found_out_again(
         first = apply_run(run, (), quiet, 1.0)
     done = {v.plan_id for v in first.plans if v.numerics is not None}
     assert 0 < len(done) < len(first.plans)
+    assert run.attempt() is not None
     verified: list[str] = []
 
     def listen(stage: str, state: str, *, plan: str | None = None, **rest: object) -> None:
@@ -112,4 +104,5 @@ def test_what_an_application_found_out_is_not_found_out_again(
 
     second = apply_run(run, (), listen)
     assert set(verified) == {v.plan_id for v in second.plans} - done
-    assert all(v.numerics is not None for v in second.plans)
+    assert all(v.numerics is not None and v.numerics.passed for v in second.plans)
+    assert run.attempt() is None, "nothing is left"
