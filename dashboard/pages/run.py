@@ -72,7 +72,7 @@ def layout(context: Context, run: str) -> Component:
 
 def _first(run: RunDirectory, report: Report) -> list[Component]:
     """What to do and what to fuse first, and what that is worth: the verdict of the terminal."""
-    return [
+    told = [
         section(
             label,
             dmc.Text(finding_link(run, finding.id, finding.title), size="lg", fw=600),
@@ -81,6 +81,7 @@ def _first(run: RunDirectory, report: Report) -> list[Component]:
         )
         for label, finding in verdicts(report)
     ]
+    return [html.Div(told, className="grid-2")] if told else []
 
 
 def _cards(report: Report) -> Component:

@@ -18,7 +18,7 @@ from dashboard.parts import VERDICT_WORDS, WRAPPED, grid, message, moment, secti
 from dashboard.pending import is_pending
 
 _COLUMNS: tuple[dict[str, Any], ...] = (
-    {"field": "run", "headerName": "Run", "cellRenderer": "PageLink", "flex": 2, **WRAPPED},
+    {"field": "run", "headerName": "Run", "cellRenderer": "PageLink", "flex": 3, **WRAPPED},
     {"field": "target", "headerName": "Workload", "flex": 3, **WRAPPED},
     {"field": "created", "headerName": "Made", "minWidth": 140, **WRAPPED},
     {"field": "mode", "headerName": "Mode", "maxWidth": 110},
