@@ -125,9 +125,9 @@ def _fallen_back(subject: Subject, places: list[Place]) -> tuple[Match, ...]:
 
 
 def _is_one_call(place: Place) -> bool:
-    """Whether both products and all in between come from one op of the program."""
+    """Whether both products come from one op of the program, which must be library attention."""
     nodes = place.facts.flow.nodes
-    origins = {nodes[name].origin for name in (*place.fused, *place.kept)}
+    origins = {nodes[name].origin for name in place.kept}
     return len(origins) == 1 and None not in origins
 
 

@@ -220,6 +220,43 @@ def test_grouped_heads_without_a_mask_and_fitting_calls_stay_as_they_are() -> No
         assert str(gm.graph) == before
 
 
+def one_query_head(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return attention(q, k, v)
+
+
+def test_one_head_of_queries_for_all_heads_of_keys() -> None:
+    own = Own(one_query_head, ((2, 1, 32, 16), HEADS, HEADS))
+    gm, given = dynamo_graph(one_query_head, own.inputs())
+    (record,) = rewrite_attention(gm)
+    assert record.refused is None
+    assert record.changes[0] == EXPANDED
+    (out,) = gm(*given)
+    torch.testing.assert_close(out, attention(*own.inputs()), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_autocast_casts_the_mask_too(inside: bool) -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        if not inside:
+            return attention(q, k, v, attn_mask=bias.float())
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return attention(q.float(), k, v, attn_mask=bias.float())
+
+    inputs = Own(function, (*QKV, (32, 32))).inputs()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not inside):
+        gm, _ = dynamo_graph(function, inputs)
+        assert rewrite_attention(gm) == ()
+
+
+def test_sizes_known_at_run_time_are_given_the_benefit_of_the_doubt() -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(q, k, v)
+
+    inputs = Own(function, QKV).inputs()
+    gm, _ = dynamo_graph(function, inputs, dynamic=True)
+    assert rewrite_attention(gm) == ()
+
+
 def test_off_the_gpu_nothing_is_known_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sdpa, "_GPU", "cuda")
     gm, _ = dynamo_graph(permuted_bias, OWN_CALLS[0].inputs())

@@ -16,6 +16,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+from advisor.apply.graph import sdpa
 from advisor.apply.graph.attention import rewrite_attention
 from advisor.apply.graph.cudnn import attention_without_cudnn
 from advisor.apply.graph.records import Rewritten
@@ -182,8 +183,7 @@ def test_the_kernel_is_chosen_while_the_graph_is_traced() -> None:
     (direct,) = fused_ops(read_directly, of_length(400))
     assert direct == "_scaled_dot_product_flash_attention"
     (usual,) = fused_ops(read_as_usual, of_length(400))
-    prefers_cudnn = torch.cuda.get_device_capability()[0] in (9, 10)
-    if prefers_cudnn and torch.__version__ >= "2.11":
+    if sdpa._cudnn_comes_before_math():
         assert usual == "_scaled_dot_product_cudnn_attention"
 
 

@@ -7,7 +7,7 @@ heads last in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -23,7 +23,7 @@ from advisor.apply.graph.sdpa import (
     read_attention,
     why_math,
 )
-from advisor.apply.graph.spelling import same_size
+from advisor.apply.graph.spelling import differs, same_size
 from advisor.errors import IllegalFusionError
 from collectors.live.fx_builder import location_of
 
@@ -107,17 +107,16 @@ def _fitted(emit: Emitter, call: AttentionCall) -> tuple[AttentionCall, tuple[st
 
 def by_rows(emit: Emitter, node: fx.Node) -> fx.Node:
     """The tensor with the elements of its last axis next to each other in memory."""
-    rows = same_size(tensor(node).stride(-1), 1)
-    return node if rows else _copied(emit, node)
+    return _copied(emit, node) if differs(tensor(node).stride(-1), 1) else node
 
 
 def mask_by_rows(emit: Emitter, mask: fx.Node) -> fx.Node:
     """The same of a mask; what was the same for all of a batch, or all heads, is not repeated."""
     fake = tensor(mask)
-    if same_size(fake.stride(-1), 1):
+    if not differs(fake.stride(-1), 1):
         return mask
     for axis in range(fake.dim() - 2):
-        if fake.stride(axis) == 0 and not same_size(fake.shape[axis], 1):
+        if same_size(fake.stride(axis), 0) and not same_size(fake.shape[axis], 1):
             mask = emit.method("narrow", mask, axis, 0, 1)
     return _copied(emit, mask)
 
@@ -146,20 +145,25 @@ def _spread(emit: Emitter, call: AttentionCall) -> AttentionCall:
     """With one batch, and one number of heads where no kernel takes fewer."""
     if any(item.dim() != 4 for item in call.tensors()):
         return call
-    batches = [item.shape[0] for item in call.tensors()]
-    batch = next((size for size in batches if not same_size(size, 1)), batches[0])
-    heads = tensor(call.query).shape[1]
     if call.grouped is True and why_math(call) is not None:
-        call = _with_all_heads(emit, call, heads)
+        call = _with_all_heads(emit, call, tensor(call.query).shape[1])
+    batch, heads = (_widest([item.shape[axis] for item in call.tensors()]) for axis in (0, 1))
     for name in ("query", "key", "value"):
         node = getattr(call, name)
         own = tensor(node).shape
-        if call.grouped is True or _fits(own, batch, heads):
+        if call.grouped is True or not (differs(own[0], batch) or differs(own[1], heads)):
             continue
         if not all(isinstance(size, int) for size in (*own, batch, heads)):
             raise IllegalFusionError("its sizes are only known at run time")
+        if own[0] not in (1, batch) or own[1] not in (1, heads):
+            raise IllegalFusionError("its batches or heads do not broadcast")
         call = replace(call, **{name: emit.method("expand", node, batch, heads, -1, -1)})
     return call
+
+
+def _widest(sizes: Sequence[Size]) -> Size:
+    """The size that the others broadcast to."""
+    return next((size for size in sizes if differs(size, 1)), sizes[0])
 
 
 def _with_all_heads(emit: Emitter, call: AttentionCall, heads: Size) -> AttentionCall:
@@ -173,10 +177,6 @@ def _with_all_heads(emit: Emitter, call: AttentionCall, heads: Size) -> Attentio
             repeated = emit.method("repeat_interleave", node, heads // own, 1)
             call = replace(call, **{name: repeated})
     return replace(call, grouped=False)
-
-
-def _fits(own: tuple[Size, ...], batch: Size, heads: Size) -> bool:
-    return same_size(own[0], batch) and same_size(own[1], heads)
 
 
 def _exchanged(emit: Emitter, call: AttentionCall, better: AttentionCall) -> fx.Node:

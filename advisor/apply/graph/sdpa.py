@@ -16,12 +16,12 @@ from torch.nn import functional
 
 from advisor.apply.graph.products import Size, tensor
 from advisor.apply.graph.records import SdpaBackend
-from advisor.apply.graph.spelling import same_size, value_of
+from advisor.apply.graph.spelling import differs, same_size, value_of
 
 _GPU = "cuda"
 HALF = (torch.float16, torch.bfloat16)
-# Heads that cuDNN takes at most, whatever its version; newer ones take 256 on some GPUs.
-_CUDNN_HEAD = 128
+# Heads that cuDNN takes at most: 256 in new versions on Hopper and Blackwell, else 128.
+_CUDNN_HEAD = 256
 _FLASH_HEAD = 256
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
@@ -119,35 +119,42 @@ def admitted(call: AttentionCall) -> tuple[SdpaBackend, ...]:
 
 
 def why_math(call: AttentionCall) -> str | None:
-    """Why no fused kernel takes a call on CUDA; None if one does.
+    """Why PyTorch chooses no fused kernel for a call on CUDA; None if it does.
 
     What all kernels refuse comes first; else what the memory-efficient one refuses, which has the
     fewest conditions.
     """
-    if len(admitted(call)) != 1:
+    fused = set(admitted(call)) - {"math"}
+    if fused - {"cudnn"} or (fused and _cudnn_comes_before_math()):
         return None
     return why_no_kernel(call) or _why_not_efficient(call)
+
+
+def _cudnn_comes_before_math() -> bool:
+    """Whether PyTorch tries cuDNN at all before "math": from 2.11 on, on Hopper and Blackwell."""
+    new = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 11)
+    return new and not (
+        torch.cuda.is_available() and torch.cuda.get_device_capability()[0] not in (9, 10)
+    )
 
 
 def why_no_kernel(call: AttentionCall) -> str | None:
     """What every fused kernel refuses, fails at or reads wrongly, or None."""
     query, key, value = call.tensors()
-    operands = {"query": query, "key": key, "value": value}
     mask = call.fake_mask()
-    if query.dtype not in (*HALF, torch.float32):
-        return f"its dtype is {_name(query.dtype)}"
-    if any(item.dim() != 4 for item in operands.values()):
+    dtype = _dtype(call)
+    if dtype not in (*HALF, torch.float32):
+        return f"its dtype is {_name(dtype)}"
+    if any(item.dim() != 4 for item in (query, key, value)):
         return f"its query has {query.dim()} axes, not 4"
-    if not all(same_size(item.shape[0], query.shape[0]) for item in (key, value)):
+    if any(differs(item.shape[0], query.shape[0]) for item in (key, value)):
         return "query, key and value are of several batch sizes"
-    # An axis of one element has any stride that one likes, but PyTorch asks for 1 of it too.
-    for name, item in operands.items():
-        if not same_size(item.stride(-1), 1):
+    named = {"query": query, "key": key, "value": value, "mask": mask}
+    for name, item in named.items():
+        if item is not None and differs(item.stride(-1), 1):
             return f"the last axis of its {name} has a stride of {item.stride(-1)}, not 1"
-    if mask is not None and not same_size(mask.stride(-1), 1):
-        return f"the last axis of its mask has a stride of {mask.stride(-1)}, not 1"
-    if mask is not None and mask.dtype not in (torch.bool, query.dtype):
-        return f"its mask is {_name(mask.dtype)}, its query {_name(query.dtype)}"
+    if mask is not None and mask.dtype not in (torch.bool, dtype) and not _is_autocast(call):
+        return f"its mask is {_name(mask.dtype)}, its query {_name(dtype)}"
     return None
 
 
@@ -155,49 +162,62 @@ def _why_not_flash(call: AttentionCall) -> str | None:
     query, key, value = call.tensors()
     if call.mask is not None:
         return "it has a mask"
-    if query.dtype not in HALF:
-        return f"its dtype is {_name(query.dtype)}"
-    even = all(same_size(item.shape[-1], query.shape[-1]) for item in (key, value))
-    if not even or not _at_most(query.shape[-1], _FLASH_HEAD):
+    if _dtype(call) not in HALF:
+        return f"its dtype is {_name(_dtype(call))}"
+    uneven = any(differs(item.shape[-1], query.shape[-1]) for item in (key, value))
+    if uneven or _is_above(query.shape[-1], _FLASH_HEAD):
         return "its heads are too wide, or of several widths"
-    if call.causal is not False and not same_size(query.shape[-2], key.shape[-2]):
+    if call.causal is not False and differs(query.shape[-2], key.shape[-2]):
         return "it is causal with fewer queries than keys"
-    return None if _same_heads(call) or call.grouped is True else "its heads differ in number"
+    return None if call.grouped is True else _why_not_heads(call)
 
 
 def _why_not_efficient(call: AttentionCall) -> str | None:
     query, _, value = call.tensors()
-    multiple = 8 if query.dtype in HALF else 4
+    multiple = 8 if _dtype(call) in HALF else 4
     for size in (query.shape[-1], value.shape[-1]):
-        if not (isinstance(size, int) and size % multiple == 0):
+        if isinstance(size, int) and size % multiple:
             return f"its heads are {size} wide, no multiple of {multiple}"
-    return None if _same_heads(call) else "heads of key and value are fewer than those of the query"
+    return _why_not_heads(call)
 
 
 def _why_not_cudnn(call: AttentionCall) -> str | None:
     query, key, value = call.tensors()
     mask = call.fake_mask()
-    if query.dtype not in HALF:
-        return f"its dtype is {_name(query.dtype)}"
-    dims = (query.shape[-1], value.shape[-1])
-    if not all(_at_most(size, _CUDNN_HEAD) and not int(size) % 8 for size in dims):
-        return "its heads are too wide, or no multiple of 8"
+    if _dtype(call) not in HALF:
+        return f"its dtype is {_name(_dtype(call))}"
+    for size in (query.shape[-1], value.shape[-1]):
+        if isinstance(size, int) and (size > _CUDNN_HEAD or size % 8):
+            return f"its heads are {size} wide, above {_CUDNN_HEAD} or no multiple of 8"
     if same_size(key.shape[-2], 1):
         return "it has a single key"
     if call.dropout and (not isinstance(call.dropout, float) or (call.dropout * 16) % 1):
         return "its dropout is no multiple of 1/16"
     if mask is not None and (mask.requires_grad or mask.dim() not in (2, 4)):
         return "its mask has a gradient, or neither two axes nor four"
-    return None if _same_heads(call) or call.grouped is True else "its heads differ in number"
+    return None if call.grouped is True else _why_not_heads(call)
 
 
-def _same_heads(call: AttentionCall) -> bool:
+def _why_not_heads(call: AttentionCall) -> str | None:
     query, key, value = call.tensors()
-    return all(same_size(item.shape[1], query.shape[1]) for item in (key, value))
+    fewer = any(differs(item.shape[1], query.shape[1]) for item in (key, value))
+    return "heads of key and value are fewer than those of the query" if fewer else None
 
 
-def _at_most(size: Size, most: int) -> bool:
-    return isinstance(size, int) and size <= most
+def _dtype(call: AttentionCall) -> torch.dtype:
+    """The dtype it computes in: autocast casts operands and mask to that of the result."""
+    return tensor(call.node).dtype
+
+
+def _is_autocast(call: AttentionCall) -> bool:
+    """Whether the call may be under autocast, of its graph or around it."""
+    names = {getattr(node.target, "__name__", "") for node in call.node.graph.nodes}
+    device = tensor(call.query).device.type
+    return "_enter_autocast" in names or torch.is_autocast_enabled(device)
+
+
+def _is_above(size: Size, most: int) -> bool:
+    return isinstance(size, int) and size > most
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -331,6 +331,11 @@ def same_size(first: Any, second: Any) -> bool:
     return bool(statically_known_true(first == second))
 
 
+def differs(first: Any, second: Any) -> bool:
+    """Whether two sizes differ on all inputs, asked without adding a guard."""
+    return bool(statically_known_true(first != second))
+
+
 def same_shape(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
     """Whether two shapes are equal on all inputs."""
     return len(first) == len(second) and all(map(same_size, first, second))
