@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,7 @@ from advisor.model.configs import default_config
 from advisor.model.launch import LaunchConfig
 from advisor.model.optable import FLOAT_DTYPES
 from advisor.model.plan import FusionPlan
+from tests.builders.forked import Forked
 from tests.builders.plan import PlanBuilder, rms_norm
 from tests.codegen.plans import (
     batch_norm,
@@ -49,6 +51,20 @@ def rendered(plan: FusionPlan, config: LaunchConfig | None = None, **extra: bool
     return render_standalone(Standalone(plan, launch, "not timed", **extra))
 
 
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forked]:
+    """Runs files as `run` does, once Torch and Triton are imported."""
+    folder = tmp_path_factory.mktemp("said")
+    with Forked(folder, ("torch", "triton.language"), TRITON_INTERPRET="1") as running:
+        yield running
+
+
+def quickly(forked: Forked, text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    path = folder / "kernel.py"
+    path.write_text(text)
+    return forked.run(str(path), cwd=folder)
+
+
 def run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     path = folder / "kernel.py"
     path.write_text(text)
@@ -64,12 +80,14 @@ def run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_file_checks_itself_and_its_gradients_without_this_tool(
-    name: str, tmp_path: Path
+    name: str, tmp_path: Path, forked: Forked
 ) -> None:
     plan = PLANS[name]
-    text = rendered(plan, custom_op=True)
+    # The interpreter takes as long for masked rows as for real ones: two rows a block.
+    config = msgspec.structs.replace(default_config(plan, plan.sites[0]), block_rows=2)
+    text = rendered(plan, config, custom_op=True)
     assert "import advisor" not in text
-    done = run(text, tmp_path)
+    done = quickly(forked, text, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     values = [line for line in lines if line.startswith("passed") and "gradient" not in line]
@@ -88,8 +106,10 @@ def test_a_file_checks_itself_and_its_gradients_without_this_tool(
     ],
     ids=["group norm", "channels last", "batch norm"],
 )
-def test_rows_of_several_axes_check_themselves(plan: FusionPlan, tmp_path: Path) -> None:
-    done = run(rendered(plan, custom_op=True), tmp_path)
+def test_rows_of_several_axes_check_themselves(
+    plan: FusionPlan, tmp_path: Path, forked: Forked
+) -> None:
+    done = quickly(forked, rendered(plan, custom_op=True), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("passed")]
     assert len(lines) == 2 * len(plan.outputs)
@@ -105,8 +125,9 @@ def test_rows_of_several_axes_check_themselves(plan: FusionPlan, tmp_path: Path)
     ],
     ids=lambda config: config.scheme,
 )
-def test_every_scheme_checks_itself(config: LaunchConfig, tmp_path: Path) -> None:
-    done = run(rendered(log_softmax(columns=900), config, custom_op=True), tmp_path)
+def test_every_scheme_checks_itself(config: LaunchConfig, tmp_path: Path, forked: Forked) -> None:
+    plan = log_softmax(columns=900)
+    done = quickly(forked, rendered(plan, config, custom_op=True), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -167,7 +188,7 @@ def test_compile_export_and_autocast_see_the_operator(tmp_path: Path) -> None:
     assert cast.count("torch.ops.aten.to.dtype](") == 2
 
 
-def test_an_operator_without_a_gradient_says_so_in_backward(tmp_path: Path) -> None:
+def test_an_operator_without_a_gradient_says_so_in_backward(tmp_path: Path, forked: Forked) -> None:
     make = PlanBuilder()
     x = make.input()
     for _ in range(300):
@@ -181,7 +202,7 @@ def test_an_operator_without_a_gradient_says_so_in_backward(tmp_path: Path) -> N
     except NotImplementedError as error:
         print(error)""",
     )
-    done = run(text, tmp_path)
+    done = quickly(forked, text, tmp_path)
     assert "no gradient kernel (its gradient is no plan" in done.stdout, done.stderr
     assert "call `reference`" in done.stdout
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from advisor.model.applied import Numerics
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.verify._numerics_worker import error_ulps, roundings, tolerance, unit_of
-from advisor.verify.numerics import verify_numerics
+from advisor.verify.numerics import WORKER, verify_numerics
+from tests.builders.forked import Forked
 from tests.builders.plan import PlanBuilder, rms_norm
 
 CONFIG = LaunchConfig(block_rows=2, num_warps=4)
@@ -23,10 +25,35 @@ CONFIG = LaunchConfig(block_rows=2, num_warps=4)
 FLOAT32, BFLOAT16 = torch.finfo(torch.float32).eps, torch.finfo(torch.bfloat16).eps
 
 
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forked]:
+    """Runs the worker's program, once its modules are imported."""
+    folder, root = tmp_path_factory.mktemp("said"), str(Path(__file__).parents[2])
+    modules = ("advisor.verify.cases", "advisor.verify.interpret", "triton.language")
+    with Forked(folder, modules, TRITON_INTERPRET="1", PYTHONPATH=root) as running:
+        yield running
+
+
+def quickly(forked: Forked, plan: FusionPlan, folder: Path, *edits: tuple[str, str]) -> Numerics:
+    """The worker's verdict, as `verdict` gets it."""
+    plan_path, kernel_path = written(plan, folder, edits)
+    config = base.encode(CONFIG).decode()
+    argv = ("-m", WORKER, str(plan_path), str(kernel_path), "cpu", config)
+    done = forked.run(*argv, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return base.decode(done.stdout.strip().splitlines()[-1].encode(), Numerics, WORKER)
+
+
 def verdict(
     plan: FusionPlan, folder: Path, *edits: tuple[str, str], timeout_s: float = 60.0
 ) -> Numerics:
     """Verify the plan against its kernel after each of `edits` was made in the text, once."""
+    plan_path, kernel_path = written(plan, folder, edits)
+    return verify_numerics(plan_path, kernel_path, device="cpu", config=CONFIG, timeout_s=timeout_s)
+
+
+def written(plan: FusionPlan, folder: Path, edits: Sequence[tuple[str, str]]) -> tuple[Path, Path]:
+    """The files of a plan and of its edited kernel."""
     text = render(plan).text
     for old, new in edits:
         assert text.count(old) >= 1, f"{old!r} is not in the kernel"
@@ -34,7 +61,7 @@ def verdict(
     plan_path, kernel_path = folder / "plan.json", folder / f"{plan.id}.py"
     plan_path.write_bytes(base.encode(plan))
     kernel_path.write_text(text)
-    return verify_numerics(plan_path, kernel_path, device="cpu", config=CONFIG, timeout_s=timeout_s)
+    return plan_path, kernel_path
 
 
 def failures(found: Numerics) -> dict[str, str]:
@@ -57,8 +84,8 @@ def peak() -> FusionPlan:
     return make.plan(top, make.op("gt", top, 0.0), title="peak", columns=40)
 
 
-def test_a_wrong_constant_shows_beside_small_values(tmp_path: Path) -> None:
-    found = failures(verdict(rms_norm(dtype="float32"), tmp_path, ("1e-06", "1.01e-06")))
+def test_a_wrong_constant_shows_beside_small_values(tmp_path: Path, forked: Forked) -> None:
+    found = failures(quickly(forked, rms_norm(dtype="float32"), tmp_path, ("1e-06", "1.01e-06")))
     assert "small values" in found
     assert "ulps, at most" in found["small values"]
     assert found["small values"].startswith("v")
@@ -71,38 +98,38 @@ def test_an_unwritten_column_keeps_its_poison(tmp_path: Path) -> None:
     assert all("ulps" in detail for name, detail in found.items() if name.startswith("columns"))
 
 
-def test_a_wrong_row_stride(tmp_path: Path) -> None:
-    found = failures(verdict(difference(), tmp_path, ("* in0_stride_0", "* n_columns")))
+def test_a_wrong_row_stride(tmp_path: Path, forked: Forked) -> None:
+    found = failures(quickly(forked, difference(), tmp_path, ("* in0_stride_0", "* n_columns")))
     assert "one row" not in found
     assert "columns 40" in found
 
 
-def test_swapped_operands(tmp_path: Path) -> None:
+def test_swapped_operands(tmp_path: Path, forked: Forked) -> None:
     found = failures(
-        verdict(difference(), tmp_path, ("in0_value - in1_value", "in1_value - in0_value"))
+        quickly(forked, difference(), tmp_path, ("in0_value - in1_value", "in1_value - in0_value"))
     )
     assert "zeros values" not in found
     assert {"columns 40", "one row", "small values"} <= set(found)
 
 
-def test_nan_must_come_through(tmp_path: Path) -> None:
+def test_nan_must_come_through(tmp_path: Path, forked: Forked) -> None:
     # The interpreter's own maximum lets NaN through whatever it is told.
     edit = ("tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)", "tl.where(a > b, a, b)")
-    found = failures(verdict(peak(), tmp_path, edit))
+    found = failures(quickly(forked, peak(), tmp_path, edit))
     assert set(found) == {"special values"}
     assert "non-finite where eager's are not" in found["special values"]
 
 
-def test_another_test_is_another_program(tmp_path: Path) -> None:
-    found = failures(verdict(peak(), tmp_path, ("v1 = v0 > 0.0", "v1 = v0 >= 0.0")))
+def test_another_test_is_another_program(tmp_path: Path, forked: Forked) -> None:
+    found = failures(quickly(forked, peak(), tmp_path, ("v1 = v0 > 0.0", "v1 = v0 >= 0.0")))
     assert set(found) == {"zeros values"}
     assert "integer results differ" in found["zeros values"]
 
 
-def test_an_input_may_not_be_written(tmp_path: Path) -> None:
+def test_an_input_may_not_be_written(tmp_path: Path, forked: Forked) -> None:
     line = "    tl.store(out0 + row_start + columns"
     edit = (line, "    tl.store(in0 + row_start + columns, 0.0, mask=row_ok & column_ok)\n" + line)
-    found = failures(verdict(rms_norm(), tmp_path, edit))
+    found = failures(quickly(forked, rms_norm(), tmp_path, edit))
     assert set(found.values()) == {"an input was overwritten"}
 
 
@@ -138,7 +165,7 @@ def failures_or_none(found: Numerics) -> dict[str, str]:
     return {case.name: case.detail for case in found.cases if not case.passed}
 
 
-def test_many_outputs_axes_and_strides_pass(tmp_path: Path) -> None:
+def test_many_outputs_axes_and_strides_pass(tmp_path: Path, forked: Forked) -> None:
     make = PlanBuilder(row_axes=3)
     x = make.input("bfloat16", dense=False)
     mask = make.input("bool", (True, False, False, True), dense=False, unit_stride=False)
@@ -153,7 +180,7 @@ def test_many_outputs_axes_and_strides_pass(tmp_path: Path) -> None:
     plan = make.plan(
         out, top, make.op("gt", total, 1.0), title="mixed", sizes=(2, 3, 4), columns=24
     )
-    assert failures_or_none(verdict(plan, tmp_path)) == {}
+    assert failures_or_none(quickly(forked, plan, tmp_path)) == {}
 
 
 def test_errors_are_counted_in_last_places() -> None:
