@@ -27,6 +27,8 @@ EXPECTED: dict[str, tuple[set[str], set[str]]] = {
     ),
     "dlrm": (set(), {"optimizer-updates"}),
 }
+# Its training step is profiled, and looked at more closely, in test_training_report.
+TOLD_ELSEWHERE = "transformer_block"
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="prices are measured here")
 
@@ -51,7 +53,7 @@ def test_a_sample_shows_what_it_is_made_for(name: str, places: Path) -> None:
     assert not report.hardware.present
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", [name for name in EXPECTED if name != TOLD_ELSEWHERE])
 def test_so_does_its_training_step(name: str, places: Path) -> None:
     report = report_of(f"sample:{name}:train", places)
     assert {finding.rule for finding in report.findings} >= EXPECTED[name][1]

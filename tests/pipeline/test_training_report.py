@@ -11,6 +11,7 @@ from advisor.model.report import Report
 from advisor.pipeline.profile import ProfileOptions, profile
 from advisor.report.words import ranked
 from advisor.store import RunDirectory
+from tests.pipeline.test_sample_profiles import EXPECTED, TOLD_ELSEWHERE
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +29,12 @@ def test_the_optimizer_is_looked_at_although_no_graph_holds_it(report: Report) -
     assert found.action.startswith("construct the optimizer with fused=True")
     assert found.provenance == "exact"
     assert "executed ops" in {source.kind for source in report.sources}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="prices are measured here")
+def test_the_sample_shows_what_it_is_made_for(report: Report) -> None:
+    expected = EXPECTED[TOLD_ELSEWHERE][1]
+    assert {finding.rule for finding in report.findings} >= expected
 
 
 def test_the_list_stands_by_what_goes_whatever_the_order_of_effort(report: Report) -> None:
