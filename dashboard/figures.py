@@ -10,6 +10,7 @@ from advisor.model.applied import Comparison, KernelTiming, PlanVerdict, Timing
 from advisor.model.findings import Finding
 from advisor.model.report import KernelRow
 from advisor.units import NS_PER_MS, NS_PER_US
+from dashboard.names import kernel_name
 from dashboard.roles import GROUPS, group_of
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#8A8F98"
@@ -61,7 +62,9 @@ def kernels(rows: Sequence[KernelRow], limit: int = 12) -> go.Figure:
     """Time per step of the longest kernels, coloured by their group of roles."""
     longest = sorted(rows, key=lambda row: row.time_ns)[-limit:]
     unit, name = unit_of([row.time_ns for row in longest])
-    labels = [short_label(row.name, f"#{len(longest) - i}") for i, row in enumerate(longest)]
+    labels = [
+        short_label(kernel_name(row.name), f"#{len(longest) - i}") for i, row in enumerate(longest)
+    ]
     figure = go.Figure()
     groups = sorted({group_of(row.role) for row in longest})
     for group in groups:

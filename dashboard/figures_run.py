@@ -11,6 +11,7 @@ from advisor.model.comparison import RoleChange
 from advisor.model.plan import FusionPlan
 from advisor.units import NS_PER_MS, format_bytes, format_ns, format_value
 from dashboard.figures import BLUE, GREEN, GREY, ORANGE, plain, short_label, styled, unit_of
+from dashboard.parts import VERDICT_WORDS
 from dashboard.split import NOT_BUSY, PARTS, Split
 
 BYTES_PER_GB = 1_000_000_000
@@ -169,7 +170,7 @@ def calibration(rows: Sequence[Scored]) -> go.Figure:
             x=[row.predicted[1] / unit for row in own],
             y=[row.measured[1] / unit for row in own],
             mode="markers",
-            name=verdict.replace("_", " "),
+            name=VERDICT_WORDS[verdict].lower(),
             marker={"symbol": symbol, "size": 11, "color": colors[verdict]},
             error_x=_ends([row.predicted for row in own], unit),
             error_y=_ends([row.measured for row in own], unit),

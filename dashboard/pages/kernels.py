@@ -13,6 +13,7 @@ from advisor.report.text import counted
 from advisor.units import UNKNOWN, format_bytes, format_fraction, format_ns
 from dashboard import figures
 from dashboard.context import Context
+from dashboard.names import kernel_name
 from dashboard.page import Page, kernel_path
 from dashboard.pages.frame import frame
 from dashboard.parts import WRAPPED, graph, grid, message, section
@@ -29,7 +30,8 @@ _COLUMNS: tuple[dict[str, Any], ...] = (
         "field": "name",
         "headerName": "Kernel",
         "cellRenderer": "PageLink",
-        "tooltipField": "name",
+        "tooltipField": "full",
+        "getQuickFilterText": {"function": "params.data.full"},
         "flex": 3,
         "minWidth": 180,
     },
@@ -38,7 +40,7 @@ _COLUMNS: tuple[dict[str, Any], ...] = (
     {"field": "time", "headerName": "Time", "minWidth": 92, **_NUMBER},
     {"field": "share", "headerName": "Share", "minWidth": 90, **_NUMBER},
     {"field": "count", "headerName": "Count", "minWidth": 90, **_NUMBER},
-    {"field": "occupancy", "headerName": "Occupancy, limiter", "minWidth": 118, **_NUMBER},
+    {"field": "occupancy", "headerName": "Occu- pancy, limiter", "minWidth": 118, **_NUMBER},
     {"field": "registers", "headerName": "Regis- ters", "minWidth": 92, **_NUMBER},
     {"field": "local", "headerName": "Local bytes", "minWidth": 96, **_NUMBER},
     {"field": "spills", "headerName": "Spill traffic", "minWidth": 96, **_NUMBER},
@@ -46,8 +48,8 @@ _COLUMNS: tuple[dict[str, Any], ...] = (
 )
 _NOTE = (
     "Times, counts and traffic are per step. Occupancy is measured by counters, theoretical from "
-    "the binary, or estimated by the profiler from the grid (0 % is a tiny grid, not a bad "
-    "kernel). Local memory is stack and slow paths; spill traffic and DRAM rate need counters: "
+    "the binary, or estimated by the profiler from the grid (an estimate of 0 says nothing and is "
+    "left out). Local memory is stack and slow paths; spill traffic and DRAM rate need counters: "
     "profile with --ncu."
 )
 
@@ -89,7 +91,8 @@ def row_of(row: KernelRow, total_ns: int) -> dict[str, Any]:
     rate = row.dram_bytes / row.time_ns if row.dram_bytes and row.time_ns else None
     share = row.time_ns / total_ns if total_ns else None
     return {
-        "name": row.name,
+        "name": kernel_name(row.name),
+        "full": row.name,
         "role": row.role,
         "library": row.library,
         "time": row.time_ns,
@@ -114,11 +117,14 @@ def row_of(row: KernelRow, total_ns: int) -> dict[str, Any]:
 
 
 def occupancy_of(row: KernelRow) -> tuple[float | None, str]:
-    """The best occupancy on record, and of which kind it is; kinds are never mixed."""
+    """The best occupancy on record, and of which kind it is; kinds are never mixed.
+
+    Profilers estimate 0 for tiny grids and for kernels they do not know: it is no estimate.
+    """
     kinds = (
         (row.occupancy_measured, "measured"),
         (row.occupancy_theoretical, "theoretical"),
-        (row.occupancy_estimated, "estimated"),
+        (row.occupancy_estimated or None, "estimated"),
     )
     return next(((value, kind) for value, kind in kinds if value is not None), (None, ""))
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from advisor.model.applied import KernelResources
 from advisor.model.base import Record
 from advisor.model.findings import Alternative
-from advisor.model.report import Recommended, Source, Tool
+from advisor.model.report import KernelRow, Recommended, Source, Tool
 from advisor.model.resources import Cliff, CliffPoint, Fit
 from advisor.model.run import Progress
 from advisor.report.words import ranked
@@ -30,6 +30,7 @@ from dashboard.jobpanel import _refresh, blocked, status
 from dashboard.jobs import JobRunner
 from dashboard.jobview import view_of
 from dashboard.page import finding_path, run_path
+from dashboard.pages.kernels import row_of
 from dashboard.parts import worth_text
 from tests.builders.run import (
     applied_of,
@@ -357,3 +358,18 @@ def test_the_list_reads_each_report_once(
     first = page(context, "/")
     monkeypatch.setattr(RunDirectory, "report", None)
     assert page(context, "/") == first
+
+
+def test_kernels_have_the_names_of_the_terminal_and_no_estimate_of_nothing() -> None:
+    name = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<a, AdamFunctor<b>>(c)"
+    known = KernelRow(
+        name=name, role="optimizer", library="pytorch", count=1, time_ns=10, occupancy_estimated=0.0
+    )
+    row = row_of(known, 10)
+    assert row["name"] == "multi_tensor_apply_kernel[AdamFunctor]"
+    assert row["full"] == name
+    assert row["occupancy_text"] == "unknown", "a kernel that ran occupied something"
+    assert (
+        row_of(replace(known, occupancy_estimated=0.5), 10)["occupancy_text"] == "50.0 % estimated"
+    )
+    assert figures.kernels([known]).data[0].y[0] == "#1 multi_tensor_apply_kernel[AdamFun…"
