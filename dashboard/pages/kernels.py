@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from dash import dcc, html
@@ -46,11 +47,13 @@ _COLUMNS: tuple[dict[str, Any], ...] = (
     {"field": "spills", "headerName": "Spill traffic", "minWidth": 96, **_NUMBER},
     {"field": "bandwidth", "headerName": "DRAM rate", "minWidth": 96, **_NUMBER},
 )
+# Left out where no kernel has them, for the names to have room.
+_IF_KNOWN = ("local", "spills", "bandwidth")
 _NOTE = (
     "Times, counts and traffic are per step. Occupancy is measured by counters, theoretical from "
     "the binary, or estimated by the profiler from the grid (an estimate of 0 says nothing and is "
-    "left out). Local memory is stack and slow paths; spill traffic and DRAM rate need counters: "
-    "profile with --ncu."
+    "left out). Local memory is stack and slow paths, known of compiled kernels; spill traffic and "
+    "DRAM rate need counters: profile with --ncu."
 )
 
 
@@ -74,7 +77,7 @@ def layout(context: Context, run: str) -> Component:
     body = section(
         "Kernels",
         html.Div(search, className="search"),
-        grid("kernels-grid", _COLUMNS, rows, "Kernels, longest first"),
+        grid("kernels-grid", _columns(rows), rows, "Kernels, longest first"),
         note=f"{counted(len(rows), 'kernel')}, {format_ns(total)} per step together. {_NOTE}",
     )
     chart = section(
@@ -82,6 +85,11 @@ def layout(context: Context, run: str) -> Component:
         graph(figures.kernels(report.kernels), "kernels", "Time per step of the longest kernels"),
     )
     return frame(directory, report, "Kernels", body, chart)
+
+
+def _columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    unknown = {name for name in _IF_KNOWN if all(row[name] is None for row in rows)}
+    return [column for column in _COLUMNS if column["field"] not in unknown]
 
 
 def row_of(row: KernelRow, total_ns: int) -> dict[str, Any]:
