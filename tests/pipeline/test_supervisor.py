@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from advisor.cli.main import run as command
-from advisor.errors import RefusedError
+from advisor.errors import RefusedError, UsageError
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.gate import GateConfig
 from advisor.pipeline.profile import ProfileOptions, profile
@@ -191,9 +191,11 @@ def test_a_script_that_ends_too_early_says_what_it_takes(
     out = str(tmp_path / "run")
     assert command(["profile", str(tmp_path / "train.py"), "--out", out, "--", "1"]) == 3
     assert "the script ended after 1 step: up to" in capsys.readouterr().err
-    assert command(["profile", str(tmp_path / "train.py"), "--out", out, "--", "0"]) == 2
-    assert "advisor.step()" in capsys.readouterr().err
     assert not Path(out).exists()
+    options = ProfileOptions(target=f"{tmp_path / 'train.py'} -- 0")
+    with pytest.raises(UsageError, match=r"advisor\.step\(\)") as caught:
+        profile(options, RunDirectory.create_at(tmp_path / "none"), lambda stage, text: None)
+    assert caught.value.exit_code == 2
 
 
 def test_what_was_known_when_it_ended_is_kept_marked_and_refused(
