@@ -24,6 +24,7 @@ from advisor.pipeline.backend import fusion_advisor
 from advisor.pipeline.candidates import SHOWN_GPUS
 from advisor.store import RunDirectory, sign
 from advisor.store.progress import read_progress
+from collectors.live.workload import load_workload
 from tests.builders.child import interruptible
 
 ROOT = Path(__file__).parents[2]
@@ -120,9 +121,8 @@ def test_a_planted_wrong_constant_takes_out_that_plan_alone(copied: Copied) -> N
     assert ops != norm.ops
     run.write_plan(msgspec.structs.replace(norm, ops=ops))
     sign(run)
-    assert command(["apply", str(run.path)]) == 0
-    record = run.applied()
-    assert record is not None
+    record = apply_run(run, (), quiet)
+    assert run.applied() == record
     verdicts = {verdict.plan_id: verdict for verdict in record.plans}
     planted = verdicts.pop(norm.id)
     assert planted.verdict == "refused"
@@ -210,7 +210,7 @@ def test_only_takes_findings_and_plans_and_nothing_else(
 
 def test_only_one_finding_leaves_the_others_alone(copied: Copied) -> None:
     run = copied("only")
-    finding = next(f for f in run.report().findings if f.plan_id != norm_of(run).id)
+    finding = next(f for f in run.report().findings if f.plan_id == norm_of(run).id)
     stages: list[str] = []
     record = apply_run(run, (finding.id,), lambda stage, *_, **__: stages.append(stage))
     assert [verdict.plan_id for verdict in record.plans] == [finding.plan_id]
@@ -219,27 +219,28 @@ def test_only_one_finding_leaves_the_others_alone(copied: Copied) -> None:
 
 
 @pytest.mark.parametrize(
-    ("factory", "code", "words"),
-    [
-        ("broken", 3, "the factory failed: ValueError: no weights"),
-        ("wrong", 2, "the factory returned something else"),
-        ("absent", 2, "has no factory 'absent'"),
-    ],
+    ("factory", "words"),
+    [("wrong", "the factory returned something else"), ("absent", "has no factory 'absent'")],
 )
+def test_what_makes_no_workload_is_a_mistake_of_the_user(
+    factory: str, words: str, places: Path
+) -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(UsageError, match=words) as caught:
+        load_workload(f"{places / 'workload.py'}:{factory}", torch.device("cpu"))
+    assert caught.value.exit_code == 2
+    assert "\n" not in caught.value.line()
+
+
 def test_a_workload_that_fails_is_one_line(
-    factory: str,
-    code: int,
-    words: str,
-    places: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    places: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    assert command(["profile", f"{places / 'workload.py'}:{factory}", "--out", str(out)]) == code
+    assert command(["profile", f"{places / 'workload.py'}:broken", "--out", str(out)]) == 3
     lines = capsys.readouterr().err.splitlines()
     errors = [line for line in lines if line.startswith("error: ")]
     assert errors == lines[-1:]
-    assert words in errors[0]
+    assert "the factory failed: ValueError: no weights" in errors[0]
     assert not out.exists(), "the directory that it made is gone"
 
 
