@@ -279,6 +279,30 @@ def test_in_a_backend_before_inductor(name: str, prefer_flex: bool) -> None:
     torch.testing.assert_close(got, wanted, rtol=5e-2, atol=5e-2)
 
 
+def padded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    added = (1.0 - keep[:, None, None, :].to(q.dtype)) * torch.finfo(q.dtype).min
+    return (q @ k.mT * 0.125 + added).softmax(-1) @ v
+
+
+def test_a_mask_known_only_at_run_time_trains_through_flex_attention() -> None:
+    generator = torch.Generator().manual_seed(0)
+    qkv = [torch.randn(2, 4, 256, 64, generator=generator).bfloat16().cuda() for _ in range(3)]
+    keep = torch.ones(2, 256, dtype=torch.int64, device="cuda")
+    keep[1, 100:] = 0
+    records: list[Rewritten] = []
+
+    def backend(gm: fx.GraphModule, given: list[Any]) -> Any:
+        records.extend(rewrite_attention(gm, prefer_flex=True))
+        return compile_fx(gm, given)
+
+    compiled = torch.compile(padded, backend=backend, fullgraph=True)
+    after = results(stepped(compiled), [*qkv, keep])
+    before = results(stepped(padded), [*qkv, keep])
+    exact = results(stepped(padded), [*(x.double() for x in qkv), keep])
+    assert [(r.refused, r.route) for r in records] == [(None, "flex_attention")]
+    check_errors(exact, before, after)
+
+
 @pytest.mark.parametrize(
     "options", [{"alibi": True}, {"blocks": 128}, {"blocks": 128, "groups": 2}], ids=str
 )
