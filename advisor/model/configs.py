@@ -2,16 +2,16 @@
 
 A model ranks them, in doublings of the time that a copy of the same bytes would take. Its terms:
 bytes that passes read again, from L2 if the rows of the programs that run together stay there;
-multiprocessors left idle by too few programs or by the last wave; too little in flight to hide
-latency, or too much for the registers. It only orders and cuts the list: what spills is dropped
-by compiling, the rest is timed.
+parts of sectors that a program leaves to others; multiprocessors left idle by too few programs or
+by the last wave; too little in flight to hide latency, or too much for the registers. It only
+orders and cuts the list: what spills is dropped by compiling, the rest is timed.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 
 from advisor.model.block_configs import block_configs, has_reductions
@@ -37,6 +37,7 @@ from advisor.model.ranking import (
     resident_programs,
     unusual_tile,
 )
+from advisor.model.site_work import sector_bytes, site_bytes
 
 # The H200's figures stand in where the GPU is not named: they only order the list.
 SM_COUNT, L2_BYTES, L1_BYTES = 132, 50 << 20, 128 << 10
@@ -59,7 +60,8 @@ class _Task:
     Bytes per element: of its tiles, each once; of what each scheme reads `again` in later passes;
     of values per column, which every block of rows reads from L2, in each pass that needs them.
     `gathers` counts the inputs of parts of a row, whose segments have `segment` columns: they are
-    read for every element, unless a whole block lies in one segment.
+    read for every element, unless a whole block lies in one segment. `beside` holds, by the rows of
+    a program, what share more it moves where its rows lie side by side in sectors of memory.
     """
 
     rows: int
@@ -71,6 +73,7 @@ class _Task:
     l2_bytes: int
     gathers: int = 0
     segment: int = 1
+    beside: dict[int, float] = field(default_factory=dict)
 
 
 def candidate_configs(
@@ -91,6 +94,7 @@ def candidate_configs(
         l2_bytes=l2_bytes,
         gathers=sum(bool(item.segments) for item in plan.inputs),
         segment=_segment(plan, site),
+        beside=_beside(plan, site),
     )
     found: list[tuple[float, int, LaunchConfig]] = []
     for scheme, configs in _by_scheme(task).items():
@@ -127,6 +131,15 @@ def scheme_schedule(plan: FusionPlan, scheme: Scheme) -> Schedule:
     return schedule(plan, online=online, writes_last=scheme == "split")
 
 
+def _beside(plan: FusionPlan, site: Site) -> dict[int, float]:
+    """Bytes moved beyond those that are needed, as a share of these, by the rows of a program."""
+    needed = site_bytes(plan, site)
+    if needed == 0 or sector_bytes(plan, site, 1) == needed:
+        return {}
+    rows = (1 << power for power in range(12))
+    return {count: sector_bytes(plan, site, count) / needed - 1 for count in rows}
+
+
 def _segment(plan: FusionPlan, site: Site) -> int:
     """Columns throughout which all values of a part of a row are the same."""
     varies = any(item.segments and item.segments[-1] for item in plan.inputs)
@@ -156,7 +169,7 @@ def _held(columns: int) -> Iterator[LaunchConfig]:
 
 
 def _looped(task: _Task, scheme: Scheme) -> Iterator[LaunchConfig]:
-    together = (1, 2, 4) if task.column_bytes[scheme] else (1,)
+    together = (1, 2, 4) if task.column_bytes[scheme] or task.beside else (1,)
     choices = product(together, STREAMED_BLOCKS, STREAMED_WARPS, STAGES)
     for rows, block, warps, stages in choices:
         if task.columns > block and _streams_well(rows * block, warps):
@@ -216,6 +229,7 @@ def _traffic(task: _Task, config: LaunchConfig, running: int) -> float:
     if vectors * task.columns > L1_BYTES:
         extra += L2_SHARE * vectors / config.block_rows
     doublings = math.log2(1 + extra / max(task.tile_bytes, 1))
+    doublings += math.log2(1 + L2_SHARE * task.beside.get(config.block_rows, 0.0))
     if config.scheme == "registers":
         # Lanes past the last column are loaded as nothing, but take a program's place.
         doublings += math.log2(next_power_of_two(task.columns) / max(task.columns, 1)) / 4

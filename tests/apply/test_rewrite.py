@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
@@ -12,6 +12,7 @@ from torch._higher_order_ops.triton_kernel_wrap import (
     kernel_side_table,
     triton_kernel_wrapper_functional,
 )
+from torch.nn import functional
 
 from advisor.apply.kernels import ReadyKernel
 from advisor.apply.rewrite import Outcome, Swap, rewrite
@@ -98,6 +99,54 @@ def test_the_sample_with_every_site_swapped(kind: str, sample: dict[str, Capture
         assert_same(item.lowered, copy, kernels, 2e-2)
         total += len(outcomes)
     assert total == {"infer": 3, "train": 7}[kind]
+
+
+def group_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return functional.silu(functional.group_norm(x, 4, weight, bias))
+
+
+def batch_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return functional.relu(functional.batch_norm(x, None, None, weight, bias, training=True) + x)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("function", [group_norm, batch_norm], ids=["group norm", "batch norm"])
+def test_norms_of_channels_in_either_layout(
+    function: Callable[..., torch.Tensor], layout: torch.memory_format
+) -> None:
+    """Forward and backward; what a kernel writes is laid out as what it replaces."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before = torch.nn.Conv2d(3, 16, 3)
+            self.weight = torch.nn.Parameter(torch.rand(16) + 0.5)
+            self.bias = torch.nn.Parameter(torch.rand(16))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return function(self.before(x), self.weight, self.bias)
+
+    images = torch.randn(2, 3, 8, 9).to(memory_format=layout)
+    total = 0
+    for item in models.captured_training(Model().to(memory_format=layout), images).graphs:
+        kernels = [models.ready(plan) for plan in models.plans_of(item.lowered)]
+        copy, outcomes = swapped(item.lowered, kernels)
+        assert [o.refused for o in outcomes] == [None] * len(outcomes)
+        assert_same(item.lowered, copy, kernels, 1e-4)
+        total += len(outcomes)
+    assert total >= 2
+
+
+def test_a_chain_of_channels_first_and_channels_last() -> None:
+    first, last = torch.randn(2, 16, 5, 6), torch.randn(2, 16, 5, 6)
+    last = last.to(memory_format=torch.channels_last)
+    found = models.captured(lambda a, b: (functional.silu(a) + b, a * b), last, first)
+    (lowered,) = (item.lowered for item in found.graphs)
+    (kernel,) = (models.ready(plan) for plan in models.plans_of(lowered))
+    copy, outcomes = swapped(lowered, [kernel])
+    assert [o.refused for o in outcomes] == [None]
+    assert kernel.config.scheme == "blocks"
+    assert_same(lowered, copy, [kernel], 1e-6)
 
 
 @pytest.mark.parametrize("norm", ["layer norm", "RMS norm"])

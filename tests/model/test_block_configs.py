@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from advisor.model.configs import candidate_configs, schemes_of
 from advisor.model.launch import grid_size
 from advisor.model.site_work import sector_bytes, site_bytes
 from tests.builders.plan import PlanBuilder, rms_norm
-from tests.codegen.plans import turned
+from tests.codegen.plans import group_norm, turned
 
 
 def test_what_reads_across_gets_blocks_of_whole_sectors() -> None:
@@ -34,3 +36,17 @@ def test_only_what_does_not_reduce_has_blocks() -> None:
     make = PlanBuilder()
     plan = make.plan(make.op("exp", make.input()), sizes=(64,), columns=64)
     assert schemes_of(plan)[0] == "blocks"
+
+
+def test_groups_whose_channels_lie_side_by_side_are_taken_together() -> None:
+    """Of ten channels of two bytes a program alone leaves half of every sector to others."""
+    plan = group_norm("float16", sizes=(64, 32), columns=(4096, 10), channels_last=True)
+    (site,) = plan.sites
+    step = 320
+    walked = (4096 * step, 10, step, 1)
+    strides = (walked, walked, *site.input_strides[2:])
+    site = msgspec.structs.replace(site, input_strides=strides)
+    apart = candidate_configs(plan, plan.sites[0])
+    beside = candidate_configs(plan, site)
+    assert max(config.block_rows for config in apart if config.scheme == "online") == 1
+    assert beside[0].block_rows > 1
