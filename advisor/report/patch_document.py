@@ -28,12 +28,12 @@ IN_PART = (
 
 
 def patch_document(
-    target: str, made: str, applied: Applied, diffs: Mapping[str, str], *, whole: bool
+    target: str, made: str, applied: Applied, undone: Mapping[str, str], *, whole: bool
 ) -> Document:
     """The README of the patch `applied`, which names only what is in it.
 
-    `made` says what wrote it. `diffs` has for each plan the name of its source diff, or why there
-    is none; `whole` is False for a part of what was kept together.
+    `made` says what wrote it. `undone` says of each plan why its source is not changed; `whole` is
+    False for a part of what was kept together.
     """
     blocks: list[Block] = [Heading(f"Patch for {target}", 1), Paragraph(made)]
     if not whole:
@@ -42,7 +42,7 @@ def patch_document(
     blocks += [Heading("Measured"), Paragraph(_origin(applied)), *_measured(applied.set)]
     blocks += [Heading("What it does, in this order"), *_contents(applied)]
     if applied.plans:
-        blocks += [Heading("Source"), *_source(applied, diffs)]
+        blocks += [Heading("Source"), *_source(applied, undone)]
     return tuple(blocks)
 
 
@@ -135,10 +135,6 @@ def _plan(plan: PlanVerdict) -> Content:
     )
 
 
-def _source(applied: Applied, diffs: Mapping[str, str]) -> list[Block]:
-    rows: list[Content] = []
-    for plan in applied.plans:
-        told = diffs[plan.plan_id]
-        is_file = told.endswith(".diff")
-        rows.append((Words(f"{plan.title}: "), code(told) if is_file else Words(told)))
+def _source(applied: Applied, undone: Mapping[str, str]) -> list[Block]:
+    rows = [f"{plan.title}: {undone[plan.plan_id]}" for plan in applied.plans]
     return [Items(tuple(rows))]

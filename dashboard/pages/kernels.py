@@ -19,6 +19,8 @@ from dashboard.page import Page, kernel_path
 from dashboard.pages.frame import frame
 from dashboard.parts import WRAPPED, graph, grid, message, section
 
+# Where a long title may be broken, seen only where it is.
+_SOFT_HYPHEN = "\N{SOFT HYPHEN}"
 _NUMBER: dict[str, Any] = {
     "cellRenderer": "Figure",
     "filter": "agNumberColumnFilter",
@@ -41,8 +43,13 @@ _COLUMNS: tuple[dict[str, Any], ...] = (
     {"field": "time", "headerName": "Time", "minWidth": 92, **_NUMBER},
     {"field": "share", "headerName": "Share", "minWidth": 90, **_NUMBER},
     {"field": "count", "headerName": "Count", "minWidth": 90, **_NUMBER},
-    {"field": "occupancy", "headerName": "Occu- pancy, limiter", "minWidth": 118, **_NUMBER},
-    {"field": "registers", "headerName": "Regis- ters", "minWidth": 92, **_NUMBER},
+    {
+        "field": "occupancy",
+        "headerName": f"Occu{_SOFT_HYPHEN}pancy, limiter",
+        "minWidth": 128,
+        **_NUMBER,
+    },
+    {"field": "registers", "headerName": f"Regis{_SOFT_HYPHEN}ters", "minWidth": 92, **_NUMBER},
     {"field": "local", "headerName": "Local bytes", "minWidth": 96, **_NUMBER},
     {"field": "spills", "headerName": "Spill traffic", "minWidth": 96, **_NUMBER},
     {"field": "bandwidth", "headerName": "DRAM rate", "minWidth": 96, **_NUMBER},
