@@ -22,7 +22,7 @@ from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.backend import SwapLog, plan_backend
 from advisor.pipeline.measure import difference
-from advisor.samples import transformer_block
+from advisor.samples import resnet_block, transformer_block, unet_block
 from advisor.store import RunDirectory
 from collectors.live.capture import Capture, capture, no_compile_caches
 from collectors.live.workload import Workload
@@ -120,6 +120,36 @@ def test_the_sample(kind: str, settings: dict[str, Any], tmp_path: Path) -> None
         ours = [t.clone() for t in work.results_of(lambda _: part)]
     assert_all_swapped(log, kernels)
     assert_agree(ours, work)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("name", ["unet", "resnet"])
+def test_norms_of_channels_in_a_training_step(
+    name: str, layout: torch.memory_format, tmp_path: Path
+) -> None:
+    """Results in the layouts that convolutions around them want: Inductor may choose others."""
+    with CUDA:
+        model, optimizer, loss = (unet_block if name == "unet" else resnet_block).train()
+    model = model.to(CUDA).to(memory_format=layout)
+    work = Workload(name, "training", CUDA, model, optimizer=optimizer, loss=loss)
+    part, log, kernels = with_plans(work, tmp_path)
+    ours = [t.clone() for t in work.results_of(lambda _: part)]
+    assert_all_swapped(log, kernels)
+    assert_agree(ours, work)
+
+
+def test_what_reads_across_is_swapped_in(tmp_path: Path) -> None:
+    def module(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.nn.functional.silu(a) + b, a * b
+
+    first = torch.randn(8, 64, 28, 28, device=CUDA)
+    last = torch.randn(8, 64, 28, 28, device=CUDA).to(memory_format=torch.channels_last)
+    work = Workload("across", "inference", CUDA, module, inputs=(last, first))
+    part, log, kernels = with_plans(work, tmp_path)
+    ours = [t.clone() for t in work.results_of(lambda _: part)]
+    assert_all_swapped(log, kernels)
+    assert [kernel.config.scheme for kernel in kernels] == ["blocks"]
+    torch.testing.assert_close(ours, list(module(last, first)), rtol=1e-5, atol=1e-5)
 
 
 def test_cuda_graphs_replay_with_new_inputs(tmp_path: Path) -> None:
