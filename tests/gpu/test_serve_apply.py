@@ -1,9 +1,9 @@
 """Apply and Revert from the page: the real server, driven over HTTP as its pages drive it.
 
-On a GPU the measured gain appears on the page and after Revert the step takes what it took; without
-one the same goes as far as it can: everything but timing. The workload is the bundled transformer
-block, or what FUSION_ADVISOR_APPLY_TARGET names, such as `benchmarks/llama.py:prefill`, for which
-FUSION_ADVISOR_APPLY_SECONDS should allow some minutes.
+The measured gain appears on the page, and after Revert the step takes what it took. The workload is
+the bundled transformer block, or what FUSION_ADVISOR_APPLY_TARGET names, such as
+`benchmarks/llama.py:prefill`, for which FUSION_ADVISOR_APPLY_SECONDS should allow some minutes.
+What goes without a GPU is in `tests/dashboard`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from dashboard.jobview import ACTIVE, APPLY_STAGES
 from dashboard.parts import saving_text
 from tests.dashboard.test_serve_command import served
 
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 ROOT = Path(__file__).resolve().parents[2]
 MAIN = [sys.executable, "-m", "advisor.cli.main"]
 TARGET = os.environ.get("FUSION_ADVISOR_APPLY_TARGET", "sample:transformer_block")
@@ -140,9 +141,7 @@ def test_apply_and_revert_from_the_page(tmp_path: Path, monkeypatch: pytest.Monk
         status, told = page.request("POST", "/api/jobs", {"run": run.id})
         assert status == 403, "a post without the pair of cookie and header"
         assert run.job() is None, told
-        # Without a GPU one plan shows as much as all of them.
-        only = [] if torch.cuda.is_available() else list(run.plan_ids()[:1])
-        body = {"run": run.id, "only": only, "budget_s": SECONDS}
+        body = {"run": run.id, "only": [], "budget_s": SECONDS}
         status, asked = page.post("/api/jobs", body)
         assert (status, asked["run"]) == (202, run.id)
         status, refused = page.post("/api/jobs", {"run": run.id})
@@ -152,18 +151,17 @@ def test_apply_and_revert_from_the_page(tmp_path: Path, monkeypatch: pytest.Monk
         done = {stage["name"] for stage in view["stages"] if stage["state"] == "done"}
         assert {"load", "generate", "resources", "verify", "done"} <= done
         assert done <= {name for name, _ in APPLY_STAGES}
-        (_measured if torch.cuda.is_available() else _unmeasured)(page, run)
+        _measured(page, run)
         status, _ = page.post(f"/api/runs/{run.id}/revert", {})
         assert status == 202
         assert page.ended(run.id)["state"] == "done"
         assert run.applied() is None
         assert "Download the patch" not in page.words("/run/first")
         assert page.request("GET", f"/api/runs/{run.id}/patch.zip")[0] == 400
-    if torch.cuda.is_available():
-        command("profile", "--again", str(run.path), "--out", str(store / "again"))
-        before, after = step_ns(run), step_ns(RunDirectory.at(store / "again"))
-        assert before is not None
-        assert after == pytest.approx(before, rel=NOISE), "the step takes what it took"
+    command("profile", "--again", str(run.path), "--out", str(store / "again"))
+    before, after = step_ns(run), step_ns(RunDirectory.at(store / "again"))
+    assert before is not None
+    assert after == pytest.approx(before, rel=NOISE), "the step takes what it took"
 
 
 def _measured(page: Page, run: RunDirectory) -> None:
@@ -205,15 +203,3 @@ if work.kind == "inference":
         env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3_000:]
-
-
-def _unmeasured(page: Page, run: RunDirectory) -> None:
-    """Without a GPU: all but timing, which the page says; nothing is kept, so no patch."""
-    applied = run.applied()
-    assert applied is not None
-    assert applied.set.verdict == "not_measured"
-    assert all(plan.numerics is not None and plan.numerics.passed for plan in applied.plans)
-    text = page.words(f"/run/{run.id}")
-    assert "timing needs a GPU" in text
-    assert "Download the patch" not in text
-    assert page.request("GET", f"/api/runs/{run.id}/patch.zip")[0] == 400
