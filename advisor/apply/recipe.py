@@ -20,8 +20,7 @@ SETTINGS: dict[ActionKind, tuple[tuple[str, Any], ...]] = {
 # Changes to the module, its inputs or its optimizer: they need an instance of their own.
 ON_MODEL: tuple[ActionKind, ...] = ("fold_batch_norm", "channels_last", "fused_optimizer")
 # Ways to run what the compiler made of the graphs.
-GRAPHED: tuple[ActionKind, ...] = ("cuda_graph", "step_graph")
-ON_RUNNING: tuple[ActionKind, ...] = (*GRAPHED, "autotune")
+ON_RUNNING: tuple[ActionKind, ...] = ("cuda_graph", "step_graph", "autotune")
 # Changes to the graphs that Dynamo hands to the compiler.
 ON_GRAPH: tuple[ActionKind, ...] = ("attention", "flex_attention", "chunked_loss")
 

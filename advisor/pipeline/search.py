@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from advisor.apply.graph.records import Rewritten
 from advisor.apply.judge import Judgement, judge_action, judge_memory, judge_region
-from advisor.apply.recipe import GRAPHED, ON_GRAPH, ON_RUNNING, UNCHANGED, Recipe
+from advisor.apply.recipe import ON_GRAPH, ON_RUNNING, UNCHANGED, Recipe
 from advisor.errors import AbortedError, AdvisorError, IllegalFusionError
 from advisor.model.actions import FOR_MEMORY, REPLACES, ActionKind, facts_of
 from advisor.model.applied import NO_TIME, SetVerdict
@@ -32,6 +32,8 @@ from advisor.pipeline.votes import same_sites, vote
 from advisor.report.text import counted
 from advisor.verify.statistics import compare
 
+# What takes longest comes after the kernels.
+LONGEST: tuple[ActionKind, ...] = ("autotune",)
 NO_FLEX = "no attention has a mask or a bias that FlexAttention takes"
 NO_LOSS = (
     "no loss of a projection is in the compiled graphs: the model's forward must compute it, from "
@@ -78,12 +80,12 @@ class Search:
     def run(self) -> tuple[Variant | None, SetVerdict]:
         """Try everything, then judge what won together; (the variant kept or judged, verdict)."""
         actions = of_actions(self.trials)
-        early = [t for t in actions if t.action not in ON_RUNNING or t.action in GRAPHED]
-        for trial in early:
-            self._action(trial)
+        for trial in actions:
+            if trial.action not in LONGEST:
+                self._action(trial)
         self._kernels()
         for trial in actions:
-            if trial not in early:
+            if trial.action in LONGEST:
                 self._action(trial)
         self.emit("measure", "running", message="step time: eager, compiled, with what won")
         sets = Sets(self.bench, self._recipe_of, self.emit, self.peers, self.journal, self.budget)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import selectors
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +17,7 @@ import msgspec
 import advisor
 from advisor.verify._resource_worker import READY, CompileJob
 from advisor.verify.binaries import Usage
+from advisor.verify.child import end, kill, line_of
 
 START_LIMIT_S = 120.0
 _KEPT_VARIABLES = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
@@ -56,10 +53,11 @@ class CompileProcess:
         process = self._process
         assert process is not None
         assert process.stdin is not None
+        assert process.stdout is not None
         try:
             process.stdin.write(msgspec.json.encode(job) + b"\n")
             process.stdin.flush()
-            answer = self._line(timeout_s)
+            answer = line_of(process.stdout.fileno(), timeout_s)
         except (TimeoutError, BrokenPipeError) as error:
             late = isinstance(error, TimeoutError)
             self._stop()
@@ -72,13 +70,12 @@ class CompileProcess:
     def kill(self) -> None:
         """End the child and the assembler it may be running; a pending `compile` returns."""
         if (process := self._process) is not None:
-            with contextlib.suppress(ProcessLookupError):  # already gone with all its children
-                os.killpg(process.pid, signal.SIGKILL)
+            kill(process)
 
     def _start(self) -> str | None:
         self._errors.seek(0)
         self._errors.truncate()
-        self._process = subprocess.Popen(
+        self._process = process = subprocess.Popen(
             [sys.executable, "-m", "advisor.verify._resource_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -87,8 +84,9 @@ class CompileProcess:
             env=worker_environment(os.environ, self._folder.name),
             start_new_session=True,
         )
+        assert process.stdout is not None
         try:
-            ready = self._line(START_LIMIT_S)
+            ready = line_of(process.stdout.fileno(), START_LIMIT_S)
         except TimeoutError:
             ready = b""
         if ready == READY:
@@ -96,33 +94,10 @@ class CompileProcess:
         self._stop()
         return f"the compiler process did not start: {self._last_error()}"
 
-    def _line(self, timeout_s: float) -> bytes:
-        """One line of the child's answers, empty if it ended; raises `TimeoutError`."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        descriptor, line = self._process.stdout.fileno(), b""
-        deadline = time.monotonic() + timeout_s
-        with selectors.DefaultSelector() as selector:
-            selector.register(descriptor, selectors.EVENT_READ)
-            while not line.endswith(b"\n"):
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise TimeoutError
-                if not (part := os.read(descriptor, 1 << 16)):
-                    return b""
-                line += part
-        return line
-
     def _stop(self) -> None:
-        self.kill()
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            # A job may still be buffered for a child that is gone.
-            with contextlib.suppress(BrokenPipeError):
-                if pipe is not None:
-                    pipe.close()
+        if process is not None:
+            end(process)
 
     def _last_error(self) -> str:
         """The line of the child's standard error that says most."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from types import TracebackType
 from typing import IO
 
@@ -19,6 +17,7 @@ from advisor.errors import IllegalFusionError
 from advisor.model.applied import KernelTiming
 from advisor.model.base import Record
 from advisor.model.launch import LaunchConfig, Scheme
+from advisor.verify.child import end, line_of
 from advisor.verify.endings import how_it_ended
 
 WORKER = "advisor.verify._timing_worker"
@@ -80,7 +79,7 @@ class TimingProcess:
             assert process.stdin is not None
             process.stdin.write(msgspec.json.encode(request) + b"\n")
             process.stdin.flush()
-            line = self._line(limit_s)
+            line = line_of(self._answers, limit_s)
         except TimeoutError:
             self._stop()
             raise IllegalFusionError(f"timed alone, it has no end within {limit_s:g} s") from None
@@ -107,21 +106,8 @@ class TimingProcess:
         finally:
             os.close(told)
             self._answers = answers
-        if self._line(START_LIMIT_S) != READY:
+        if line_of(self._answers, START_LIMIT_S) != READY:
             raise BrokenPipeError
-
-    def _line(self, limit_s: float) -> bytes:
-        """One line of the child's answers, empty if it ended; raises `TimeoutError`."""
-        line, deadline = b"", time.monotonic() + limit_s
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._answers, selectors.EVENT_READ)
-            while not line.endswith(b"\n"):
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise TimeoutError
-                if not (part := os.read(self._answers, 1 << 16)):
-                    return b""
-                line += part
-        return line
 
     def _died(self) -> str:
         """How the child ended, once its pipe is closed."""
@@ -139,10 +125,5 @@ class TimingProcess:
         process, self._process = self._process, None
         if process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        end(process)
         os.close(self._answers)
-        with contextlib.suppress(BrokenPipeError):
-            if process.stdin is not None:
-                process.stdin.close()

@@ -16,13 +16,12 @@ from typing import Any
 import msgspec
 import torch
 from torch._inductor.codecache import PyCodeCache
-from torch.profiler import ProfilerActivity, record_function
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from advisor.model.range_names import STEP_PREFIX
 from advisor.verify.recording import gpu_recorder
 from advisor.verify.statistics import interval_of_median, timing
 from advisor.verify.timing import flusher
-from collectors.live.recorder import Profiler
 
 from . import build
 from .model import Case, Launch, Pair, Run, Scope, release
@@ -148,7 +147,7 @@ def _trace(run: Run, path: Path, flush: Any) -> None:
     """A Kineto trace of some steps with shapes, caches flushed between the steps."""
     path.parent.mkdir(parents=True, exist_ok=True)
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-    with Profiler(activities=activities, record_shapes=True) as profiler:
+    with profile(activities=activities, record_shapes=True) as profiler:
         for number in range(TRACED_STEPS):
             flush()
             torch.cuda.synchronize()

@@ -22,12 +22,6 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-class Profiler(profile):
-    """The profiler as it was when this was imported: a script's own may be held back meanwhile."""
-
-    start, stop, step = profile.start, profile.stop, profile.step
-
-
 def record_steps(step: Callable[[], object], path: Path, steps: int) -> None:
     """Write a Kineto trace of `steps` `ProfilerStep#k` ranges, with shapes.
 
@@ -49,7 +43,8 @@ def recorded(
     `warm_up` runs while the profiler sets itself up, and is not recorded. Nothing is written if the
     block raises.
     """
-    profiler = Profiler(
+    # Not its start and stop: those of a script's own profiler may be held back meanwhile.
+    profiler = profile(
         activities=_activities(), record_shapes=True, with_stack=stacks, with_modules=stacks
     )
     profiler.prepare_trace()
