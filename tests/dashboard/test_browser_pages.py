@@ -240,3 +240,11 @@ def test_a_page_prints_without_its_controls(browser: Any, served: Served) -> Non
         for hidden in ("header", ".tabs", "button.export"):
             expect(page.locator(hidden).first).to_be_hidden()
         expect(page.get_by_text("What to do")).to_be_visible()
+
+
+def test_generated_source_is_scrolled_by_the_keyboard(browser: Any, served: Served) -> None:
+    with opened(browser) as page:
+        page.goto(served.url("/run/llama_prefill_eager/finding/row-program-3fe649bf68"))
+        area = page.locator(".kernel-source .mantine-ScrollArea-viewport").first
+        expect(area).to_be_attached()
+        expect(area).to_have_attribute("tabindex", "0")
