@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from advisor.codegen import abi, column_sums, folds
+from advisor.codegen import abi, column_sums, float8, folds
 from advisor.codegen.column_sums import column_kernels
 from advisor.codegen.expressions import HELPERS, POINTWISE, REDUCTIONS, TRITON_DTYPES
 from advisor.codegen.host import launcher, reference
 from advisor.codegen.layout import wrapped
-from advisor.codegen.streamed import indices, kernel_text, streamed_kernels
+from advisor.codegen.streamed import PROGRAM, indices, kernel_text, streamed_kernels
 from advisor.codegen.values import Values
 from advisor.errors import IllegalFusionError
 from advisor.model.configs import scheme_schedule, schemes_of
@@ -26,7 +26,7 @@ from advisor.model.plan import FusionPlan, PlanOp
 from advisor.model.site_work import equation
 
 IMPORTS = "import torch\nimport triton\nimport triton.language as tl\n"
-HELPER_TEXT = HELPERS | folds.HELPERS | column_sums.HELPERS
+HELPER_TEXT = HELPERS | folds.HELPERS | column_sums.HELPERS | float8.HELPERS
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ def device_code(plan: FusionPlan, scheme: Scheme) -> list[str]:
 def helper_names(plan: FusionPlan, scheme: Scheme) -> list[str]:
     """The device functions that the kernels call, sorted: the keys of `HELPER_TEXT`."""
     used = {h for op in plan.ops if (h := _helper(op, scheme)) is not None}
+    used |= float8.helper_names(plan)
     if scheme in OVER_ROWS:
         used |= column_sums.helper_names(plan, scheme)
     elif scheme not in ("registers", "blocks"):
@@ -111,23 +112,40 @@ def _helper(op: PlanOp, scheme: Scheme) -> str | None:
 
 def _held_kernel(plan: FusionPlan) -> str:
     """Whole rows in registers, every op once."""
-    values = Values(plan)
-    body = [*indices(), *values.axes(), *values.column_axes()]
-    body += [*(values.load(item) for item in plan.inputs)]
-    body += [values.assign(op) for op in plan.ops]
-    body += [values.store(position) for position in range(len(plan.outputs))]
     (kernel,) = abi.kernels(plan, "registers")
     title = printable(plan.title or "Row program")
-    return kernel_text(kernel, f"{title}; one program computes BLOCK_ROWS whole rows.", body)
+    text = f"{title}; one program computes BLOCK_ROWS whole rows."
+    return kernel_text(kernel, text, held_body(plan))
+
+
+def held_body(plan: FusionPlan, program: str = PROGRAM) -> list[str]:
+    """The statements of the program with a number that computes whole rows."""
+    values = Values(plan)
+    return [
+        *indices(program=program),
+        *values.axes(),
+        *values.column_axes(),
+        *(values.load(item) for item in plan.inputs),
+        *(values.assign(op) for op in plan.ops),
+        *(values.store(position) for position in range(len(plan.outputs))),
+    ]
 
 
 def _block_kernel(plan: FusionPlan) -> str:
     """A block of rows and columns, every op once; rows without columns beside the first one."""
+    (kernel,) = abi.kernels(plan, "blocks")
+    title = printable(plan.title or "Pointwise program")
+    text = f"{title}; one program computes a block of it."
+    return kernel_text(kernel, text, block_body(plan))
+
+
+def block_body(plan: FusionPlan, program: str = PROGRAM) -> list[str]:
+    """The statements of the program with a number that computes a block."""
     values = Values(plan)
     body = [
         "beside = tl.cdiv(n_columns, BLOCK_COLUMNS)",
-        "block = tl.program_id(0) % beside",
-        "row_block = tl.program_id(0) // beside",
+        f"block = {program} % beside",
+        f"row_block = {program} // beside",
         "rows = row_block * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]",
         "columns = block * BLOCK_COLUMNS + tl.arange(0, BLOCK_COLUMNS)[None, :]",
         "row_ok = (rows < n_rows) | EVEN_ROWS",
@@ -141,9 +159,7 @@ def _block_kernel(plan: FusionPlan) -> str:
     for position, output in enumerate(plan.outputs):
         alone = "row_ok & (block == 0)" if output.space == "row" else "row_ok"
         body.append(values.store(position, alone))
-    (kernel,) = abi.kernels(plan, "blocks")
-    title = printable(plan.title or "Pointwise program")
-    return kernel_text(kernel, f"{title}; one program computes a block of it.", body)
+    return body
 
 
 # --- prose ----------------------------------------------------------------------------------------

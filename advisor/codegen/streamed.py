@@ -11,6 +11,8 @@ from advisor.model.passes import Fold, Pass
 from advisor.model.plan import FusionPlan, PlanInput
 
 LOOP = "for start in tl.range({first}, {last}, BLOCK_COLUMNS, num_stages=STAGES):"
+# The number of a program, where it is dealt nothing else than this kernel.
+PROGRAM = "tl.program_id(0)"
 LANE_COUNTS = "(({total}) + BLOCK_COLUMNS - 1 - lanes) // BLOCK_COLUMNS"
 
 
@@ -43,9 +45,9 @@ def kernel_text(kernel: abi.KernelAbi, doc: str, body: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def indices(*, columns: bool = True) -> list[str]:
-    """The rows of a program, and the columns if it holds all of them."""
-    lines = ["rows = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]"]
+def indices(*, columns: bool = True, program: str = PROGRAM) -> list[str]:
+    """The rows of a program with a number, and the columns if it holds all of them."""
+    lines = [f"rows = {program} * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]"]
     if columns:
         lines.append("columns = tl.arange(0, BLOCK_COLUMNS)[None, :]")
     lines.append("row_ok = (rows < n_rows) | EVEN_ROWS")
