@@ -106,6 +106,8 @@ TRITON_DTYPES: dict[str, str] = {
     "float16": "tl.float16",
     "bfloat16": "tl.bfloat16",
     "float32": "tl.float32",
+    "float8_e4m3fn": "tl.float8e4nv",
+    "float8_e5m2": "tl.float8e5",
 }
 POINTER_TYPES: dict[str, str] = {
     "bool": "*i1",
@@ -117,6 +119,8 @@ POINTER_TYPES: dict[str, str] = {
     "float16": "*fp16",
     "bfloat16": "*bf16",
     "float32": "*fp32",
+    "float8_e4m3fn": "*fp8e4nv",
+    "float8_e5m2": "*fp8e5",
 }
 
 # Device functions for what Triton's portable namespace lacks. Errors are relative, in float32.

@@ -11,7 +11,7 @@ from advisor.codegen.layout import docstring, statement
 from advisor.model.column_configs import holds_rows
 from advisor.model.graph import NON_FINITE, Arg, literal_value
 from advisor.model.launch import LEAST_PARTS, OVER_ROWS, PART_COLUMNS, Scheme
-from advisor.model.optable import spec_of
+from advisor.model.optable import RANDOM, spec_of
 from advisor.model.plan import FusionPlan, PlanOp
 
 LAUNCHER_DOC = (
@@ -202,23 +202,67 @@ def _arguments(plan: FusionPlan, kernel: abi.KernelAbi, rows: str) -> list[str]:
     return [*found, "num_warps=num_warps", *(["num_stages=num_stages"] if staged else [])]
 
 
+UNIFORM = '''
+def uniform(seed, shape):
+    """What `tl.rand(seed, index)` gives: the first word of Philox-4x32-10, in [0, 1)."""
+    with torch._C.DisableTorchFunction():
+        word, seed = 0xFFFFFFFF, seed.reshape(())
+        c0 = torch.arange(torch.Size(shape).numel(), device=seed.device) & word
+        c1 = c2 = c3 = torch.zeros_like(c0)
+        k0, k1 = seed & word, (seed >> 32) & word
+        for _ in range(10):
+            a, b = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+            c0, c2 = ((b >> 32) & word) ^ c1 ^ k0, ((a >> 32) & word) ^ c3 ^ k1
+            c1, c3 = b & word, a & word
+            k0, k1 = (k0 + 0x9E3779B9) & word, (k1 + 0xBB67AE85) & word
+        folded = torch.where(c0 > 0x7FFFFFFF, word - c0, c0)
+        return (folded.to(torch.float32) * 4.6566127342e-10).reshape(shape)
+
+
+def rounded(x, dtype):
+    """x as the numbers of a narrower type, in float32: what a kernel compares."""
+    with torch._C.DisableTorchFunction():
+        return x.to(dtype).to(torch.float32)
+'''
+
+
 def reference(plan: FusionPlan) -> str:
-    """The same ops in PyTorch, with eager's own dtypes."""
+    """The same ops in PyTorch, with eager's own dtypes; random numbers are the kernel's."""
     parameters = ", ".join(item.name for item in plan.inputs)
-    lines = ["", *statement(f"def reference({parameters}):")]
+    drawn = plan.drawn_values()
+    lines = [UNIFORM.rstrip("\n"), ""] if drawn else []
+    lines += ["", *statement(f"def reference({parameters}):")]
     lines += docstring(REFERENCE_DOC, 1)
     dtypes = {item.name: item.dtype for item in plan.inputs}
     axes = tuple(range(plan.row_axes))
-    if any(op.over_rows for op in plan.ops):
+    if drawn or any(op.over_rows for op in plan.ops):
         shapes = ", ".join(f"{item.name}.shape" for item in plan.inputs)
         lines += statement(f"sizes = torch.broadcast_shapes({shapes})", 1)
     for op in plan.ops:
         text = _over_rows(op, axes) if op.over_rows else _typed(op, dtypes, column_dims(plan))
+        if op.name in drawn:
+            text = _drawn(plan, op)
         lines += statement(f"{op.name} = {text}", 1)
-        dtypes[op.name] = op.dtype
-    results = ", ".join(output.value for output in plan.outputs)
+        dtypes[op.name] = "float32" if op.name in drawn else op.dtype
+    results = ", ".join(
+        f"{o.value}.to(torch.{o.dtype})" if o.value in drawn and o.dtype != "float32" else o.value
+        for o in plan.outputs
+    )
     lines.append(f"    return {results}" + ("," if len(plan.outputs) == 1 else ""))
     return "\n".join(lines) + "\n"
+
+
+def _drawn(plan: FusionPlan, op: PlanOp) -> str:
+    """Random numbers, or these in a narrower type: the same whatever the rest is computed in."""
+    if op.op != RANDOM:
+        return f"rounded({op.args[0]}, torch.{op.dtype})"
+    ones = ", ".join(["1"] * (plan.row_axes if op.space == "column" else plan.column_axes))
+    shapes = {
+        "tile": "sizes",
+        "row": f"(*sizes[:{plan.row_axes}], {ones})",
+        "column": f"({ones}, *sizes[{plan.row_axes}:])",
+    }
+    return f"uniform({op.args[0]}, {shapes[op.space]})"
 
 
 def _over_rows(op: PlanOp, axes: tuple[int, ...]) -> str:

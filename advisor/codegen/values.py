@@ -10,10 +10,12 @@ import math
 from advisor.codegen import abi
 from advisor.codegen.expressions import BOOLEAN, IDENTITY, POINTWISE, REDUCTIONS, TRITON_DTYPES
 from advisor.model.graph import Arg, literal_value
-from advisor.model.optable import spec_of
+from advisor.model.optable import FLOAT8_MAX, RANDOM, spec_of
 from advisor.model.plan import FusionPlan, PlanInput, PlanOp, space_of
 
 FLOATS = ("float16", "bfloat16", "float32")
+# The linear index of an element, by where it varies.
+_LINEAR = {"tile": "(row_start + columns)", "row": "rows", "column": "columns"}
 
 
 class Values:
@@ -70,12 +72,15 @@ class Values:
     def load(self, item: PlanInput, policy: str = "") -> str:
         """An input into registers; `policy` is what the caches should do with it."""
         mask = self._mask(item)
-        options = f", mask={mask}, other=0" if mask else ""
+        nothing = "0.0" if item.dtype in FLOAT8_MAX else "0"
+        options = f", mask={mask}, other={nothing}" if mask else ""
         if policy:
             options += f', eviction_policy="{policy}"'
         loaded = f"tl.load({self._input_address(item)}{options})"
         if item.dtype in ("float16", "bfloat16"):
             loaded += ".to(tl.float32)"
+        elif item.dtype in FLOAT8_MAX:
+            loaded = f"from_{item.dtype}({loaded})"
         elif item.dtype == "bool":
             loaded = f"{loaded} != 0"
         return f"{item.name}_value = {loaded}"
@@ -136,6 +141,8 @@ class Values:
     def _expression(self, op: PlanOp) -> str:
         if op.op == "cast":
             return self._cast(str(op.args[0]), op.dtype)
+        if op.op == RANDOM:
+            return f"tl.rand({op.args[0]}_value, {_LINEAR[op.space]}.to(tl.uint32))"
         if op.op == "var":
             return self._variance(op)
         if spec_of(op.op).kind == "reduction":
@@ -174,8 +181,10 @@ class Values:
     def operand(self, arg: Arg, wanted: str) -> str:
         """An argument as an expression in the register type that `wanted` computes in."""
         if isinstance(arg, str) and arg in self.dtypes:
-            name = self._name(arg)
+            name = self._wide(arg)
             have = self.dtypes[arg]
+            if have in FLOAT8_MAX:
+                return name
             if wanted in FLOATS and have not in FLOATS:
                 return f"{name}.to(tl.float32)"
             if wanted == "bool" and have != "bool":
@@ -193,9 +202,39 @@ class Values:
     def _name(self, arg: str) -> str:
         return f"{arg}_value" if arg in self.inputs else arg
 
+    def _wide(self, arg: str) -> str:
+        """A value; of eight bits as float32, which inputs are from their load on."""
+        have = self.dtypes[arg]
+        eight = have in FLOAT8_MAX and arg not in self.inputs
+        return f"from_{have}({arg})" if eight else self._name(arg)
+
+    def _bounded(self, arg: Arg, limit: float) -> bool:
+        """Whether minima and maxima with numbers keep a value within `limit`, or let it be NaN."""
+        low, high = False, False
+        ops = {op.name: op for op in self.plan.ops}
+        while isinstance(arg, str) and arg in ops:
+            op = ops[arg]
+            numbers = [float(literal_value(a)) for a in op.args if a not in self.dtypes]
+            if op.op == "minimum" and numbers:
+                high |= numbers[0] <= limit
+            elif op.op == "maximum" and numbers:
+                low |= numbers[0] >= -limit
+            elif op.op != "cast" or op.dtype not in FLOATS:
+                break
+            arg = next(a for a in op.args if a in self.dtypes)
+        return low and high
+
     def _cast(self, arg: str, dtype: str) -> str:
-        """Round to a narrow float and widen again; integers and booleans change register type."""
-        name, have = self._name(arg), self.dtypes[arg]
+        """Round to a narrow float and widen again; integers and booleans change register type.
+
+        What is only stored, eight bits, stays narrow.
+        """
+        name, have = self._wide(arg), self.dtypes[arg]
+        if have in FLOAT8_MAX:
+            have = "float32"
+        if dtype in FLOAT8_MAX:
+            wide = name if have in FLOATS else f"{name}.to(tl.float32)"
+            return f"to_{dtype}({wide}, {self._bounded(arg, FLOAT8_MAX[dtype])})"
         if dtype in ("float16", "bfloat16"):
             return f"{name}.to({TRITON_DTYPES[dtype]}).to(tl.float32)"
         if dtype == "float32":

@@ -17,11 +17,13 @@ from advisor.errors import InvalidRecordError
 from advisor.model.base import Record
 
 OpKind = Literal["pointwise", "reduction", "view", "opaque"]
-Result = Literal["promote", "bool", "attribute"]
+Result = Literal["promote", "bool", "float32", "attribute"]
 
 DTYPES: tuple[str, ...] = (
     "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
+    "float8_e4m3fn", "float8_e5m2",
 )  # fmt: skip
+# What is reduced, and what errors are counted in; eight bits only hold what is stored.
 FLOAT_DTYPES: tuple[str, ...] = ("float16", "bfloat16", "float32", "float64")
 ITEM_BYTES: dict[str, int] = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
@@ -30,6 +32,9 @@ ITEM_BYTES: dict[str, int] = {
     "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
     "float8_e8m0fnu": 1,
 }  # fmt: skip
+# The largest finite number, which is where casts differ: PyTorch's go beyond it to NaN or infinity.
+FLOAT8_MAX: dict[str, float] = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
+RANDOM = "random"
 
 
 class OpSpec(Record, frozen=True, kw_only=True):
@@ -118,6 +123,14 @@ OPS: tuple[OpSpec, ...] = (
     _binary("logical_or", "a or b", result="bool"),
     _pointwise(3, "where", "a if c else b"),
     _pointwise(3, "fma", "a b + c, rounded once", flops=2),
+    OpSpec(
+        name=RANDOM,
+        kind="pointwise",
+        arity=1,
+        meaning="uniform in [0, 1): Philox of the seed x at the element's linear index",
+        result="float32",
+        flops=60,
+    ),
     OpSpec(
         name="cast",
         kind="pointwise",

@@ -18,7 +18,7 @@ import msgspec
 from advisor.errors import InvalidRecordError
 from advisor.model.base import Location, Phase, Range, Record
 from advisor.model.graph import Arg, AttributeValue, literal_value
-from advisor.model.optable import DTYPES, FLOAT_DTYPES, spec_of
+from advisor.model.optable import DTYPES, FLOAT8_MAX, FLOAT_DTYPES, RANDOM, spec_of
 
 PLAN_SCHEMA_VERSION = 1
 MAX_OPS, MAX_TENSORS, MAX_SITES, MAX_SIZE = 512, 64, 100_000, 2**40
@@ -213,6 +213,15 @@ class FusionPlan(Record, frozen=True, kw_only=True):
                 found.add(op.name)
         return frozenset(found)
 
+    def drawn_values(self) -> frozenset[str]:
+        """Random numbers and what they become in narrower types: no error is one of these."""
+        found: set[str] = set()
+        for op in self.ops:
+            narrowed = op.op == "cast" and op.args[0] in found and op.dtype in FLOAT_DTYPES
+            if op.op == RANDOM or narrowed:
+                found.add(op.name)
+        return frozenset(found)
+
     def signature(self) -> str:
         """The canonical text of the kernel: all that changes generated code, nothing else."""
         body = {
@@ -321,12 +330,26 @@ def _check_ops(plan: FusionPlan, spaces: dict[str, tuple[Space, str]]) -> None:
         ):
             _fail(plan, f"{op.name}: arguments, dtype or attributes do not fit {op.op}")
         space = _operand_space(plan, op, spaces)
+        eight = {op.dtype, *(spaces[arg][1] for arg in op.args if arg in spaces)} & set(FLOAT8_MAX)
+        if eight and op.op != "cast":
+            _fail(plan, f"{op.name}: nothing is computed in {min(eight)}")
+        if op.op == RANDOM:
+            space = _drawn_space(plan, op, spaces)
         if spec.kind == "reduction":
             space = _reduced_space(plan, op, space)
         _check_attributes(plan, op)
         if op.space != space:
             _fail(plan, f"{op.name}: space is {op.space}, its operands make it {space}")
         spaces[op.name] = (space, op.dtype)
+
+
+def _drawn_space(plan: FusionPlan, op: PlanOp, spaces: dict[str, tuple[Space, str]]) -> Space:
+    """Where random numbers live: the op itself says, its seed is one number for all of them."""
+    if spaces[str(op.args[0])] != ("scalar", "int64") or op.dtype != "float32":
+        _fail(plan, f"{op.name}: random numbers are float32, from one int64 seed")
+    if op.space == "scalar":
+        _fail(plan, f"{op.name}: one random number for all rows")
+    return op.space
 
 
 def _reduced_space(plan: FusionPlan, op: PlanOp, operand: Space) -> Space:
@@ -365,6 +388,8 @@ def _check_parts(plan: FusionPlan) -> None:
             if not all(found):
                 _fail(plan, f"{op.name}: it reduces a value of a part of a row")
             found = (op.over_rows,) * plan.column_axes
+        if op.op == RANDOM:
+            found = (op.space != "row",) * plan.column_axes
         along[op.name] = found
     for output in plan.outputs:
         if output.space in ("tile", "column") and not all(along[output.value]):

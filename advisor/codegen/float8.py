@@ -1,0 +1,86 @@
+"""Conversions of eight-bit floats as Triton device functions, bit for bit those of PyTorch.
+
+A GPU's own instruction rounds to the nearest and takes what is too large for the largest number;
+PyTorch makes it NaN, or in e5m2 infinity, which is put right unless the program bounds its values
+itself. Triton's interpreter rounds otherwise, so there bits are computed as PyTorch computes them
+(`c10/util/Float8_e4m3fn.h`, `Float8_e5m2.h`): adding to a number half of the last place that is
+kept, and for numbers below the smallest normal one, adding a number beside which only these bits
+have place.
+"""
+
+from __future__ import annotations
+
+from advisor.model.optable import FLOAT8_MAX
+from advisor.model.plan import FusionPlan
+
+# Whether the kernel is interpreted: the one name of the text that is no function.
+INTERPRETED = "INTERPRETED"
+
+HELPERS: dict[str, str] = {
+    INTERPRETED: """
+# Triton's interpreter rounds to eight bits otherwise than GPUs do.
+INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
+""",
+    "from_float8_e4m3fn": '''
+@triton.jit
+def from_float8_e4m3fn(x):
+    """x as float32; the code with all bits set is NaN."""
+    wide = x.to(tl.float32)
+    if INTERPRETED:
+        code = x.to(tl.uint8, bitcast=True) & 127
+        wide = tl.where(code == 127, float("nan"), wide)
+    return wide
+''',
+    "from_float8_e5m2": '''
+@triton.jit
+def from_float8_e5m2(x):
+    """x as float32: it is a float16 without the last eight bits."""
+    code = x.to(tl.uint8, bitcast=True).to(tl.uint16)
+    return (code << 8).to(tl.float16, bitcast=True).to(tl.float32)
+''',
+    "to_float8_e4m3fn": '''
+@triton.jit
+def to_float8_e4m3fn(x, BOUNDED: tl.constexpr):
+    """x rounded to three bits behind the point; beyond 464 it is NaN, unless it is BOUNDED."""
+    bits = x.to(tl.uint32, bitcast=True)
+    size, sign = bits & 0x7FFFFFFF, (bits >> 24) & 128
+    if INTERPRETED:
+        tiny = (size.to(tl.float32, bitcast=True) + 16384.0).to(tl.uint32, bitcast=True)
+        normal = (size - 0x3C000000 + 0x7FFFF + ((size >> 20) & 1)) >> 20
+        code = tl.where(size < 0x3C800000, tiny - 0x46800000, normal)
+        code = tl.where(size > 0x43E80000, 127, code) | sign
+    else:
+        code = x.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+        if not BOUNDED:
+            code = tl.where(size > 0x43E80000, sign | 127, code)
+    return code.to(tl.uint8).to(tl.float8e4nv, bitcast=True)
+''',
+    "to_float8_e5m2": '''
+@triton.jit
+def to_float8_e5m2(x, BOUNDED: tl.constexpr):
+    """x rounded to two bits behind the point; from 61440 on it is infinite, unless BOUNDED."""
+    bits = x.to(tl.uint32, bitcast=True)
+    size, sign = bits & 0x7FFFFFFF, (bits >> 24) & 128
+    beyond = sign | tl.where(size > 0x7F800000, 127, 124)
+    if INTERPRETED:
+        tiny = (size.to(tl.float32, bitcast=True) + 128.0).to(tl.uint32, bitcast=True)
+        normal = (size - 0x38000000 + 0xFFFFF + ((size >> 21) & 1)) >> 21
+        code = tl.where(size < 0x38800000, tiny - 0x43000000, normal) | sign
+        code = tl.where(size >= 0x47700000, beyond, code)
+    else:
+        code = x.to(tl.float8e5).to(tl.uint8, bitcast=True)
+        if not BOUNDED:
+            code = tl.where(size >= 0x47700000, beyond, code)
+    return code.to(tl.uint8).to(tl.float8e5, bitcast=True)
+''',
+}
+
+
+def helper_names(plan: FusionPlan) -> set[str]:
+    """The conversions that the kernels of a plan call."""
+    made = {op.name: op.dtype for op in plan.ops if op.dtype in FLOAT8_MAX}
+    used = {f"to_{dtype}" for dtype in made.values()}
+    used |= {f"from_{item.dtype}" for item in plan.inputs if item.dtype in FLOAT8_MAX}
+    read = {arg for op in plan.ops for arg in op.args if isinstance(arg, str)}
+    used |= {f"from_{dtype}" for name, dtype in made.items() if name in read}
+    return used | {INTERPRETED} if used - {"from_float8_e5m2"} else used
