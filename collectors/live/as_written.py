@@ -1,17 +1,25 @@
-"""Keep the compiler from replacing attention by library calls: eager runs what is written.
+"""Keep the compiler's passes from writing what the user did not: eager runs what is written.
 
-Inductor's joint-graph passes match attention around its two batched products. While they run, a
-function of ours behind each product stands in the way; it is gone before the graph is read.
+Inductor's joint-graph passes replace attention by library calls, which they match around its two
+batched products. While they run, a function of ours behind each product stands in the way; it is
+gone before the graph is read. They also pull the scaling out of a softmax: `x * c - amax(x * c)`
+becomes `(x - amax(x)) * c` beside tests of what is finite, a dozen nodes and more that are no op of
+the user's and would be priced as kernels of their own. These two patterns match nothing meanwhile.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.fx_passes import joint_graph
+from torch._inductor.pattern_matcher import GraphPatternEntry, Match
 
+_SCALED_SOFTMAX = ("mul_softmax_pattern", "div_softmax_pattern")
 _PRODUCTS = (torch.ops.aten.bmm.default, torch.ops.aten.baddbmm.default)
 
 
@@ -54,3 +62,30 @@ class _Bare(CustomGraphPass):
 def as_written() -> dict[str, Any]:
     """Inductor's settings under which a graph keeps its attention as the user wrote it."""
     return {"joint_custom_pre_pass": _Guarded(), "joint_custom_post_pass": _Bare()}
+
+
+@contextlib.contextmanager
+def scales_as_written() -> Iterator[None]:
+    """Compile with scaled softmaxes left as they are written.
+
+    For compiled workloads, and for what plans are swapped into, as well: a plan is found where both
+    see one form. The scaling is an instruction in the same kernel, which moves the same bytes.
+    """
+    held = {
+        id(entry): (entry, entry.extra_check)
+        for patterns in joint_graph.pass_patterns
+        for entries in patterns.patterns.values()
+        for entry in entries
+        if isinstance(entry, GraphPatternEntry) and entry.handler.__name__ in _SCALED_SOFTMAX
+    }
+    for entry, _ in held.values():
+        entry.extra_check = _no_match
+    try:
+        yield
+    finally:
+        for entry, check in held.values():
+            entry.extra_check = check
+
+
+def _no_match(_: Match) -> bool:
+    return False

@@ -37,7 +37,7 @@ from advisor.errors import WorkloadError
 from advisor.model.base import Phase
 from advisor.model.compiler import CompilerFacts
 from collectors.live.as_on_gpu import decomposed_as_on_gpu
-from collectors.live.as_written import as_written
+from collectors.live.as_written import as_written, scales_as_written
 from collectors.live.compiler_facts import CompilerWatch
 from collectors.live.failures import first_line, shortened
 from collectors.live.fx_graph import Lowered, copied, lower
@@ -122,9 +122,10 @@ def backend_with(
             "post_grad_custom_post_pass": hook_pass,
             **patches,
         }
-        return compile_fx(
-            gm, list(example_inputs), inner_compile=inner_compile, config_patches=settings
-        )
+        with scales_as_written():
+            return compile_fx(
+                gm, list(example_inputs), inner_compile=inner_compile, config_patches=settings
+            )
 
     return backend
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._inductor.fx_passes import joint_graph
 from torch.nn import functional
 
 from advisor.errors import WorkloadError
@@ -326,3 +327,25 @@ def test_eager_attention_stays_as_written_where_the_compiler_would_call_a_librar
     assert not any("scaled_dot_product" in label for label in written)
     assert any("scaled_dot_product" in label for label in compiled)
     assert not any("_product" in label for label in written)
+
+
+@pytest.mark.parametrize("scaled", [lambda x: x * 0.25, lambda x: (x / 8).float()])
+def test_scaled_softmax_stays_as_written_and_the_compiler_itself_as_it_was(
+    scaled: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    before = _checks_of_patterns()
+    workload = inference(lambda x: torch.softmax(scaled(x), -1), torch.rand(4, 64).half())
+    ops = [node.op for node in only(workload).nodes if node.op != "opaque"]
+    assert ops.count("amax") == 1
+    assert "where" not in ops
+    assert all(node.origin for node in only(workload).nodes if node.op not in ("opaque", "cast"))
+    assert _checks_of_patterns() == before
+
+
+def _checks_of_patterns() -> list[object]:
+    return [
+        entry.extra_check
+        for patterns in joint_graph.pass_patterns
+        for entries in patterns.patterns.values()
+        for entry in entries
+    ]
