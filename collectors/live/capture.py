@@ -39,7 +39,7 @@ from advisor.model.compiler import CompilerFacts
 from collectors.live.as_on_gpu import decomposed_as_on_gpu
 from collectors.live.as_written import as_written, scales_as_written
 from collectors.live.compiler_facts import CompilerWatch
-from collectors.live.failures import first_line, shortened
+from collectors.live.failures import failure, first_line, shortened
 from collectors.live.fx_graph import Lowered, copied, lower
 from collectors.live.workload import Workload
 
@@ -180,8 +180,9 @@ def _recorded(
         look(gm)
         return backend(gm, inputs, **options)
 
-    step = workload.step_of(lambda part: torch.compile(part, backend=shown))
     try:
+        # Some modules (TorchScript) are refused at once.
+        step = workload.step_of(lambda part: torch.compile(part, backend=shown))
         with (
             no_compile_caches(),
             _quiet(),
@@ -232,8 +233,9 @@ def running_backend(found: Capture, *, generate_code: bool) -> Callable[..., Any
 
 
 def _not_compiled(workload: Workload, error: BaseException) -> WorkloadError:
-    return WorkloadError(
+    return failure(
         "the step cannot be compiled",
+        error,
         where=workload.target,
         why=_last_line(error),
         remedy="run it under torch.compile alone to see the whole traceback",

@@ -12,9 +12,14 @@ MOST_SAID = 400
 SMALLER = "use a smaller batch or model"
 
 
-def failure(what: str, error: BaseException, *, where: str, remedy: str = "") -> WorkloadError:
-    """The error of a workload that raised `error` while `what` was going on."""
-    line = first_line(error)
+def failure(
+    what: str, error: BaseException, *, where: str, remedy: str = "", why: str | None = None
+) -> WorkloadError:
+    """The error of a workload that raised `error` while `what` was going on.
+
+    `why` is what it says, where that is not its first line.
+    """
+    line = first_line(error) if why is None else why
     if isinstance(error, torch.OutOfMemoryError):
         return WorkloadError(f"{what}: out of GPU memory", where=where, why=line, remedy=SMALLER)
     if isinstance(error, MemoryError) or any(words in line for words in HOST_MEMORY):

@@ -16,8 +16,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -59,7 +60,7 @@ class Workload:
         Whatever the user's code raises comes out as `WorkloadError`.
         """
         part = self.part if wrap is None else wrap(self.part)
-        bodies = {"inference": self._infer, "training": self._train, "step": _call}
+        bodies = {"inference": self._infer, "training": self._train, "step": self._call}
         body = bodies[self.kind]
         return lambda: self._guarded(body, part)
 
@@ -73,7 +74,7 @@ class Workload:
         with torch.random.fork_rng(cards), self.preserved():
             torch.manual_seed(RESULTS_SEED)
             if self.kind != "training":
-                body = self._infer if self.kind == "inference" else _call
+                body = self._infer if self.kind == "inference" else self._call
                 # Copies: a result may be a buffer, or memory that the next replay writes.
                 return [tensor.clone() for tensor in tensors(self._guarded(body, part))]
             optimizer, loss = self._guarded(self._backward, part)
@@ -123,6 +124,18 @@ class Workload:
         with torch.no_grad():
             return part(*args, **kwargs)
 
+    def _call(self, part: Callable[..., Any]) -> Any:
+        result = part()
+        if inspect.iscoroutine(result) or inspect.isgenerator(result):
+            result.close()
+            raise WorkloadError(
+                f"the step only made a {type(result).__name__}",
+                where=self.target,
+                why="nobody runs it, so nothing was computed",
+                remedy="run it to its end within the step",
+            )
+        return result
+
     def _train(self, part: Callable[..., Any]) -> Any:
         optimizer, loss = self._backward(part)
         optimizer.step()
@@ -136,10 +149,6 @@ class Workload:
         loss = self.loss(part)
         loss.backward()
         return self.optimizer, loss
-
-
-def _call(part: Callable[..., Any]) -> Any:
-    return part()
 
 
 def tensors(tree: Any) -> list[torch.Tensor]:
@@ -208,11 +217,9 @@ def _one_group() -> Iterator[None]:
 
 def _workload(target: str, made: Any, device: torch.device) -> Workload:
     if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module):
-        module, inputs = made
-        if isinstance(inputs, torch.Tensor):
-            inputs = (inputs,)
+        module, given = made
         inputs = pytree.tree_map(
-            lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, inputs
+            lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, _inputs(given, target)
         )
         return Workload(target, "inference", device, module.to(device), inputs=inputs)
     if _is_training(made):
@@ -225,9 +232,32 @@ def _workload(target: str, made: Any, device: torch.device) -> Workload:
     raise UsageError(
         "the factory returned something else",
         where=target,
-        why=f"an object of type {type(made).__name__}",
+        why=_described(made),
         remedy=EXPECTED,
     )
+
+
+def _inputs(given: Any, target: str) -> Any:
+    """A module's arguments; mappings of other libraries (a tokenizer's, say) become a dict."""
+    if isinstance(given, torch.Tensor):
+        return (given,)
+    if isinstance(given, Mapping):
+        return dict(given)
+    if isinstance(given, (tuple, list)):
+        return given
+    raise UsageError(
+        "the inputs of the module are something else",
+        where=target,
+        why=_described(given),
+        remedy="return (module, inputs) with a tensor, a tuple or a dict of keyword arguments",
+    )
+
+
+def _described(made: Any) -> str:
+    """What a value is: its type, and for a tuple those of its items."""
+    if isinstance(made, tuple):
+        return f"a tuple of ({', '.join(type(item).__name__ for item in made)})"
+    return f"an object of type {type(made).__name__}"
 
 
 def _is_training(made: Any) -> bool:

@@ -349,3 +349,15 @@ def _checks_of_patterns() -> list[object]:
         for entries in patterns.patterns.values()
         for entry in entries
     ]
+
+
+def test_a_module_that_the_compiler_refuses_at_once_is_told_in_one_line() -> None:
+    scripted = torch.jit.script(nn.Linear(4, 4))
+    with pytest.raises(WorkloadError, match="cannot be compiled") as caught:
+        captured(Workload("test", "inference", CPU, scripted, inputs=(torch.rand(2, 4),)))
+    assert "\n" not in caught.value.line()
+
+
+def test_memory_that_the_host_does_not_have_is_named() -> None:
+    with pytest.raises(WorkloadError, match="out of host memory"):
+        captured(Workload("test", "step", CPU, lambda: torch.empty(1 << 50)))

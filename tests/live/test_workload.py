@@ -55,6 +55,7 @@ def make():
         "(torch.ones(3, 4),)",
         "[torch.ones(3, 4)]",
         "{'input': torch.ones(3, 4)}",
+        "__import__('collections').UserDict(input=torch.ones(3, 4))",
     ],
 )
 def test_a_module_and_its_inputs_are_an_inference_step(tmp_path: Path, inputs: str) -> None:
@@ -208,6 +209,10 @@ WRONG = (
     ("a list", MAKE + "return [nn.Linear(1, 1), ()]", UsageError, "list"),
     ("a pair without a module", MAKE + "return (lambda: 1), ()", UsageError, "tuple"),
     ("four things", MAKE + "return 1, 2, 3, 4", UsageError, "tuple"),
+    ("inputs that are an array", MAKE + "return nn.Linear(1, 1), __import__('numpy').ones(3)",
+     UsageError, "ndarray"),
+    ("no inputs", MAKE + "return nn.Linear(1, 1), None", UsageError, "NoneType"),
+    ("a pair in another order", MAKE + "return (), nn.Linear(1, 1)", UsageError, "(tuple, Linear)"),
     ("no loss", PAIR + "m, torch.optim.SGD(m.parameters()), 3", UsageError, "tuple"),
     ("no model", PAIR + "m.forward, torch.optim.SGD(m.parameters()), abs", UsageError, "tuple"),
     ("a factory that raises",
@@ -266,3 +271,19 @@ def test_a_step_that_fails_is_a_workload_error_in_one_line(tmp_path: Path) -> No
             run()
         assert "RuntimeError" in caught.value.line()
         assert "\n" not in caught.value.line()
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("async def step():\n    return 1\n", "coroutine"),
+        ("def step():\n    yield 1\n", "generator"),
+    ],
+)
+def test_a_step_that_nobody_runs_is_not_one_without_work(
+    tmp_path: Path, body: str, text: str
+) -> None:
+    workload = load(tmp_path, f"{body}def make():\n    return step\n")
+    for run in (workload.step_of(), workload.results_of):
+        with pytest.raises(WorkloadError, match=text):
+            run()
