@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from statistics import NormalDist
 
 from advisor.model.comparison import Difference, Direction, Significance
+from advisor.model.shifts import interval_of_shift
 
-CONFIDENCE = 0.95
 # Larger samples are thinned evenly: the number of pairs is the product of both.
 MAX_STEPS = 300
 Number = float | int
-
-
-def interval_of_shift(
-    before: Sequence[Number], after: Sequence[Number], confidence: float = CONFIDENCE
-) -> tuple[float, float] | None:
-    """Interval of the shift from `before` to `after`, whatever the distribution; None if too few.
-
-    The C-th smallest and largest of all pairwise differences, C = mn/2 − z sqrt(mn(m+n+1)/12)
-    rounded down (Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 4.3). With C < 1
-    (three steps each, say) no interval reaches the confidence.
-    """
-    m, n = len(before), len(after)
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    rank = math.floor(m * n / 2 - z * math.sqrt(m * n * (m + n + 1) / 12))
-    if rank < 1:
-        return None
-    shifts = sorted(float(a - b) for b in before for a in after)
-    return shifts[rank - 1], shifts[-rank]
 
 
 def difference(

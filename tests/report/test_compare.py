@@ -19,6 +19,7 @@ from advisor.model.comparison import Difference, KernelChange, ReportComparison
 from advisor.model.metric_names import BETTER, higher_is_better, per_step_name
 from advisor.model.report import KernelRow, Metric, Report
 from advisor.model.schemas import schema_of
+from advisor.model.shifts import interval_of_shift
 from advisor.report.compare import compare_reports
 from advisor.report.compare_document import change_words, comparison_document
 from advisor.report.compare_kernels import kernel_changes
@@ -26,7 +27,7 @@ from advisor.report.compare_work import CHECKS, comparability, operand_shapes, s
 from advisor.report.html import to_html
 from advisor.report.markdown import to_markdown
 from advisor.report.plain_document import to_terminal
-from advisor.report.shift import difference, interval_of_shift
+from advisor.report.shift import difference
 from advisor.report.text import render
 from analyzers.metrics import kernel_rows, trace_metrics
 from collectors import read_trace
