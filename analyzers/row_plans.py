@@ -12,12 +12,12 @@ import msgspec
 
 from advisor.model.base import Location, Phase
 from advisor.model.graph import Arg, AttributeValue, Node, node_of
+from advisor.model.guards import Guard
 from advisor.model.optable import spec_of
 from advisor.model.plan import (
     OVER,
     ROWS,
     FusionPlan,
-    Guard,
     PlanInput,
     PlanOp,
     PlanOutput,

@@ -16,7 +16,8 @@ from advisor.hardware.learned import widened
 from advisor.model.base import Phase, Range
 from advisor.model.findings import Alternative, Evidence, Finding, Member
 from advisor.model.graph import node_of
-from advisor.model.plan import FusionPlan, Prediction, Site
+from advisor.model.guards import Prediction
+from advisor.model.plan import FusionPlan, Site
 from advisor.model.site_work import site_bytes
 from advisor.units import counted, format_bytes, format_ns
 from analyzers.dataflow import Dataflow

@@ -16,6 +16,7 @@ from itertools import product
 
 from advisor.model.block_configs import block_configs, has_reductions
 from advisor.model.column_configs import column_configs, column_schemes
+from advisor.model.dealing import dealt_configs
 from advisor.model.launch import (
     MAX_ELEMENTS_PER_THREAD,
     MAX_TILE_ELEMENTS,
@@ -80,6 +81,8 @@ def candidate_configs(
     plan: FusionPlan, site: Site, *, sm_count: int = SM_COUNT, l2_bytes: int = L2_BYTES
 ) -> tuple[LaunchConfig, ...]:
     """Configurations of all schemes that suit a site, the likeliest first; at least one."""
+    if plan.members:
+        return dealt_configs(plan, site, sm_count)
     if plan.late_values():
         return column_configs(plan, site, sm_count)
     if not has_reductions(plan):
@@ -113,6 +116,8 @@ def default_config(plan: FusionPlan, site: Site) -> LaunchConfig:
 
 def schemes_of(plan: FusionPlan) -> tuple[Scheme, ...]:
     """The schemes that can compute a plan."""
+    if plan.members:
+        return ("dealt",)
     if plan.late_values():
         return column_schemes(plan)
     found: list[Scheme] = ["registers", "looped"]

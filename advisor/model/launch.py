@@ -7,7 +7,9 @@ from typing import Literal
 from advisor.errors import InvalidRecordError
 from advisor.model.base import Record
 
-Scheme = Literal["registers", "looped", "online", "split", "column_sums", "column_walk", "blocks"]
+Scheme = Literal[
+    "registers", "looped", "online", "split", "column_sums", "column_walk", "blocks", "dealt"
+]
 
 # Elements of one tile that a thread holds; below, latency is exposed, above, registers run out.
 MIN_ELEMENTS_PER_THREAD, MAX_ELEMENTS_PER_THREAD = 4, 64
@@ -34,7 +36,8 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
     rows, `column_sums` deals the rows out to `splits` programs, which walk over them `block_rows`
     at a time, whole or in blocks of columns; a second kernel combines theirs. In `column_walk` one
     program walks over all rows of a block of columns. Without reductions, each program of `blocks`
-    has `block_rows` × `block_columns` elements.
+    has `block_rows` × `block_columns` elements; each of `dealt`, the programs of a horizontal plan,
+    has `block_columns` elements of one member.
     """
 
     block_rows: int = 1
@@ -59,6 +62,8 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
 
     def label(self) -> str:
         """The configuration as text: `rows=1 warps=4`, `online cols=4096 warps=8 stages=3`."""
+        if self.scheme == "dealt":
+            return f"dealt elements={self.block_columns} warps={self.num_warps}"
         words = [] if self.scheme == "registers" else [self.scheme.replace("_", " ")]
         if self.splits is not None:
             words.append(f"over {self.splits}")
@@ -73,6 +78,8 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
 
     def options(self) -> dict[str, int]:
         """The keyword arguments of a generated launcher."""
+        if self.scheme == "dealt":
+            return {"elements": self.block_columns or 1, "num_warps": self.num_warps}
         found = {"block_rows": self.block_rows, "num_warps": self.num_warps}
         if self.block_columns is not None:
             found["block_columns"] = self.block_columns
@@ -132,6 +139,8 @@ def unsuitable(config: LaunchConfig, columns: int) -> str | None:
 
     A streamed row may have any length that fills its blocks; a held one must fit in registers.
     """
+    if config.scheme == "dealt":
+        return None
     if config.block_columns is None:
         tile = config.block_rows * next_power_of_two(columns)
         widest = min(MAX_TILE_ELEMENTS, MAX_ELEMENTS_PER_THREAD * 32 * config.num_warps)

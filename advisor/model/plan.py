@@ -16,8 +16,10 @@ from typing import Literal, NoReturn
 import msgspec
 
 from advisor.errors import InvalidRecordError
-from advisor.model.base import Location, Phase, Range, Record
+from advisor.model.base import Location, Phase, Record
 from advisor.model.graph import Arg, AttributeValue, literal_value
+from advisor.model.guards import Guard, Prediction
+from advisor.model.members import Member, MemberSizes, check_members
 from advisor.model.optable import DTYPES, FLOAT8_MAX, FLOAT_DTYPES, RANDOM, spec_of
 
 PLAN_SCHEMA_VERSION = 1
@@ -30,7 +32,7 @@ _PLAN_ID = re.compile(r"[0-9a-f]{16}")
 Space = Literal["tile", "row", "column", "scalar"]
 # The attribute of a reduction over the rows; one without it reduces the columns.
 OVER, ROWS = "over", "rows"
-Family = Literal["row_program"]
+Family = Literal["row_program", "horizontal"]
 Route = Literal["generated_kernel"]
 
 
@@ -109,21 +111,14 @@ class PlanOutput(Record, frozen=True, kw_only=True):
         return tuple(size if span else 1 for size, span in zip(sizes, spans, strict=True))
 
 
-class Guard(Record, frozen=True, kw_only=True):
-    """A property the generated code relies on; a site that lacks it keeps the original ops."""
-
-    kind: Literal["dtype", "layout", "columns_at_most"]
-    subject: str
-    value: str | int
-
-
 class Site(Record, frozen=True, kw_only=True):
     """One occurrence: the nodes replaced, the values bound, the sizes seen when it was captured.
 
     `row_sizes` and `columns` are the iteration space, `column_sizes` the sizes of the column axes
     where there are several. `input_strides[i]` are the strides of input i over [row axes..., column
     axes...] (0 where it does not span), `output_strides` those of the outputs where one is strided;
-    `executions` how often it runs in one step.
+    `executions` how often it runs in one step. Of a horizontal plan, `members` have the sizes;
+    `columns` are all their elements.
     """
 
     graph: str
@@ -137,6 +132,7 @@ class Site(Record, frozen=True, kw_only=True):
     executions: float = 1.0
     column_sizes: tuple[int, ...] = ()
     output_strides: tuple[tuple[int, ...], ...] = ()
+    members: tuple[MemberSizes, ...] = ()
 
     @property
     def column_axes(self) -> tuple[int, ...]:
@@ -157,23 +153,11 @@ class Site(Record, frozen=True, kw_only=True):
         return total
 
 
-class Prediction(Record, frozen=True, kw_only=True):
-    """Modelled kernel and saved time of all sites in one step, and what the figures rest on."""
-
-    before_ns: Range
-    after_ns: Range
-    saving_ns: Range
-    bytes_before: int
-    bytes_after: int
-    basis: str
-
-    def check(self) -> None:
-        if self.bytes_before < 0 or self.bytes_after < 0:
-            raise InvalidRecordError("a prediction moves a negative number of bytes")
-
-
 class FusionPlan(Record, frozen=True, kw_only=True):
-    """One kernel signature, its ops in topological order, and the N sites it replaces."""
+    """One kernel signature, its ops in topological order, and the N sites it replaces.
+
+    A horizontal one holds several independent programs, its `members`.
+    """
 
     schema_version: int = PLAN_SCHEMA_VERSION
     id: str
@@ -192,6 +176,7 @@ class FusionPlan(Record, frozen=True, kw_only=True):
     prediction: Prediction | None = None
     backward_plan: str | None = None
     column_axes: int = 1
+    members: tuple[Member, ...] = ()
 
     def check(self) -> None:
         _check_plan(self)
@@ -224,7 +209,7 @@ class FusionPlan(Record, frozen=True, kw_only=True):
 
     def signature(self) -> str:
         """The canonical text of the kernel: all that changes generated code, nothing else."""
-        body = {
+        body: dict[str, object] = {
             "family": self.family,
             "row_axes": self.row_axes,
             "inputs": [_told(item, segments=()) for item in self.inputs],
@@ -233,6 +218,8 @@ class FusionPlan(Record, frozen=True, kw_only=True):
         }
         if self.column_axes > 1:
             body["column_axes"] = self.column_axes
+        if self.members:
+            body["members"] = self.members
         return msgspec.json.encode(body, order="sorted").decode()
 
 
@@ -261,6 +248,11 @@ def _check_plan(plan: FusionPlan) -> None:
         plan.backward_plan is None or _PLAN_ID.fullmatch(plan.backward_plan)
     ):
         _fail(plan, "id is not 16 hex digits")
+    if (plan.family == "horizontal") != bool(plan.members):
+        _fail(plan, f"a {plan.family} with {len(plan.members)} members")
+    if plan.members:
+        check_members(plan, _check_plan, MAX_OPS)
+        return
     if (
         not 1 <= len(plan.ops) <= MAX_OPS
         or not plan.outputs

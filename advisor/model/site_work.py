@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from advisor.model.members import parts
 from advisor.model.optable import item_bytes, spec_of
 from advisor.model.plan import FusionPlan, PlanOp, Site, Space
 
@@ -14,6 +15,8 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 def site_bytes(plan: FusionPlan, site: Site) -> int:
     """External inputs read once and outputs written once."""
+    if plan.members:
+        return sum(site_bytes(part, own) for part, own in parts(plan, site))
     total = 0
     for item in plan.inputs:
         elements = 1
@@ -75,6 +78,9 @@ def _run(axes: list[tuple[int, int, int]]) -> int:
 
 def site_arithmetic(plan: FusionPlan, site: Site) -> tuple[int, int]:
     """(operations on the arithmetic pipe, special-function instructions), by the op table."""
+    if plan.members:
+        counted = [site_arithmetic(part, own) for part, own in parts(plan, site)]
+        return sum(flops for flops, _ in counted), sum(special for _, special in counted)
     flops = special = 0
     for op in plan.ops:
         spec = spec_of(op.op)

@@ -18,13 +18,12 @@ from advisor.model.applied import (
 )
 from advisor.model.base import Location, Range, Warning_
 from advisor.model.findings import Alternative, Evidence, Finding, Member
+from advisor.model.guards import Guard, Prediction
 from advisor.model.plan import (
     FusionPlan,
-    Guard,
     PlanInput,
     PlanOp,
     PlanOutput,
-    Prediction,
     Site,
     plan_id,
 )

@@ -25,7 +25,8 @@ from advisor.model.comparison import (
 from advisor.model.findings import Alternative, Evidence, Finding, Member
 from advisor.model.gate import FindingLimit, GateCheck, GateConfig, GateResult, MetricLimit
 from advisor.model.graph import Graph, Node, TensorMeta
-from advisor.model.plan import FusionPlan, Guard, PlanInput, PlanOp, PlanOutput, Prediction, Site
+from advisor.model.guards import Guard, Prediction
+from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site
 from advisor.model.report import (
     Hardware,
     KernelRow,
