@@ -71,10 +71,16 @@ def modelled_before(
     for nodes in source_ops(flow, members):
         size = nodes_bytes(flow, nodes)
         moved += size
-        if not nodes & only:
+        if not nodes & only or _launches_nothing(flow, nodes):
             continue
         costs.append(source_op_work(flow, nodes, size).time(gpu, calibration))
     return sum_of(costs), moved
+
+
+def _launches_nothing(flow: Dataflow, nodes: set[str]) -> bool:
+    """Whether all results are empty: PyTorch returns before a launch then (`TensorIterator`)."""
+    metas = [meta for name in nodes if (meta := flow.meta(flow.nodes[name].value())) is not None]
+    return bool(metas) and not any(elements_of(flow, meta) for meta in metas)
 
 
 def source_ops(flow: Dataflow, members: Iterable[str]) -> list[set[str]]:

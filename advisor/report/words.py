@@ -170,5 +170,7 @@ def place_text(places: tuple[Location, ...]) -> str:
         return ""
     place = places[0]
     where = f"{place.file}:{place.line}" if place.file and place.line else place.file
+    # A module in a sequence is called "1": nobody knows what that is.
+    module = place.module if where or not place.module else f"module {place.module}"
     more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-    return f"{' · '.join(filter(None, (place.module, where)))}{more}"
+    return f"{' · '.join(filter(None, (module, where)))}{more}"

@@ -42,6 +42,11 @@ _SHARE = 0.01
 _FEWEST_UPDATES = 8
 
 
+# PyTorch's other optimizers have no such argument.
+_ACTION = (
+    "construct the optimizer with fused=True where it is Adam, AdamW, SGD or Adagrad; any other "
+    "with torch.compile of its step"
+)
 _ALTERNATIVES = (
     Alternative(
         route="compile_region",
@@ -98,10 +103,7 @@ def _one_by_one(subject: Subject, facts: GraphFacts) -> list[Match]:
             [place],
             cost,
             title=f"Optimizer update in {counted(len(inside), 'op')}, parameter by parameter",
-            action=(
-                "construct the optimizer with fused=True (PyTorch: Adam, AdamW, SGD, Adagrad), "
-                "others with foreach=True"
-            ),
+            action=f"{_ACTION}, or with foreach=True",
             dataflow=(
                 "each parameter is updated by small ops of its own; they write in place, so they"
                 " are fused by the library's multi-tensor kernels, not by reordering"
@@ -208,7 +210,7 @@ def _match(subject: Subject, place: Place, nodes: list[Node]) -> Match | None:
         evidence=(traffic, time, host),
         members=members_of([place]),
         provenance=subject.provenance,
-        action="construct the optimizer with fused=True (PyTorch: Adam, AdamW, SGD, Adagrad)",
+        action=_ACTION,
         alternatives=_ALTERNATIVES,
     )
     return Match(finding, place.nodes, change.saved_ns, "library", change)

@@ -100,6 +100,18 @@ def test_single_ops_are_modelled_only_where_asked_but_all_move_bytes() -> None:
     assert 0 < some_time.mid < all_time.mid
 
 
+def test_results_without_elements_are_no_kernel() -> None:
+    def modelled(rows: int) -> Range:
+        s = Sketch()
+        x = s.input(rows, 512)
+        flow = dataflow(s.build(s.op("mul", s.op("exp", x), x)))
+        names = frozenset(n.id for n in flow.graph.nodes if n.op != "opaque")
+        return modelled_before(flow, names, H200, CALIBRATION, only=names)[0]
+
+    assert modelled(0) == Range(low=0, mid=0, high=0)
+    assert modelled(1).mid > 0
+
+
 def test_what_a_shared_kernel_must_still_do_is_charged_once() -> None:
     s = Sketch()
     x = s.input(1024, 1024)

@@ -170,7 +170,7 @@ def test_a_place_without_a_name_is_not_shown() -> None:
     text = shown(replace(report(nowhere), recommended=Recommended(order=("lost",))))
     assert "at:" not in text
     known = replace(nowhere, locations=(Location(), Location(module="block.norm")))
-    assert "at: block.norm\n" in shown(replace(report(known), recommended=Recommended()))
+    assert "at: module block.norm\n" in shown(replace(report(known), recommended=Recommended()))
 
 
 def test_kernel_time_stands_beside_a_saving_that_is_unknown() -> None:

@@ -232,6 +232,7 @@ def test_optimizer_passes_are_counted_in_traffic() -> None:
     assert values["passes_before"] == 3 + 2 + 4 + 2 + 3 + 3 + 4
     assert values["passes_after"] == 7
     assert "fused=True" in finding.action
+    assert "any other with torch.compile" in finding.action
     saving = finding.evidence[1].values["kernel_saving_ns"]
     assert saving == round(700_000 * (1 - 7 / 21))
 
