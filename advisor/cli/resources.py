@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from advisor.cli.output import echo, echo_json
 from advisor.cli.sized import DEFAULT_GPUS, gpus_of
+from advisor.errors import UsageError
 from advisor.model.base import encode
 from advisor.model.resources import ResourceTable
 from advisor.pipeline.exports import named_plans
@@ -85,7 +87,11 @@ def resources(
     for the types that --signature gives (files of `generate` know their own).
     """
     cards = gpus_of(gpus)
-    if source.suffix == ".py" and not source.is_dir():
+    is_file = source.suffix == ".py" and not source.is_dir()
+    of_file = {"--kernel": kernel, "--signature": signature, "--num-warps": warps,
+               "--num-stages": stages}  # fmt: skip
+    _refuse({"--only": only, "--top": top} if is_file else of_file, source, is_file=is_file)
+    if is_file:
         wanted = file_requests(
             source,
             only=kernel,
@@ -98,6 +104,14 @@ def resources(
         plans, _ = named_plans(source, only)
         table = plans_table(plans, cards, str(source), top=top, timeout_s=timeout)
     _print(table, as_json)
+
+
+def _refuse(options: Mapping[str, object], source: Path, *, is_file: bool) -> None:
+    """Raise `UsageError` for an option that would change nothing."""
+    for name, value in options.items():
+        if value:
+            kind = "a Triton file" if is_file else "a plan or a run"
+            raise UsageError(f"{name} has no meaning for {kind}", where=str(source))
 
 
 def _print(table: ResourceTable, as_json: bool) -> None:

@@ -170,6 +170,17 @@ def test_what_a_file_needs_is_said(
     assert words in output(capsys, "resources", path, *gpus, *options, status=2)
 
 
+def test_an_option_that_would_change_nothing_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "kernel.py"
+    path.write_text(KERNELS.read_text())
+    for option in (("--num-warps", 4), ("--signature", "*fp16"), ("--kernel", "row")):
+        text = output(capsys, "resources", NORM, *option, status=2)
+        assert f"{option[0]} has no meaning for a plan" in text
+    assert "--top has no meaning" in output(capsys, "resources", path, "--top", 1, status=2)
+
+
 def test_files_without_kernels(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "plain.py"
     path.write_text("x = 1\n")
