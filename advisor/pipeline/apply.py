@@ -371,10 +371,12 @@ def _unmeasured(
         )
         for item in session.found.values()
     )
-    session.emit("decide", "running", message=NEEDS_GPU)
+    open_reasons = {v.reason for v in verdicts if v.verdict == "not_measured"}
     result = SetVerdict(verdict="refused", reason="every plan was refused", plans=())
-    if any(verdict.verdict == "not_measured" for verdict in verdicts):
-        result = SetVerdict(verdict="not_measured", reason=NEEDS_GPU, plans=())
+    if open_reasons:
+        reason = NEEDS_GPU if NEEDS_GPU in open_reasons else NO_TIME
+        result = SetVerdict(verdict="not_measured", reason=reason, plans=())
+    session.emit("decide", "running", message=result.reason)
     return Applied(
         created=now(),
         device=NO_DEVICE,

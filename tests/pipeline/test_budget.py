@@ -22,6 +22,8 @@ from advisor.pipeline.trials import Trial
 from advisor.store import RunDirectory
 from tests.pipeline.test_search import Scripted, quiet, saving
 
+pytestmark = pytest.mark.usefixtures("started")
+
 Copied = Callable[[str], RunDirectory]
 NS = 1_000_000_000
 
@@ -77,6 +79,7 @@ def test_a_budget_that_is_used_up_leaves_the_rest_to_the_next_application(copied
     assert {v.verdict for v in applied.plans} == {"not_measured"}
     assert {v.reason for v in applied.plans} == {NO_TIME}
     assert all(v.numerics is None for v in applied.plans)
+    assert applied.set.reason == NO_TIME, "no kernel was generated"
     assert run.attempt() is not None, "the next application goes on"
 
 
