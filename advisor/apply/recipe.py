@@ -15,7 +15,13 @@ from advisor.model.actions import REPLACES, ActionKind
 # Inductor's settings by action: what `torch.compile(mode=...)` would set.
 SETTINGS: dict[ActionKind, tuple[tuple[str, Any], ...]] = {
     "cuda_graph": (("triton.cudagraphs", True),),
-    "autotune": (("max_autotune", True), ("coordinate_descent_tuning", True)),
+    "autotune": (
+        ("max_autotune", True),
+        ("coordinate_descent_tuning", True),
+        # Candidates are compiled by threads, all at once. A process of Inductor's pool (torch 2.11)
+        # leaves them under other cache keys: each was compiled again, one by one, when it was timed.
+        ("compile_threads", 1),
+    ),
 }
 # Changes to the module, its inputs or its optimizer: they need an instance of their own.
 ON_MODEL: tuple[ActionKind, ...] = ("fold_batch_norm", "channels_last", "fused_optimizer")
