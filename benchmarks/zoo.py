@@ -50,7 +50,7 @@ def main() -> None:
     if options.table:
         _write_table(options.out)
     elif options.in_process:
-        result = _measure(options.models[0], options.budget)
+        result = _measure(options.models[0], options.budget, options.out)
         (options.out / f"{options.models[0]}.json").write_text(json.dumps(result, indent=1) + "\n")
     else:
         _shards(options)
@@ -70,7 +70,7 @@ def _shards(options: argparse.Namespace) -> None:
 # --- one model ------------------------------------------------------------------------------------
 
 
-def _measure(name: str, budget_s: float) -> dict[str, Any]:
+def _measure(name: str, budget_s: float, out: Path) -> dict[str, Any]:
     import msgspec
     import torch
 
@@ -91,7 +91,7 @@ def _measure(name: str, budget_s: float) -> dict[str, Any]:
         started = time.perf_counter()
         profile(ProfileOptions(target=target), run, lambda *_: None)
         profiled = time.perf_counter() - started
-        log = _Log()
+        log = _Log(out / f"{name}.log")
         applied = apply_run(run, (), log, budget_s)
         load = partial(load_workload, target, device)
         recipe = _kept(run, applied.set.verdict)
@@ -131,15 +131,19 @@ def _measure(name: str, budget_s: float) -> dict[str, Any]:
 
 
 class _Log:
-    """What `apply` announced, with the seconds since it began."""
+    """What `apply` announced, with the seconds since it began; also in a file, as it comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
         self.started = time.perf_counter()
         self.lines: list[list[Any]] = []
+        self.path = path
+        path.write_text("")
 
     def __call__(self, stage: str, state: str, **facts: Any) -> None:
         at = round(time.perf_counter() - self.started, 1)
         self.lines.append([at, stage, facts.get("plan"), facts.get("message", "")])
+        with self.path.open("a") as stream:
+            stream.write(json.dumps(self.lines[-1]) + "\n")
 
 
 def _kept(run: Any, verdict: str) -> Any:
@@ -157,6 +161,10 @@ def _compiled(work: Any, mode: str) -> Step:
 
     part = torch.compile(work.part, mode=None if mode == "default" else mode)
     step: Step = marked(work.step_of(lambda _: part))
+    # As the action `autotune` compiles: with processes the candidates are compiled twice.
+    threads = {"compile_threads": 1} if mode == "max-autotune" else {}
+    with torch._inductor.config.patch(threads):
+        step()
     for _ in range(WARMUP):
         step()
     return step
