@@ -23,6 +23,7 @@ from torch._inductor.pattern_matcher import stable_topological_sort
 
 from advisor.apply.kernels import ReadyKernel
 from advisor.codegen import abi
+from advisor.codegen.families import site_launches
 from advisor.errors import IllegalFusionError
 from advisor.model.launch import LaunchConfig, unsuitable
 from advisor.model.plan import FusionPlan, Site
@@ -187,7 +188,7 @@ def _insert_call(
     held = dict(zip((item.name for item in plan.inputs), inputs, strict=True))
     wanted = dict(zip(abi.output_names(plan), outputs, strict=True))
     made: list[fx.Node] = []
-    calls = abi.site_launches(plan, swap.kernel.config, site)
+    calls = site_launches(plan, swap.kernel.config, site)
     for launch, function in zip(calls, swap.kernel.functions, strict=True):
         for name in launch.kernel.writes:
             empty = _empty(graph, launch.workspace.get(name), wanted.get(name, outputs[0]))

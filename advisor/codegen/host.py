@@ -229,10 +229,15 @@ def rounded(x, dtype):
 def reference(plan: FusionPlan) -> str:
     """The same ops in PyTorch, with eager's own dtypes; random numbers are the kernel's."""
     parameters = ", ".join(item.name for item in plan.inputs)
+    lines = [UNIFORM.rstrip("\n"), ""] if plan.drawn_values() else []
+    lines += ["", *statement(f"def reference({parameters}):"), *docstring(REFERENCE_DOC, 1)]
+    return "\n".join([*lines, *reference_body(plan)]) + "\n"
+
+
+def reference_body(plan: FusionPlan) -> list[str]:
+    """The statements of the reference; they return a tuple."""
+    lines: list[str] = []
     drawn = plan.drawn_values()
-    lines = [UNIFORM.rstrip("\n"), ""] if drawn else []
-    lines += ["", *statement(f"def reference({parameters}):")]
-    lines += docstring(REFERENCE_DOC, 1)
     dtypes = {item.name: item.dtype for item in plan.inputs}
     axes = tuple(range(plan.row_axes))
     if drawn or any(op.over_rows for op in plan.ops):
@@ -249,7 +254,7 @@ def reference(plan: FusionPlan) -> str:
         for o in plan.outputs
     )
     lines.append(f"    return {results}" + ("," if len(plan.outputs) == 1 else ""))
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _drawn(plan: FusionPlan, op: PlanOp) -> str:

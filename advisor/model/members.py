@@ -65,6 +65,15 @@ def split_site(plan: FusionPlan, site: Site) -> tuple[Site, ...]:
     return tuple(_part_site(plan, site, number) for number in range(len(plan.members)))
 
 
+def alone(plan: FusionPlan) -> tuple[FusionPlan, ...]:
+    """Every member as a row program with its own sites."""
+    sites = [split_site(plan, site) for site in plan.sites]
+    return tuple(
+        msgspec.structs.replace(part, sites=tuple(own[number] for own in sites))
+        for number, part in enumerate(split(plan))
+    )
+
+
 def parts(plan: FusionPlan, site: Site) -> tuple[tuple[FusionPlan, Site], ...]:
     """Every member with its own site: the plan and the site themselves, if it is one program."""
     return tuple(zip(split(plan), split_site(plan, site), strict=True))
@@ -99,11 +108,9 @@ def check_members(plan: FusionPlan, check_one: Callable[[FusionPlan], None], mos
     _check_shares(plan)
     if len(plan.ops) > most_ops:
         raise InvalidRecordError("too many ops for one kernel")
-    sites = zip(*(split_site(plan, site) for site in plan.sites), strict=True)
-    for part, member in zip(split(plan), plan.members, strict=True):
-        whole = msgspec.structs.replace(part, sites=next(sites, ()))
-        check_one(whole)
-        _check_member(whole, member)
+    for part, member in zip(alone(plan), plan.members, strict=True):
+        check_one(part)
+        _check_member(part, member)
 
 
 def _check_shares(plan: FusionPlan) -> None:
@@ -138,8 +145,8 @@ def _check_shares(plan: FusionPlan) -> None:
 def _check_member(part: FusionPlan, member: Member) -> None:
     """Whether one member, with its own sites, is what one body of a kernel can compute."""
     reduces = any(spec_of(op.op).kind == "reduction" for op in part.ops)
-    if part.row_axes < 1 or part.late_values():
-        raise InvalidRecordError("a member without rows, or with a sum over them")
+    if part.row_axes < 1 or part.late_values() or part.drawn_values():
+        raise InvalidRecordError("a member without rows, with sums over them or random numbers")
     if reduces and any(site.columns > member.width for site in part.sites):
         raise InvalidRecordError("a member holds fewer columns than it reduces")
 

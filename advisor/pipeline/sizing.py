@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from advisor.apply.kernels import write_source
-from advisor.codegen import abi
+from advisor.codegen.families import site_launches
 from advisor.folders import cache_folder
 from advisor.hardware.calibration import TRIP_NS
 from advisor.hardware.gpu import Gpu
@@ -28,7 +28,7 @@ UNKNOWN_TARGET = re.compile(r"gpu-name|not a recognized processor|[Uu]nsupported
 def requests(plan: FusionPlan, config: LaunchConfig) -> list[ResourceRequest]:
     """The kernels of a configuration, as they are launched at the plan's first site."""
     site, path = plan.sites[0], scheme_source(plan, config.scheme)
-    calls = abi.site_launches(plan, config, site)
+    calls = site_launches(plan, config, site)
     return [
         ResourceRequest(
             source=str(path),
@@ -92,7 +92,7 @@ def judged(
         )
     if row.occupancy is None:
         return "unknown", "its occupancy is not known"
-    if plan is None or config is None:
+    if plan is None or config is None or plan.members:  # members read different amounts
         return "use", "no spills"
     flying, needed = in_flight_bytes(row, gpu, plan, config), needed_bytes(gpu, plan)
     words = f"{format_bytes(flying)} in flight per multiprocessor"

@@ -18,9 +18,10 @@ import torch
 from advisor.model import base
 from advisor.model.applied import NumericCase, Numerics
 from advisor.model.launch import LaunchConfig
+from advisor.model.members import alone
 from advisor.model.plan import FusionPlan
 from advisor.model.tolerance import allowance, longest_sum, roundings
-from advisor.verify.cases import Case, cases, make_inputs, poisoned_outputs
+from advisor.verify.cases import Case, cases, group_cases, make_inputs, poisoned_outputs
 from advisor.verify.interpret import evaluate
 from advisor.verify.kernel_module import load_module
 
@@ -70,6 +71,45 @@ def run_case(
     before = [tensor.clone() for tensor in inputs]
     out = poisoned_outputs(plan, case, device)
     module.fused(*inputs, out=out, **config.options() | {"block_rows": case.block_rows})
+    return _compared(plan, case, before, inputs, out)
+
+
+def run_group(
+    plan: FusionPlan,
+    module: ModuleType,
+    shares: Sequence[Case],
+    device: torch.device,
+    config: LaunchConfig,
+    seed: int,
+) -> NumericCase:
+    """Launch the kernel of several members, a case for each, and compare every output of each."""
+    members = alone(plan)
+    given = [make_inputs(m, case, device, seed) for m, case in zip(members, shares, strict=True)]
+    before = [[tensor.clone() for tensor in inputs] for inputs in given]
+    out = [poisoned_outputs(m, case, device) for m, case in zip(members, shares, strict=True)]
+    tensors = [tensor for inputs in given for tensor in inputs]
+    written = tuple(tensor for tensors in out for tensor in tensors)
+    module.fused(*tensors, out=written, **config.options())
+    found = [_compared(*each) for each in zip(members, shares, before, given, out, strict=True)]
+    failed = [(n, one) for n, one in enumerate(found) if not one.passed]
+    detail = f"member {failed[0][0]}: {failed[0][1].detail}" if failed else ""
+    return NumericCase(
+        name=shares[0].name,
+        passed=not failed,
+        max_error_ulps=max(one.max_error_ulps or 0.0 for one in found),
+        eager_error_ulps=max(one.eager_error_ulps or 0.0 for one in found),
+        detail=detail,
+    )
+
+
+def _compared(
+    plan: FusionPlan,
+    case: Case,
+    before: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    out: Sequence[torch.Tensor],
+) -> NumericCase:
+    """The outputs of a launch beside eager's and the exact ones; inputs must be as they were."""
     if any(not torch.equal(_bits(a), _bits(b)) for a, b in zip(before, inputs, strict=True)):
         return NumericCase(name=case.name, passed=False, detail="an input was overwritten")
     eager = evaluate(plan, inputs, "native")
@@ -143,10 +183,16 @@ def main(arguments: list[str]) -> int:
     # The interpreter walks every row of a block; the few rows of small cases fill several of these.
     block_rows = min(config.block_rows, SMALL_ROWS) if small else config.block_rows
     module = load_module(Path(kernel_file))
-    results = tuple(
-        run_case(plan, module, case, device, config, seed)
-        for seed, case in enumerate(cases(plan, small=small, block_rows=block_rows))
-    )
+    if plan.members:
+        results = tuple(
+            run_group(plan, module, shares, device, config, seed)
+            for seed, shares in enumerate(group_cases(plan, small=small))
+        )
+    else:
+        results = tuple(
+            run_case(plan, module, case, device, config, seed)
+            for seed, case in enumerate(cases(plan, small=small, block_rows=block_rows))
+        )
     verdict = Numerics(
         executed_on="interpreter" if small else "gpu",
         passed=all(result.passed for result in results),

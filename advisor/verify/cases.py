@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 
+from advisor.model.members import alone
 from advisor.model.plan import FusionPlan, PlanInput
 
 Values = Literal["normal", "small", "large", "zeros", "special"]
@@ -55,6 +56,16 @@ def cases(plan: FusionPlan, *, small: bool, block_rows: int) -> Iterator[Case]:
         yield Case("no rows", _row_sizes(plan, 1, first=0), near, "normal", block_rows)
     for values in ("small", "zeros", "large", "special"):
         yield Case(f"{values} values", rows, _at_most(near, 513), values, block_rows)
+
+
+def group_cases(plan: FusionPlan, *, small: bool) -> Iterator[tuple[Case, ...]]:
+    """Rounds with a case for every member of a horizontal plan, until each had all of its own.
+
+    They are shifted against each other: in one launch, members have different rows and values.
+    """
+    each = [list(cases(member, small=small, block_rows=1)) for member in alone(plan)]
+    for round_number in range(max(len(own) for own in each)):
+        yield tuple(own[(round_number + shift) % len(own)] for shift, own in enumerate(each))
 
 
 def _at_most(sizes: tuple[int, ...], most: int) -> tuple[int, ...]:

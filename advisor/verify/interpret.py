@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 
 from advisor.model.graph import Arg, literal_value
+from advisor.model.members import first_inputs, split
 from advisor.model.optable import FLOAT_DTYPES, spec_of
 from advisor.model.plan import FusionPlan, PlanOp
 
@@ -78,6 +79,8 @@ def evaluate(
     Outputs have one an axis too, of size 1 where they are the same along it. `exact` computes
     everything in float64.
     """
+    if plan.members:
+        return _by_member(plan, inputs, precision)
     values: dict[str, torch.Tensor] = {}
     for item, tensor in zip(plan.inputs, inputs, strict=True):
         exact = precision == "exact" and tensor.is_floating_point()
@@ -94,6 +97,16 @@ def evaluate(
             if isinstance(arg, str) and last_use.get(arg) == op.name and arg not in kept:
                 values.pop(arg, None)
     return tuple(values[output.value] for output in plan.outputs)
+
+
+def _by_member(
+    plan: FusionPlan, inputs: Sequence[torch.Tensor], precision: Precision
+) -> tuple[torch.Tensor, ...]:
+    """The outputs of all members of a horizontal plan, one after the other."""
+    found: list[torch.Tensor] = []
+    for part, begin in zip(split(plan), first_inputs(plan), strict=True):
+        found += evaluate(part, inputs[begin : begin + len(part.inputs)], precision)
+    return tuple(found)
 
 
 def _apply(op: PlanOp, values: dict[str, torch.Tensor], precision: Precision) -> torch.Tensor:

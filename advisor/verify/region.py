@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from advisor.model.members import parts
 from advisor.model.plan import FusionPlan, Site
 from advisor.verify.interpret import evaluate
 from advisor.verify.timing import site_inputs
@@ -36,6 +37,9 @@ def region_disagreement(
 
     `fx_aliases` leads from a value of the lowered graph to all FX nodes that hold it.
     """
+    if plan.members:
+        why = (region_disagreement(p, own, fx_aliases, device) for p, own in parts(plan, site))
+        return next((f"a member: {reason}" for reason in why if reason), None)
     missing = [v for v in (*site.inputs, *site.outputs) if v not in fx_aliases]
     if missing:
         return f"the graph has no {missing[0]}"

@@ -11,6 +11,7 @@ import torch
 
 from advisor.model.applied import KernelTiming, Timing
 from advisor.model.launch import LaunchConfig, Scheme
+from advisor.model.members import parts
 from advisor.model.plan import FusionPlan, Site
 from advisor.verify.interpret import evaluate
 from advisor.verify.kernel_module import load_module
@@ -60,6 +61,8 @@ def time_steps(
 
 def site_inputs(plan: FusionPlan, site: Site, device: torch.device) -> list[torch.Tensor]:
     """Random inputs of a site's own sizes and strides (broadcast axes have size 1)."""
+    if plan.members:
+        return [t for part, own in parts(plan, site) for t in site_inputs(part, own, device)]
     found = []
     for item, strides in zip(plan.inputs, site.input_strides, strict=True):
         spans = plan.along(item)
@@ -85,12 +88,26 @@ def site_outputs(
     """Memory for the outputs with a site's strides; None where all are contiguous."""
     if not plan.strided_outputs:
         return None
+    if plan.members:
+        return tuple(t for part, own in parts(plan, site) for t in _laid_out(part, own, device))
     found = []
     for output, strides in zip(plan.outputs, site.output_strides, strict=True):
         shape = output.shape(site.row_sizes, site.column_axes)
         kind: torch.dtype = getattr(torch, output.dtype)
         found.append(torch.empty_strided(shape, strides, dtype=kind, device=device))
     return tuple(found)
+
+
+def _laid_out(part: FusionPlan, site: Site, device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Memory for the outputs of a member, dense where none is strided."""
+    strided = site_outputs(part, site, device)
+    if strided is not None:
+        return strided
+    shapes = [output.shape(site.row_sizes, site.column_axes) for output in part.outputs]
+    return tuple(
+        torch.empty(shape, dtype=getattr(torch, output.dtype), device=device)
+        for shape, output in zip(shapes, part.outputs, strict=True)
+    )
 
 
 def best_config(
