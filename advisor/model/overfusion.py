@@ -109,8 +109,8 @@ class FusionVerdict(Record, frozen=True, kw_only=True):
 class Share(Record, frozen=True, kw_only=True):
     """A part of the change of a step's time: what changed, by how much, and why where it is known.
 
-    `cause` is a `Cause`, or `launch_gaps` (nothing ran), `copies`, `faster_kernels`,
-    `kernel_choice`; None is the part that nothing explains.
+    `cause` is a `Cause`, or `launch_gaps` (nothing ran), `copies`, `communication`, `overlap` (more
+    or less runs side by side), `faster_kernels`, `new_kernels`; None where nothing explains it.
     """
 
     cause: str | None

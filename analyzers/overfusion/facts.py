@@ -1,0 +1,296 @@
+"""The steps of a trace as launches in order: what each kernel was given, took and needed.
+
+Times are medians over the steps, ns. Steps whose launches differ from those of most are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from advisor.hardware.gpu import Gpu
+from advisor.hardware.gpus import find_gpu
+from advisor.hardware.occupancy import Occupancy, occupancy
+from advisor.model.overfusion import KernelCode
+from advisor.model.range_names import STEP_PREFIX
+from advisor.model.trace import Trace
+from analyzers.activities import NONE, Activities, activities, step_of
+from analyzers.kernel_roles import classify
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ITEM_BYTES = {
+    "float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "half": 2, "bfloat16": 2,
+    "int": 4, "long int": 8, "long": 8, "long long": 8, "short": 2, "unsigned char": 1,
+    "signed char": 1, "char": 1, "bool": 1,
+}  # fmt: skip
+Triple = tuple[int, int, int]
+FEWEST_OF_GRAPH = 4
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An operand of an op as it was recorded; `item_bytes` None where its type is unknown."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def elements(self) -> int:
+        """Elements."""
+        return prod(self.shape)
+
+    @property
+    def item_bytes(self) -> int | None:
+        """Bytes of an element, None if the type is not known."""
+        return ITEM_BYTES.get(self.dtype)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole; 4 an element where the type is not known."""
+        return self.elements * (self.item_bytes or 4)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One place of the step: a kernel, or a copy (`role` copy or memset).
+
+    `start_ns` and `time_ns` are of the median step, from its first activity; None is unknown.
+    """
+
+    name: str
+    role: str
+    library: str
+    op: str | None
+    operands: tuple[Tensor, ...]
+    stream: int | None
+    start_ns: int
+    time_ns: int
+    times_ns: tuple[int, ...]
+    grid: Triple | None = None
+    threads: int | None = None
+    registers: int | None = None
+    shared_bytes: int | None = None
+    dram_read_bytes: int | None = None
+    dram_write_bytes: int | None = None
+    spill_bytes: int | None = None
+    code: KernelCode | None = None
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether it is a kernel, not a copy of the driver."""
+        return self.role not in ("copy", "memset")
+
+    @property
+    def programs(self) -> int | None:
+        """Blocks of the grid."""
+        return None if self.grid is None else prod(self.grid)
+
+    @property
+    def end_ns(self) -> int:
+        """Where it ends."""
+        return self.start_ns + self.time_ns
+
+    @property
+    def largest(self) -> int:
+        """Elements of the largest operand; 0 if none is known."""
+        return max((tensor.elements for tensor in self.operands), default=0)
+
+    def occupancy(self, gpu: Gpu | None) -> Occupancy | None:
+        """Theoretical occupancy, None where something is unknown."""
+        if gpu is None or self.registers is None or self.threads is None:
+            return None
+        return occupancy(
+            gpu.arch, registers=self.registers, threads=self.threads,
+            shared_bytes=self.shared_bytes or 0,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """All launches of a step, and the figures of each step: ns.
+
+    `busy_ns` is the union of what ran, `span_ns` from the first start to the last end.
+    """
+
+    launches: tuple[Launch, ...]
+    busy_ns: tuple[int, ...]
+    span_ns: tuple[int, ...]
+    gpu: Gpu | None
+
+    @property
+    def busy_mid_ns(self) -> int:
+        """The median of `busy_ns`."""
+        return round(median(self.busy_ns)) if self.busy_ns else 0
+
+    @property
+    def span_mid_ns(self) -> int:
+        """The median of `span_ns`."""
+        return round(median(self.span_ns)) if self.span_ns else 0
+
+
+def step_facts(
+    trace: Trace,
+    codes: Mapping[str, KernelCode] | None = None,
+    *,
+    step_prefix: str = STEP_PREFIX,
+    gpu: Gpu | None = None,
+) -> StepFacts:
+    """The launches of the steps of a trace.
+
+    Without ranges of steps every replay of a CUDA graph is one, else the whole trace.
+    """
+    found = activities(trace)
+    steps = trace.steps(step_prefix)
+    step = step_of(found, steps) if len(steps) else _graph_launches(found)
+    ordered = [_in_order(found, rows) for rows in _rows(step)]
+    names = [*trace.kernels["name"].astype(str), *trace.copies["kind"].astype(str)]
+    ordered = _alike(ordered, names)
+    device = gpu or _device(trace)
+    busy = tuple(found.where(rows).busy() for rows in ordered)
+    span = tuple(int(found.end[rows].max() - found.start[rows].min()) for rows in ordered)
+    if not ordered:
+        return StepFacts((), (), (), device)
+    chosen = ordered[busy.index(sorted(busy)[len(busy) // 2])]
+    first = int(found.start[chosen].min())
+    table = _Table(trace, codes or {})
+    launches = []
+    for place, row in enumerate(chosen):
+        times = tuple(int(found.end[rows[place]] - found.start[rows[place]]) for rows in ordered)
+        launches.append(
+            replace(
+                table.launch(int(row)),
+                start_ns=int(found.start[row]) - first,
+                time_ns=round(median(times)),
+                times_ns=times,
+            )
+        )
+    return StepFacts(tuple(launches), busy, span, device)
+
+
+def _graph_launches(found: Activities) -> Any:
+    """The number of the graph launch of each activity, `NONE` outside; 0 for all without graphs."""
+    counts = Counter(row for row in found.launch.tolist() if row != NONE)
+    graphs = [row for row, count in counts.items() if count >= FEWEST_OF_GRAPH]
+    if not graphs:
+        return np.zeros(len(found.start), dtype=np.int64)
+    return np.where(np.isin(found.launch, graphs), found.launch, NONE)
+
+
+def _rows(step: Any) -> list[Any]:
+    return [np.flatnonzero(step == number) for number in np.unique(step[step != NONE]).tolist()]
+
+
+def _in_order(found: Activities, rows: Any) -> Any:
+    """Rows in order of launch; those of one graph launch by start."""
+    return rows[np.lexsort((found.start[rows], found.launch_start[rows]))]
+
+
+def _alike(ordered: list[Any], names: Sequence[str]) -> list[Any]:
+    """The steps that run what most of them run, in that order."""
+    kinds = [tuple(sorted(names[row] for row in rows)) for rows in ordered]
+    if not kinds:
+        return []
+    common, _ = Counter(kinds).most_common(1)[0]
+    kept = [rows for rows, kind in zip(ordered, kinds, strict=True) if kind == common and len(rows)]
+    if len({tuple(names[row] for row in rows) for rows in kept}) == 1:
+        return kept
+    # Kernels that run side by side start in another order every time: by name, then by start.
+    return [rows[np.argsort([names[row] for row in rows], kind="stable")] for rows in kept]
+
+
+def _device(trace: Trace) -> Gpu | None:
+    known = trace.devices["name"].dropna().astype(str)
+    return find_gpu(known.iloc[0]) if len(known) else None
+
+
+class _Table:
+    """Rows of a trace as launches."""
+
+    def __init__(self, trace: Trace, codes: Mapping[str, KernelCode]):
+        self._trace, self._codes = trace, codes
+        self._kernels = trace.kernels.to_dict("records") if len(trace.kernels) < 200_000 else []
+
+    def launch(self, row: int) -> Launch:
+        count = len(self._trace.kernels)
+        if row >= count:
+            copy = self._trace.copies.iloc[row - count]
+            kind = "memset" if str(copy["kind"]) == "set" else "copy"
+            return Launch(
+                name=f"{kind} {copy['direction']}", role=kind, library="driver", op=None,
+                operands=(), stream=_whole(copy["stream"]), start_ns=0, time_ns=0, times_ns=(),
+            )  # fmt: skip
+        kernel = self._kernels[row]
+        op = _whole(kernel["op"])
+        called = None if op is None else self._trace.ops.iloc[op]
+        name = str(kernel["name"])
+        op_name = None if called is None else str(called["name"])
+        known = classify(name, op_name)
+        block = [_whole(kernel[f"block_{axis}"]) for axis in "xyz"]
+        parts = [_whole(kernel[f"grid_{axis}"]) for axis in "xyz"]
+        return Launch(
+            name=name,
+            role=known.role,
+            library=known.library,
+            op=op_name,
+            operands=() if called is None else _operands(called),
+            stream=_whole(kernel["stream"]),
+            start_ns=0,
+            time_ns=0,
+            times_ns=(),
+            grid=_triple(parts),
+            threads=None if block[0] is None else prod(size or 1 for size in block),
+            registers=_whole(kernel["registers_per_thread"]),
+            shared_bytes=_shared(kernel),
+            dram_read_bytes=_whole(kernel["dram_read_bytes"]),
+            dram_write_bytes=_whole(kernel["dram_write_bytes"]),
+            spill_bytes=_sum(kernel["spill_load_bytes"], kernel["spill_store_bytes"]),
+            code=self._codes.get(name),
+        )
+
+
+def _whole(value: Any) -> int | None:
+    return int(value) if isinstance(value, (int, np.integer)) else None
+
+
+def _sum(*values: Any) -> int | None:
+    known = [found for value in values if (found := _whole(value)) is not None]
+    return sum(known) if known else None
+
+
+def _triple(parts: list[int | None]) -> Triple | None:
+    return None if parts[0] is None else (parts[0], parts[1] or 1, parts[2] or 1)
+
+
+def _shared(kernel: Mapping[Any, Any]) -> int | None:
+    both = _sum(kernel["static_shared_bytes"], kernel["dynamic_shared_bytes"])
+    return _whole(kernel["shared_bytes"]) if both is None else both
+
+
+def _operands(op: pd.Series[Any]) -> tuple[Tensor, ...]:
+    """The tensors that an op was given, those of lists flattened."""
+    try:
+        shapes, dtypes = json.loads(str(op["input_shapes"])), json.loads(str(op["input_dtypes"]))
+    except ValueError:
+        return ()
+    found = []
+    for shape, dtype in zip(shapes, dtypes, strict=False):
+        if isinstance(shape, list) and all(isinstance(size, int) for size in shape):
+            if shape and dtype not in ("Scalar", "ScalarList", ""):
+                found.append(Tensor(tuple(shape), str(dtype)))
+        elif isinstance(shape, list):
+            inner = [part for part in shape if isinstance(part, list)]
+            kinds = dtype if isinstance(dtype, list) else [dtype] * len(inner)
+            pairs = zip(inner, kinds, strict=False)
+            found += [
+                Tensor(tuple(s), str(d)) for s, d in pairs if all(isinstance(n, int) for n in s)
+            ]
+    return tuple(found)
