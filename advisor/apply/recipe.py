@@ -6,11 +6,13 @@ An application tries changes one by one; what it keeps is again a recipe, which 
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
 
 from advisor.apply.kernels import ReadyKernel
 from advisor.model.actions import REPLACES, ActionKind
+from advisor.model.cures import Retuned, Split
 
 # Inductor's settings by action: what `torch.compile(mode=...)` would set.
 SETTINGS: dict[ActionKind, tuple[tuple[str, Any], ...]] = {
@@ -19,7 +21,7 @@ SETTINGS: dict[ActionKind, tuple[tuple[str, Any], ...]] = {
         ("max_autotune", True),
         ("coordinate_descent_tuning", True),
         # Candidates are compiled by threads, all at once. A process of Inductor's pool (torch 2.11)
-        # leaves them under other cache keys: each was compiled again, one by one, when it was timed.
+        # leaves them under other cache keys: each was compiled again, alone, when it was timed.
         ("compile_threads", 1),
     ),
 }
@@ -29,6 +31,8 @@ ON_MODEL: tuple[ActionKind, ...] = ("fold_batch_norm", "channels_last", "fused_o
 ON_RUNNING: tuple[ActionKind, ...] = ("cuda_graph", "step_graph", "autotune")
 # Changes to the graphs that Dynamo hands to the compiler.
 ON_GRAPH: tuple[ActionKind, ...] = ("attention", "flex_attention", "chunked_loss")
+# What the compiler is told of its own kernels: `splits` and `retuned` say what.
+ON_COMPILER: tuple[ActionKind, ...] = ("unfuse", "retune")
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class Recipe:
 
     actions: tuple[ActionKind, ...] = ()
     kernels: tuple[ReadyKernel, ...] = ()
+    splits: tuple[Split, ...] = ()
+    retuned: tuple[Retuned, ...] = ()
 
     def with_action(self, kind: ActionKind) -> Recipe:
         """The recipe and one more action, which takes the place of the one that it replaces."""
@@ -50,6 +56,12 @@ class Recipe:
     def with_kernels(self, kernels: tuple[ReadyKernel, ...]) -> Recipe:
         """The recipe with other kernels."""
         return replace(self, kernels=kernels)
+
+    def with_cures(
+        self, splits: tuple[Split, ...] = (), retuned: tuple[Retuned, ...] = ()
+    ) -> Recipe:
+        """The recipe and more that the compiler is told of its own kernels."""
+        return replace(self, splits=self.splits + splits, retuned=self.retuned + retuned)
 
     @property
     def on_model(self) -> tuple[ActionKind, ...]:
@@ -68,7 +80,9 @@ class Recipe:
 
     def name(self) -> str:
         """A label that no other recipe has."""
-        return "+".join((*self.actions, *(k.plan.id for k in self.kernels))) or "unchanged"
+        told = [repr(item) for item in (*self.splits, *self.retuned)]
+        digest = [hashlib.sha256("".join(told).encode()).hexdigest()[:12]] if told else []
+        return "+".join((*self.actions, *(k.plan.id for k in self.kernels), *digest)) or "unchanged"
 
 
 UNCHANGED = Recipe()

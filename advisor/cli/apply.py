@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Group
@@ -19,9 +21,17 @@ from advisor.store import ProgressWriter, RunDirectory, verify
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h)?")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+# The option of every command that applies.
+PROGRESS: dict[str, Any] = {
+    "type": click.Choice(["text", "json"]),
+    "default": "text",
+    "show_default": True,
+    "help": "Progress events as text or one JSON object a line; always written to "
+    "RUN/progress.jsonl.",
+}
 
 
-def _seconds(_: click.Context, option: click.Parameter, value: str | None) -> float | None:
+def duration(_: click.Context, option: click.Parameter, value: str | None) -> float | None:
     """`90s`, `10m` or `1h` in seconds."""
     if value is None:
         return None
@@ -41,18 +51,12 @@ def _seconds(_: click.Context, option: click.Parameter, value: str | None) -> fl
 )
 @click.option(
     "--budget",
-    callback=_seconds,
+    callback=duration,
     metavar="TIME",
     help="Be at the end in about this time, such as 90s, 10m or 1h; the next apply goes on with "
     "what there was no time for.  [default: no limit]",
 )
-@click.option(
-    "--progress",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Progress events as text or one JSON object a line; always written to RUN/progress.jsonl.",
-)
+@click.option("--progress", **PROGRESS)
 def apply(run: Path, only: tuple[str, ...], budget: float | None, progress: str) -> None:
     """Try what the findings of RUN call for, put it into the model, keep what pays.
 
@@ -65,6 +69,11 @@ def apply(run: Path, only: tuple[str, ...], budget: float | None, progress: str)
     application that was ended is gone on with by the next. Under torchrun, with the RUN_DIR that
     `profile` was given, all ranks try the same and keep it only if all of them would.
     """
+    apply_to(run, only, budget, progress)
+
+
+def apply_to(run: Path, only: Sequence[str], budget: float | None, progress: str) -> None:
+    """Apply `only` these findings, plans or actions of a run, or all; print what came of it."""
     need_torch("apply")
     from advisor.cli.jobs import run_job
     from advisor.pipeline.job import ApplyJob
@@ -81,7 +90,7 @@ def apply(run: Path, only: tuple[str, ...], budget: float | None, progress: str)
     with directory.lock():
         # What cannot be tried leaves the state of an earlier job alone.
         requested(directory, only if rank is None or rank.leads else ())
-        job = ApplyJob(run=str(directory.path), only=only, ends_at=ends_at)
+        job = ApplyJob(run=str(directory.path), only=tuple(only), ends_at=ends_at)
         with ProgressWriter(directory.progress_path, f"apply-{os.getpid()}") as writer:
             run_job(
                 job,

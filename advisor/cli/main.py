@@ -28,6 +28,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("profile", "advisor.cli.profile:profile", "Record a workload and say what to fuse."),
     ("analyze", "advisor.cli.analyze:analyze", "Say what to fuse in recorded traces."),
     ("apply", "advisor.cli.apply:apply", "Prove the fusions of a run and keep those that pay."),
+    ("unfuse", "advisor.cli.unfuse:unfuse", "Cut the compiler's kernels where that is faster."),
     (
         "generate",
         "advisor.cli.generate:generate",

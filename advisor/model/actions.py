@@ -15,6 +15,8 @@ ActionKind = Literal[
     "fused_optimizer",
     "cuda_graph",
     "step_graph",
+    "unfuse",
+    "retune",
     "autotune",
 ]
 
@@ -77,6 +79,19 @@ ACTIONS: tuple[ActionFacts, ...] = (
         title="the whole step as one CUDA graph",
         explanation="one launch replaces the step, Python, guards and optimizer included",
         by_hand="torch.cuda.graph around the compiled step, inputs copied into static tensors",
+    ),
+    ActionFacts(
+        kind="unfuse",
+        title="kernels of the compiler cut in two where that is faster",
+        explanation="a value is stored once rather than computed again, or fewer are held at once",
+        by_hand="torch._dynamo.graph_break() between the parts, which the compiler then compiles "
+        "for themselves",
+    ),
+    ActionFacts(
+        kind="retune",
+        title="kernels of the compiler launched with other blocks and warps",
+        explanation="what spills or leaves multiprocessors idle is launched in another way",
+        by_hand='torch.compile(options={"coordinate_descent_tuning": True})',
     ),
     ActionFacts(
         kind="autotune",

@@ -7,6 +7,7 @@ from typing import Literal
 from advisor.errors import InvalidRecordError
 from advisor.model.actions import ActionKind
 from advisor.model.base import Range, Record, Warning_
+from advisor.model.cures import Retuned, Split
 from advisor.model.launch import LaunchConfig
 from advisor.model.report import Metric
 
@@ -164,7 +165,8 @@ class ActionVerdict(Record, frozen=True, kw_only=True):
     `step` and `gpu_time` are the step with it against the best step before it. `sites` counts the
     places it changed, `details` say what became of each; `pool_bytes` is what a CUDA graph holds.
     Peaks of memory are those of one step without and with it. `applies` is False where there is
-    nothing in the step that it could change, for the reason given.
+    nothing in the step that it could change, for the reason given. `splits` and `retuned` are what
+    the compiler is told of its own kernels.
     """
 
     kind: ActionKind
@@ -182,6 +184,8 @@ class ActionVerdict(Record, frozen=True, kw_only=True):
     peak_memory_after_bytes: int | None = None
     by_hand: str = ""
     votes: tuple[RankVote, ...] = ()
+    splits: tuple[Split, ...] = ()
+    retuned: tuple[Retuned, ...] = ()
 
 
 class SetVerdict(Record, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from advisor.model.actions import ActionKind
 from advisor.model.applied import Comparison, KernelResources, KernelTiming, Numerics, RankVote
 from advisor.model.base import Record
+from advisor.model.cures import Retuned, Split
 from advisor.model.launch import LaunchConfig
 
 
@@ -35,6 +36,8 @@ class JudgedTrial(Record, frozen=True, kw_only=True):
     pool_bytes: int | None = None
     peak_bytes: tuple[int, int] | None = None
     votes: tuple[RankVote, ...] = ()
+    splits: tuple[Split, ...] = ()
+    retuned: tuple[Retuned, ...] = ()
 
 
 class Attempt(Record, frozen=True, kw_only=True):

@@ -242,7 +242,11 @@ def kept_before(earlier: Applied | None) -> list[Trial]:
     """What an earlier application kept: its plans as one trial, and its actions."""
     if earlier is None or earlier.set.verdict != "kept":
         return []
-    trials = [Trial(KEPT_BEFORE, action=kind) for kind in earlier.set.actions]
+    done = {verdict.kind: verdict for verdict in earlier.actions}
+    trials = [
+        Trial(KEPT_BEFORE, action=kind, splits=done[kind].splits, retuned=done[kind].retuned)
+        for kind in earlier.set.actions
+    ]
     return [*trials, Trial(KEPT_BEFORE, earlier.set.plans)] if earlier.set.plans else trials
 
 
@@ -306,6 +310,7 @@ def _measured(
         session.journal,
         partial(_make_ready, session, workload.device),
         seen,
+        _present(workload.device),
     )
     best, result = search.run()
     before: dict[str, Metric] = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,8 @@ from torch._inductor import list_mode_options
 from torch._inductor.compile_fx import compile_fx_inner
 
 from advisor import __version__
+from advisor.apply.compiler.apart import Cut, choosing_apart, keep_apart
+from advisor.apply.compiler.generated import as_retuned
 from advisor.apply.graph.attention import rewrite_attention
 from advisor.apply.graph.loss import rewrite_losses
 from advisor.apply.graph.records import Rewritten
@@ -29,6 +32,7 @@ from advisor.apply.rewrite import Outcome, Swap, rewrite
 from advisor.errors import UsageError
 from advisor.model.actions import ActionKind
 from advisor.model.base import Phase
+from advisor.model.cures import Retuned, Split
 from advisor.model.graph import Graph
 from advisor.pipeline.kept import kept_at
 from analyzers.row_plans import Program, canonical_program
@@ -59,6 +63,7 @@ class SwapLog:
 
     outcomes: list[Outcome] = field(default_factory=list)
     rewritten: list[Rewritten] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
 
     def swapped(self, plan_id: str) -> int:
         """Sites of a plan that now call its kernel."""
@@ -72,25 +77,58 @@ class SwapLog:
         return tuple(dict.fromkeys(reasons))
 
 
+@dataclass(frozen=True)
+class Told:
+    """What the compiler is told of its own kernels: which to cut, which to launch otherwise."""
+
+    splits: tuple[Split, ...] = ()
+    retuned: tuple[Retuned, ...] = ()
+
+    def compiling(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        """An inner compiler that does so."""
+        if not (self.splits or self.retuned):
+            return inner
+
+        def told(*args: Any, **kwargs: Any) -> Any:
+            with ExitStack() as stack:
+                if self.splits:
+                    stack.enter_context(choosing_apart())
+                if self.retuned:
+                    stack.enter_context(as_retuned(self.retuned))
+                return inner(*args, **kwargs)
+
+        return told
+
+
+NOTHING_TOLD = Told()
+
+
 def plan_backend(
     kernels: Sequence[ReadyKernel],
     log: SwapLog,
     inner: Callable[..., Any] = compile_fx_inner,
     rewrites: Sequence[GraphRewrite] = (),
+    told: Told = NOTHING_TOLD,
     **settings: Any,
 ) -> Callable[..., Any]:
     """A Dynamo backend that swaps the sites of `kernels`; earlier ones claim their sites first.
 
-    `rewrites` change Dynamo's graphs before that; `settings` are Inductor's own.
+    `rewrites` change Dynamo's graphs before that; `told` is what the compiler is told of its own
+    kernels; `settings` are Inductor's own.
     """
 
     def hook(graph: fx.Graph, phase: Phase, identity: str) -> None:
-        lowered = lower(graph, identity, phase)
-        swaps = choose_swaps(programs_of(lowered.graph), kernels)
-        log.outcomes += rewrite(graph, lowered.fx_node, lowered.fx_aliases, swaps)
+        # Before the swaps: ops are named by all that they are computed from.
+        log.cuts += keep_apart(graph, told.splits)
+        if kernels:
+            lowered = lower(graph, identity, phase)
+            swaps = choose_swaps(programs_of(lowered.graph), kernels)
+            log.outcomes += rewrite(graph, lowered.fx_node, lowered.fx_aliases, swaps)
 
     layout = EXACT_LAYOUT if kernels else {}
-    backend = backend_with(HookPass(hook, cache_key(kernels)), inner, **settings | layout)
+    backend = backend_with(
+        HookPass(hook, cache_key(kernels, told)), told.compiling(inner), **settings | layout
+    )
     return with_rewrites(backend, rewrites, log)
 
 
@@ -135,9 +173,10 @@ def _has_work(program: Program) -> bool:
     return program.site.columns > 0 and program.site.rows > 0
 
 
-def cache_key(kernels: Sequence[ReadyKernel]) -> str:
-    """A hash of everything that decides what the pass does."""
+def cache_key(kernels: Sequence[ReadyKernel], told: Told = NOTHING_TOLD) -> str:
+    """A hash of everything that decides what the pass does, and the compiler after it."""
     parts = [__version__, *(kernel.key() for kernel in kernels)]
+    parts += [repr(item) for item in (*told.splits, *told.retuned)]
     return "fusion-advisor-" + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
@@ -172,5 +211,6 @@ def recipe_backend(recipe: Recipe, log: SwapLog, **settings: Any) -> Callable[..
         recipe.kernels,
         log,
         rewrites=rewrites_of(recipe.actions),
+        told=Told(recipe.splits, recipe.retuned),
         **recipe.settings | settings,
     )

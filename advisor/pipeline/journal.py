@@ -155,6 +155,7 @@ def restore(trials: Sequence[Trial], attempt: Attempt) -> None:
         trial.comparison, trial.step, trial.votes = item.comparison, item.step, item.votes
         trial.swapped, trial.details = dict(item.swapped), item.details
         trial.pool_bytes, trial.peak_bytes = item.pool_bytes, item.peak_bytes
+        trial.splits, trial.retuned = item.splits, item.retuned
 
 
 def survive(run: RunDirectory, error: AdvisorError) -> bool:
@@ -203,4 +204,6 @@ def _recorded(trial: Trial) -> JudgedTrial:
         pool_bytes=trial.pool_bytes,
         peak_bytes=trial.peak_bytes,
         votes=trial.votes,
+        splits=trial.splits,
+        retuned=trial.retuned,
     )

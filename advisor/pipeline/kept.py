@@ -49,7 +49,13 @@ def kept_recipe(run: RunDirectory) -> Recipe:
     for plan_id in applied.set.plans:
         config = verdicts[plan_id].configuration
         kernels.append(load_kernel(run.plan(plan_id), generated_folder(), config))
-    return Recipe(applied.set.actions, tuple(kernels))
+    done = [verdict for verdict in applied.actions if verdict.kind in applied.set.actions]
+    return Recipe(
+        applied.set.actions,
+        tuple(kernels),
+        tuple(split for verdict in done for split in verdict.splits),
+        tuple(one for verdict in done for one in verdict.retuned),
+    )
 
 
 def generated_folder() -> Path:

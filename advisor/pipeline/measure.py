@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,15 +13,15 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from advisor.apply.model.step_graph import ModuleGraph, StepGraph
-from advisor.apply.recipe import UNCHANGED, Recipe
+from advisor.apply.recipe import ON_COMPILER, UNCHANGED, Recipe
 from advisor.errors import WorkloadError
 from advisor.model.actions import ActionKind
 from advisor.model.applied import Comparison
 from advisor.model.report import Metric
-from advisor.pipeline.backend import SwapLog, recipe_backend, rewrites_of
+from advisor.pipeline.backend import SwapLog, Told, recipe_backend, rewrites_of
 from advisor.pipeline.instances import Instances
 from advisor.pipeline.peers import Alone, Peers
-from advisor.pipeline.switch import PLAIN, GraphSwitch, Selection
+from advisor.pipeline.switch import PLAIN, GraphSwitch, Seen, Selection
 from advisor.pipeline.training import LossCurves, loss_curves
 from advisor.verify.recording import gpu_recorder
 from advisor.verify.statistics import compare
@@ -133,17 +134,39 @@ class Bench:
         """What trials of kernels are compared with: compiled as theirs is, nothing swapped."""
         return self._selected(recipe.with_kernels(()), PLAIN, SwapLog())
 
-    def trial(self, recipe: Recipe) -> Variant:
-        """The step with the sites of the recipe's kernels swapped.
+    def as_tried(self, recipe: Recipe) -> Variant:
+        """The step after a recipe as trials run it."""
+        changed = recipe.kernels or recipe.splits or recipe.retuned
+        return self.trial(recipe) if changed else self.unswapped(recipe)
 
-        Only graphs that have a site are compiled. Raises `WorkloadError` if it cannot be compiled
+    def seen(self, recipe: Recipe) -> tuple[Seen, ...]:
+        """The compiler's own kernels in the graphs of a step with these actions."""
+        try:
+            return self._switch(recipe)[0].seen()
+        except Exception as error:  # the compiler may raise anything
+            raise _not_compiled(error) from error
+
+    def kernel_times(self, variant: Variant) -> dict[str, int]:
+        """GPU time of every kernel of one step by name, ns."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json.gz"
+            record_steps(variant.step, path, steps=TRACED_STEPS)
+            kernels = read_trace(path).kernels
+        found = kernels.groupby("name", observed=True)["duration_ns"].sum()
+        return {str(name): int(total) // TRACED_STEPS for name, total in found.items()}
+
+    def trial(self, recipe: Recipe) -> Variant:
+        """The step with the sites of the recipe's kernels swapped, its cuts and launches made.
+
+        Only graphs that have one are compiled. Raises `WorkloadError` if it cannot be compiled
         or run so.
         """
         log = SwapLog()
         switch, _ = self._switch(recipe)
         started = time.perf_counter_ns()
         try:
-            selection = switch.with_kernels(recipe.kernels, log)
+            told = Told(recipe.splits, recipe.retuned)
+            selection = switch.with_kernels(recipe.kernels, log, told)
         except Exception as error:  # the compiler may raise anything
             raise _not_compiled(error) from error
         variant = self._selected(recipe, selection, log)
@@ -152,7 +175,7 @@ class Bench:
 
     def _switch(self, recipe: Recipe) -> tuple[GraphSwitch, Callable[..., Any]]:
         """The switch and the compiled part of all recipes with these actions, compiled once."""
-        key = recipe.actions
+        key = recipe.without(ON_COMPILER).actions
         if key not in self._switches:
             instance = self._instances.of(recipe)
             switch = GraphSwitch(rewrites_of(recipe.actions), **recipe.settings)

@@ -18,22 +18,25 @@ from advisor.apply.graph.records import Rewritten
 from advisor.apply.judge import Judgement, judge_action, judge_memory, judge_region
 from advisor.apply.recipe import ON_GRAPH, ON_RUNNING, UNCHANGED, Recipe
 from advisor.errors import AbortedError, AdvisorError, IllegalFusionError
+from advisor.hardware.gpu import Gpu
 from advisor.model.actions import FOR_MEMORY, REPLACES, ActionKind, facts_of
 from advisor.model.applied import NO_TIME, SetVerdict
 from advisor.model.run import Emit
 from advisor.pipeline.budget import Budget
 from advisor.pipeline.candidates import Candidate
+from advisor.pipeline.curing import cured
 from advisor.pipeline.journal import Journal, Unwritten
 from advisor.pipeline.measure import Bench, Variant
 from advisor.pipeline.peers import Alone, Peers, any_says, together
 from advisor.pipeline.sets import Sets, disagreement
-from advisor.pipeline.trials import KEPT_BEFORE, Trial, by_finding, of_actions
+from advisor.pipeline.trials import KEPT_BEFORE, OF_KERNELS, Trial, by_finding, of_actions
 from advisor.pipeline.votes import same_sites, vote
 from advisor.report.text import counted
 from advisor.verify.statistics import compare
 
 # What takes longest comes after the kernels.
-LONGEST: tuple[ActionKind, ...] = ("autotune",)
+LONGEST: tuple[ActionKind, ...] = ("unfuse", "retune", "autotune")
+OF_RANKS = "the compiler's own kernels are changed in jobs of one rank only"
 NO_FLEX = "no attention has a mask or a bias that FlexAttention takes"
 NO_LOSS = (
     "no loss of a projection is in the compiled graphs: the model's forward must compute it, from "
@@ -61,7 +64,8 @@ class Search:
 
     Trials that have a judgement already are not tried again; those that pay count as winners.
     `make_ready` is called before the first trial of kernels. `seen` is what the actions on graphs
-    would do to those of the step, where somebody looked: what has no site is not built.
+    would do to those of the step, where somebody looked: what has no site is not built. `gpu` is
+    what kernels are compiled for to see what they need.
     """
 
     bench: Bench
@@ -74,6 +78,7 @@ class Search:
     journal: Journal = field(default_factory=Unwritten)
     make_ready: Callable[[], None] = nothing_to_make
     seen: Seen = field(default_factory=dict)
+    gpu: Gpu | None = None
     recipe: Recipe = UNCHANGED
     winners: list[Trial] = field(default_factory=list)
 
@@ -134,7 +139,7 @@ class Search:
             self.emit("rewrite", "running", plan=kind, message=facts_of(kind).title)
             self._attempt(trial, self._with_one_more, self.budget.action_s(kind))
         if trial.pays:
-            self.recipe = self.recipe.with_action(kind)
+            self.recipe = with_action(self.recipe, trial)
             self.winners = [w for w in self.winners if not _excludes(kind, w)] + [trial]
 
     def _with_one_more(self, trial: Trial) -> Judgement:
@@ -143,8 +148,10 @@ class Search:
         assert kind is not None
         if kind in self.seen:
             self._look(trial, kind)
+        if kind in OF_KERNELS and not self._chosen(trial, kind):
+            return Judgement(False, trial.details[0] if trial.details else "nothing is faster")
         best = self._all("build the best so far", self._best)
-        recipe = self.recipe.with_action(kind)
+        recipe = with_action(self.recipe, trial)
         variant = self._all(f"build {recipe.name()}", lambda: self.bench.build(recipe))
         trial.pool_bytes = variant.pool_bytes
         if kind in ON_GRAPH:
@@ -173,6 +180,25 @@ class Search:
         if why := nothing_in(kind, found):
             raise IllegalFusionError(why)
 
+    def _chosen(self, trial: Trial, kind: ActionKind) -> bool:
+        """Whether something is to be changed in the compiler's own kernels, which `trial` says."""
+        if trial.splits or trial.retuned:
+            return True
+        if self.peers.count > 1:
+            raise IllegalFusionError(OF_RANKS)
+        found = cured(
+            self.bench,
+            self._as_tried,
+            kind,
+            only=trial.kernel,
+            gpu=self.gpu,
+            emit=self.emit,
+            late=lambda: self.budget.late(self.budget.kernels_s()),
+        )
+        trial.splits, trial.retuned = found.splits, found.retuned
+        trial.details = tuple(found.details)
+        return bool(trial.splits or trial.retuned)
+
     def _compare_action(self, trial: Trial, best: Variant, variant: Variant) -> Judgement:
         times = self.bench.step_time([best, variant])
         trial.step = compare(times[best.name], times[variant.name], "step")
@@ -188,7 +214,7 @@ class Search:
 
     def _best(self) -> Variant:
         """The best step so far, as its user compiles it."""
-        if not (self.recipe.actions or self.recipe.kernels):
+        if self.recipe == UNCHANGED:
             return self.bench.compiled
         return self.bench.build(self.recipe)
 
@@ -272,7 +298,7 @@ class Search:
         recipe = UNCHANGED
         for trial in winners:
             if trial.action is not None:
-                recipe = recipe.with_action(trial.action)
+                recipe = with_action(recipe, trial)
             else:
                 recipe = self._with_plans(recipe, self._usable(trial))
         return recipe
@@ -305,6 +331,12 @@ class _Base:
                 self.lost = error
                 raise
         return self.variant
+
+
+def with_action(recipe: Recipe, trial: Trial) -> Recipe:
+    """The recipe and the action of a trial, with what it chose of the compiler's own kernels."""
+    assert trial.action is not None
+    return recipe.with_action(trial.action).with_cures(trial.splits, trial.retuned)
 
 
 def _name(trial: Trial) -> str | None:

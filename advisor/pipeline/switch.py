@@ -11,20 +11,27 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import fx
 from torch._guards import CompileContext, TracingContext, compile_context, tracing
 from torch._inductor import config as inductor_config
 from torch._inductor.compile_fx import compile_fx_inner
+from torch._inductor.debug import reset_provenance_globals
 
+from advisor.apply.compiler.apart import keep_apart
+from advisor.apply.compiler.cuts import CompiledKernel
+from advisor.apply.compiler.generated import GeneratedKernel, kernels_of_code
+from advisor.apply.compiler.names import keys_of
 from advisor.apply.kernels import ReadyKernel
 from advisor.apply.rewrite import rewrite
 from advisor.model.base import Phase
 from advisor.pipeline.backend import (
     EXACT_LAYOUT,
+    NOTHING_TOLD,
     GraphRewrite,
     SwapLog,
+    Told,
     cache_key,
     choose_swaps,
     programs_of,
@@ -32,13 +39,15 @@ from advisor.pipeline.backend import (
 )
 from analyzers.row_plans import Program
 from collectors.live.capture import (
+    PROVENANCE,
     BoxedCall,
     GraphHook,
     HookPass,
     backend_with,
     no_compile_caches,
+    nodes_of_kernels,
 )
-from collectors.live.fx_graph import lower
+from collectors.live.fx_graph import copied, lower
 
 Compiled = Callable[[list[Any]], Any]
 
@@ -57,7 +66,20 @@ class _Held:
     compiling: CompileContext | None
     phase: Phase
     programs: tuple[Program, ...] = ()
+    keys: frozenset[str] = frozenset()
     plain: Compiled | None = None
+    seen: Seen | None = None
+
+
+class Seen(NamedTuple):
+    """What the compiler made of one graph: the graph after all passes, and its kernels.
+
+    `generated` are those that it wrote in Triton.
+    """
+
+    graph: fx.Graph
+    kernels: tuple[CompiledKernel, ...]
+    generated: tuple[GeneratedKernel, ...]
 
 
 @dataclass(frozen=True)
@@ -93,25 +115,64 @@ class GraphSwitch:
         """Run these graphs from now on."""
         self._selected = selection
 
-    def with_kernels(self, kernels: Sequence[ReadyKernel], log: SwapLog) -> Selection:
-        """Compile the graphs in which a site is swapped; `log` says what became of every site."""
+    def with_kernels(
+        self, kernels: Sequence[ReadyKernel], log: SwapLog, told: Told = NOTHING_TOLD
+    ) -> Selection:
+        """Compile the graphs in which a site is swapped, or of whose kernels something is `told`.
+
+        `log` says what became of every site.
+        """
 
         def swap(graph: fx.Graph, phase: Phase, identity: str) -> None:
+            log.cuts += keep_apart(graph, told.splits)
             lowered = lower(graph, identity, phase)
             swaps = choose_swaps(programs_of(lowered.graph), kernels)
             log.outcomes += rewrite(graph, lowered.fx_node, lowered.fx_aliases, swaps)
 
         touched = [
-            number for number, held in enumerate(self._held) if choose_swaps(held.programs, kernels)
+            number
+            for number, held in enumerate(self._held)
+            if choose_swaps(held.programs, kernels) or self._is_told(number, held, told)
         ]
-        return self.recompiled(touched, swap, cache_key(kernels))
+        return self.recompiled(touched, swap, cache_key(kernels, told), told)
 
-    def recompiled(self, numbers: Sequence[int], hook: GraphHook, key: str) -> Selection:
+    def recompiled(
+        self, numbers: Sequence[int], hook: GraphHook, key: str, told: Told = NOTHING_TOLD
+    ) -> Selection:
         """Compile these graphs, numbered as they were first compiled, with another post-grad hook.
 
         Raises whatever the compiler does.
         """
-        return Selection({number: self._recompile(number, hook, key) for number in numbers})
+        return Selection({number: self._recompile(number, hook, key, told) for number in numbers})
+
+    def seen(self) -> tuple[Seen, ...]:
+        """The kernels of every graph as the compiler makes them by itself; looked at once."""
+        return tuple(self._seen(number) for number in range(len(self._held)))
+
+    def _seen(self, number: int) -> Seen:
+        held = self._held[number]
+        if held.seen is None:
+            graphs: list[fx.Graph] = []
+
+            def look(graph: fx.Graph, phase: Phase, identity: str) -> None:
+                graphs.append(copied(graph))
+
+            with reset_provenance_globals():
+                compiled = self._recompile(number, look, "fusion-advisor-look", **PROVENANCE)
+            held.seen = Seen(
+                graphs[-1],
+                tuple(CompiledKernel(*pair) for pair in nodes_of_kernels(compiled)),
+                kernels_of_code(getattr(compiled, "source_code", "")),
+            )
+        return held.seen
+
+    def _is_told(self, number: int, held: _Held, told: Told) -> bool:
+        if any(
+            key in held.keys for split in told.splits for group in split.groups for key in group
+        ):
+            return True
+        sources = {one.source for one in told.retuned}
+        return bool(sources) and any(k.source in sources for k in self._seen(number).generated)
 
     def _compile_first(self, gm: fx.GraphModule, inputs: Sequence[Any], **arguments: Any) -> Any:
         number = len(self._held)
@@ -128,6 +189,7 @@ class GraphSwitch:
         return BoxedCall(lambda given: self._run(number, given))
 
     def _record(self, graph: fx.Graph, phase: Phase, identity: str) -> None:
+        self._held[-1].keys = frozenset(keys_of(graph).values())
         self._held[-1].programs = programs_of(lower(graph, identity, phase).graph)
 
     def _run(self, number: int, given: list[Any]) -> Any:
@@ -135,13 +197,15 @@ class GraphSwitch:
         assert run is not None
         return run(given)
 
-    def _recompile(self, number: int, hook: GraphHook, key: str) -> Compiled:
+    def _recompile(
+        self, number: int, hook: GraphHook, key: str, told: Told = NOTHING_TOLD, **more: Any
+    ) -> Compiled:
         held = self._held[number]
         hook_pass = HookPass(hook, key)
         hook_pass.phase = held.phase
-        settings = {"post_grad_custom_post_pass": hook_pass, **self._settings}
+        settings = {"post_grad_custom_post_pass": hook_pass, **self._settings, **more}
         with _as_compiled(held), inductor_config.patch(settings), no_compile_caches():
-            compiled: Compiled = compile_fx_inner(
+            compiled: Compiled = told.compiling(compile_fx_inner)(
                 _copied(held.module), list(held.inputs), **held.arguments
             )
         return compiled

@@ -10,6 +10,7 @@ from advisor.apply.judge import Judgement
 from advisor.errors import RefusedError, UsageError
 from advisor.model.actions import ACTIONS, ANSWERS, ActionKind
 from advisor.model.applied import Comparison, RankVote
+from advisor.model.cures import Retuned, Split
 from advisor.model.findings import Finding
 from advisor.model.report import Report
 from advisor.model.run import RunInfo
@@ -19,6 +20,8 @@ from collectors.live.target import parse_target
 
 # In place of a finding: what an earlier application kept, and a later one starts from.
 KEPT_BEFORE = "kept before"
+# What is done to the compiler's own kernels, all or those of a name: `unfuse:KERNEL`.
+OF_KERNELS: tuple[ActionKind, ...] = ("unfuse", "retune")
 KINDS: tuple[ActionKind, ...] = tuple(item.kind for item in ACTIONS)
 
 
@@ -28,7 +31,8 @@ class Trial:
 
     `comparison` is of GPU time, `step` (actions only) of the whole step, `peak_bytes` (actions
     only) its peaks of memory without and with it; `votes` are those of all ranks of a job of
-    several.
+    several. Of kernels of the compiler, `kernel` is the part of their names that was asked for,
+    `splits` and `retuned` what was chosen for them.
     """
 
     finding: str
@@ -42,6 +46,9 @@ class Trial:
     pool_bytes: int | None = None
     peak_bytes: tuple[int, int] | None = None
     votes: tuple[RankVote, ...] = ()
+    kernel: str = ""
+    splits: tuple[Split, ...] = ()
+    retuned: tuple[Retuned, ...] = ()
 
     @property
     def label(self) -> str:
@@ -120,6 +127,8 @@ def trials_of(report: Report, only: Sequence[str]) -> list[Trial]:
             trials.append(Trial(name, (name,)))
         elif name in KINDS:
             trials.append(Trial(name, action=name))
+        elif kind := _of_kernels(name):
+            trials.append(Trial(name, action=kind, kernel=name.partition(":")[2]))
         elif name in by_id:
             trials += _answers(by_id[name], strict=bool(only))
         else:
@@ -131,6 +140,11 @@ def trials_of(report: Report, only: Sequence[str]) -> list[Trial]:
         tried = {trial.action for trial in trials}
         trials += [Trial(kind, action=kind) for kind in KINDS if kind not in tried]
     return trials
+
+
+def _of_kernels(name: str) -> ActionKind | None:
+    """The action of `unfuse:KERNEL` or `retune:KERNEL`."""
+    return next((kind for kind in OF_KERNELS if name.startswith(f"{kind}:")), None)
 
 
 def _answers(finding: Finding, *, strict: bool) -> list[Trial]:

@@ -80,6 +80,8 @@ def action_verdicts(trials: Sequence[Trial], result: SetVerdict) -> tuple[Action
                 peak_memory_after_bytes=trial.peak_bytes and trial.peak_bytes[1],
                 by_hand=facts.by_hand,
                 votes=trial.votes,
+                splits=trial.splits,
+                retuned=trial.retuned,
             )
         )
     return tuple(found)

@@ -25,6 +25,8 @@ from advisor.verify.binaries import Usage, read_amdgcn, read_cubin
 
 Constant = int | float | bool | str | None
 READY = b"ready\n"
+# What kernels of PyTorch's compiler call: jitted functions of its own.
+_COMPILER_HELPERS = ("torch._inductor.runtime", "torch._inductor.runtime.triton_helpers")
 _PR_SET_PDEATHSIG = 1
 _BUILTIN_TYPES = {"int", "float", "bool", "str"}
 
@@ -49,7 +51,8 @@ def kernels_of(path: Path) -> dict[str, Any]:
     """The `@triton.jit` functions of a file, made without running anything else of it.
 
     Kept are imports of triton, jitted functions and assignments made of kept names (constants); so
-    launchers, references and their imports (torch) neither run nor need to be installed.
+    launchers, references and their imports (torch) neither run nor need to be installed. Kernels of
+    PyTorch's compiler, which call its helpers, need it.
     """
     tree = ast.parse(path.read_bytes(), filename=str(path))
     kept: list[ast.stmt] = []
@@ -70,7 +73,8 @@ def _bound_names(statement: ast.stmt, known: set[str]) -> set[str] | None:
         if all(alias.name.split(".")[0] == "triton" for alias in statement.names):
             return {alias.asname or alias.name.split(".")[0] for alias in statement.names}
     elif isinstance(statement, ast.ImportFrom):
-        if (statement.module or "").split(".")[0] in ("triton", "__future__"):
+        module = statement.module or ""
+        if module.split(".")[0] in ("triton", "__future__") or module in _COMPILER_HELPERS:
             return {alias.asname or alias.name for alias in statement.names}
     elif isinstance(statement, ast.FunctionDef):
         # Autotuning and heuristics wrap the jitted function; here the configuration is given.

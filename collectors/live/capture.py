@@ -45,6 +45,8 @@ from collectors.live.workload import Workload
 
 _QUOTED = re.compile(r"Explanation: .*: got (?P<error>\w+\(.*\))")
 GraphHook = Callable[[fx.Graph, Phase, str], None]
+# Inductor keeps which nodes each of its kernels computes.
+PROVENANCE: dict[str, Any] = {"trace.provenance_tracking_level": 1}
 
 
 Look = Callable[[fx.GraphModule], None]
@@ -219,7 +221,7 @@ def _recording_backend(
     hook = HookPass(record, "fusion-advisor-capture")
     patches: dict[str, Any] = as_written() if eager else {}
     if generate_code:
-        patches["trace.provenance_tracking_level"] = 1
+        patches |= PROVENANCE
     return backend_with(hook, inner, **patches)
 
 
@@ -316,17 +318,24 @@ def _generating(found: Capture) -> Callable[..., Any]:
         # provenance: without one of its own it would have none.
         with reset_provenance_globals():
             result = compile_fx_inner(gm, example_inputs, **kwargs)
-        text = getattr(result, "inductor_provenance_mapping_str", None)
-        mapping = json.loads(text).get("cppCodeToPost", {}) if text else {}
-        calls = sorted(
-            ((int(k.rpartition(":")[2] or 0), k, v) for k, v in mapping.items()),
-            key=lambda row: row[0],
-        )
-        kernels = tuple((k.rpartition(":")[0], tuple(v)) for _, k, v in calls)
-        found.graphs[-1] = CapturedGraph(found.graphs[-1].lowered, kernels)
+        found.graphs[-1] = CapturedGraph(found.graphs[-1].lowered, nodes_of_kernels(result))
         return result
 
     return inner
+
+
+def nodes_of_kernels(compiled: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """(kernel, names of the post-grad nodes it computes) of a graph, in the order of the calls.
+
+    Empty where it was compiled without `PROVENANCE`.
+    """
+    text = getattr(compiled, "inductor_provenance_mapping_str", None)
+    mapping = json.loads(text).get("cppCodeToPost", {}) if text else {}
+    calls = sorted(
+        ((int(k.rpartition(":")[2] or 0), k, v) for k, v in mapping.items()),
+        key=lambda row: row[0],
+    )
+    return tuple((k.rpartition(":")[0], tuple(v)) for _, k, v in calls)
 
 
 def _passes_then_run(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:

@@ -1,0 +1,1 @@
+"""What the compiler does with its own kernels: which ops share one, and how each is launched."""
