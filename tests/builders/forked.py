@@ -1,37 +1,48 @@
 """Python programs in processes of their own, forked from one that has imported the heavy modules.
 
 `Forked` is the parent's side; run as a script, this file is the process in the middle: it imports
-the modules that its arguments name, then reads one JSON line for each program and answers with the
-exit status that a shell would see.
+the modules that its arguments name, then forks for every program that it is asked for. What it
+forks is orphaned at once, and so becomes a child of the process that asked: signals, statuses and
+process groups are those of an ordinary child.
 """
 
 from __future__ import annotations
 
+import array
+import ctypes
 import importlib
 import json
 import os
 import runpy
+import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
+
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+REQUEST_BYTES = 1 << 18
+DESCRIPTORS = 16
+# Beyond whatever numbers a program was promised for its descriptors.
+SPARE = 1000
 
 
 class Forked:
-    """Runs programs as `python PROGRAM ARGUMENTS` would; importing `modules` is paid for once."""
+    """Runs programs as `python ARGUMENTS` would; importing `modules` is paid for once."""
 
-    def __init__(self, folder: Path, modules: Sequence[str], **environment: str) -> None:
-        self.folder, self.count = folder, 0
-        self.middle = subprocess.Popen(
-            [sys.executable, __file__, *modules],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | environment,
-            text=True,
-        )
+    def __init__(self, modules: Sequence[str], **environment: str) -> None:
+        self.environment = environment
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.middle = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno()), *modules],
+                env=os.environ | environment,
+                pass_fds=(theirs.fileno(),),
+            )
 
     def __enter__(self) -> Forked:
         return self
@@ -42,34 +53,74 @@ class Forked:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self.middle.communicate()
+        self.asking.close()
+        self.middle.wait()
 
     def run(self, *argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         """How a program ended, and what it printed; `argv` is a file, or `-m` and a module."""
-        self.count += 1
-        said = [self.folder / f"{self.count}.{name}" for name in ("stdout", "stderr")]
-        assert self.middle.stdin is not None
-        assert self.middle.stdout is not None
-        job = {"argv": argv, "cwd": str(cwd), "said": [str(path) for path in said]}
-        self.middle.stdin.write(json.dumps(job) + "\n")
-        self.middle.stdin.flush()
-        status = int(self.middle.stdout.readline())
-        return subprocess.CompletedProcess(argv, status, *(path.read_text() for path in said))
+        with self.popen(
+            [sys.executable, *argv],
+            cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ) as child:  # fmt: skip
+            out, err = child.communicate()
+            return subprocess.CompletedProcess(argv, child.returncode, out, err)
+
+    def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """`subprocess.Popen` of a Python program, with the options of the same names."""
+        return _Popen(self, argv, options)
 
 
-def _become(argv: list[str], cwd: str, said: list[str]) -> NoReturn:
+class _Popen(subprocess.Popen[Any]):
+    """A child that was forked in the middle, not here."""
+
+    def __init__(self, forked: Forked, argv: Sequence[str], options: dict[str, Any]) -> None:
+        self.forked, self.session = forked, options.get("start_new_session", False)
+        super().__init__(argv, **options)
+
+    def _execute_child(  # type: ignore[no-untyped-def]  # as Python 3.10 to 3.13 call it
+        self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo,
+        creationflags, shell, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *rest,
+    ) -> None:  # fmt: skip
+        places = {0: p2cread, 1: c2pwrite, 2: errwrite} | {fd: fd for fd in pass_fds}
+        places = {place: fd for place, fd in places.items() if fd != -1}
+        environment = (os.environ if env is None else env) | self.forked.environment
+        job = {
+            "argv": list(args[1:]),
+            "cwd": os.fspath(cwd or Path.cwd()),
+            "environment": dict(environment),
+            "places": list(places),
+            "session": self.session,
+        }
+        rights = array.array("i", places.values())
+        told = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
+        self.forked.asking.sendmsg([json.dumps(job).encode()], told)
+        self.pid = int(self.forked.asking.recv(64))
+        self._child_created = True
+        self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
+
+
+def _become(
+    argv: list[str],
+    cwd: str,
+    environment: Mapping[str, str],
+    places: list[int],
+    session: bool,
+    descriptors: Sequence[int],
+) -> NoReturn:
     """Be the program, to its end."""
-    for number, path in enumerate(said, 1):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+    if session:
+        os.setsid()
+    for place, descriptor in zip(places, descriptors, strict=True):
+        os.dup2(descriptor, place, inheritable=True)
+    os.closerange(SPARE, SPARE + DESCRIPTORS + 1)
+    os.environ.clear()
+    os.environ.update(environment)
     os.chdir(cwd)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(write_through=bool(environment.get("PYTHONUNBUFFERED")))  # type: ignore[union-attr]
     status = 0
     try:
-        if argv[0] == "-m":
-            sys.argv = argv[1:]
-            runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
-        else:
-            sys.argv = argv
-            runpy.run_path(argv[0], run_name="__main__")
+        _run(argv)
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):
@@ -82,19 +133,55 @@ def _become(argv: list[str], cwd: str, said: list[str]) -> NoReturn:
     os._exit(status)
 
 
-def main() -> None:
-    """Fork for every line until standard input ends."""
-    del sys.path[0]  # this folder, which a program of its own would not see
-    for name in sys.argv[1:]:
-        importlib.import_module(name)
-    for line in sys.stdin:
-        job = json.loads(line)
+def _run(argv: list[str]) -> None:
+    """What `python` does with its arguments."""
+    if argv[0] == "-c":
+        sys.argv = ["-c", *argv[2:]]
+        exec(compile(argv[1], "<string>", "exec"), {"__name__": "__main__"})
+    elif argv[0] == "-m":
+        sys.argv = argv[1:]
+        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = argv
+        runpy.run_path(argv[0], run_name="__main__")
+
+
+def _orphan(job: dict[str, Any], descriptors: Sequence[int]) -> int:
+    """The number of a new process whose parent is gone: the process that asked adopts it."""
+    reading, writing = os.pipe()
+    between = os.fork()
+    if between == 0:
         child = os.fork()
         if child == 0:
-            _become(**job)
-        _, ended = os.waitpid(child, 0)
-        sys.stdout.write(f"{os.waitstatus_to_exitcode(ended)}\n")
-        sys.stdout.flush()
+            os.close(reading)
+            os.close(writing)
+            _become(**job, descriptors=descriptors)
+        os.write(writing, str(child).encode())
+        os._exit(0)
+    os.waitpid(between, 0)
+    number = int(os.read(reading, 64))
+    os.close(reading)
+    os.close(writing)
+    return number
+
+
+def main() -> None:
+    """Fork for every request until the other end of the socket is closed."""
+    asked = socket.socket(fileno=os.dup2(int(sys.argv[1]), SPARE + DESCRIPTORS, inheritable=False))
+    os.close(int(sys.argv[1]))
+    del sys.path[0]  # this folder, which a program of its own would not see
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
+    while True:
+        data, received, _, _ = socket.recv_fds(asked, REQUEST_BYTES, DESCRIPTORS)
+        if not data:
+            return
+        moved = [os.dup2(fd, SPARE + n, inheritable=False) for n, fd in enumerate(received)]
+        for descriptor in received:
+            os.close(descriptor)
+        asked.send(str(_orphan(json.loads(data), moved)).encode())
+        for descriptor in moved:
+            os.close(descriptor)
 
 
 if __name__ == "__main__":

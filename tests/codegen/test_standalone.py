@@ -52,10 +52,9 @@ def rendered(plan: FusionPlan, config: LaunchConfig | None = None, **extra: bool
 
 
 @pytest.fixture(scope="module")
-def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forked]:
+def forked() -> Iterator[Forked]:
     """Runs files as `run` does, once Torch and Triton are imported."""
-    folder = tmp_path_factory.mktemp("said")
-    with Forked(folder, ("torch", "triton.language"), TRITON_INTERPRET="1") as running:
+    with Forked(("torch", "triton.language"), TRITON_INTERPRET="1") as running:
         yield running
 
 

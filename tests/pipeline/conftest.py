@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,8 +14,11 @@ pytest.importorskip("torch", reason="profiling needs torch")
 pytest.importorskip("triton", reason="interpreting kernels needs triton")
 
 from advisor.cli.main import run as command
+from advisor.pipeline import supervisor
 from advisor.store import RunDirectory, sign
+from tests.builders.forked import Forked
 
+ROOT = Path(__file__).parents[2]
 WORKLOAD = '''
 """Two norms in pieces around a linear layer, then a soft-capped softmax."""
 
@@ -63,6 +68,24 @@ def wrong():
 
 
 @pytest.fixture(scope="session")
+def forked() -> Iterator[Forked]:
+    """Forks children that have imported what `profile` and `apply` take seconds to import."""
+    with Forked(("advisor.pipeline.profile", "advisor.pipeline.apply"), PYTHONPATH=str(ROOT)) as it:
+        yield it
+
+
+@pytest.fixture
+def started(forked: Forked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands of this test start their children by a fork; test_supervisor.py starts real ones."""
+    _fork_children(forked, monkeypatch)
+
+
+def _fork_children(forked: Forked, patch: pytest.MonkeyPatch) -> None:
+    same = {name: getattr(subprocess, name) for name in ("PIPE", "STDOUT", "DEVNULL")}
+    patch.setattr(supervisor, "subprocess", SimpleNamespace(Popen=forked.popen, **same))
+
+
+@pytest.fixture(scope="session")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A home of its own for keys and caches, and the workload in it."""
     folder = tmp_path_factory.mktemp("pipeline")
@@ -74,18 +97,22 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def profiled(places: Path) -> RunDirectory:
+def profiled(places: Path, forked: Forked) -> RunDirectory:
     """The run of one `profile`; not to be changed."""
     out = places / "run"
-    assert command(["profile", f"{places / 'workload.py'}:block", "--out", str(out)]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        _fork_children(forked, patch)
+        assert command(["profile", f"{places / 'workload.py'}:block", "--out", str(out)]) == 0
     return RunDirectory.at(out)
 
 
 @pytest.fixture(scope="session")
-def applied(profiled: RunDirectory, places: Path) -> RunDirectory:
+def applied(profiled: RunDirectory, places: Path, forked: Forked) -> RunDirectory:
     """The same run after one `apply`; not to be changed."""
     run = _copied(profiled, places / "applied")
-    assert command(["apply", str(run.path)]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        _fork_children(forked, patch)
+        assert command(["apply", str(run.path)]) == 0
     return run
 
 

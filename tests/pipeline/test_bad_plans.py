@@ -22,6 +22,8 @@ from advisor.store import RunDirectory
 from advisor.verify.resources import resources_of
 from tests.builders import bad_kernels
 
+pytestmark = pytest.mark.usefixtures("started")
+
 ROOT = Path(__file__).parents[2]
 FACTORY = f"{ROOT / 'tests' / 'builders' / 'bad_workload.py'}:small"
 

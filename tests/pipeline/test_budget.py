@@ -22,6 +22,8 @@ from advisor.pipeline.trials import Trial
 from advisor.store import RunDirectory
 from tests.pipeline.test_search import Scripted, quiet, saving
 
+pytestmark = pytest.mark.usefixtures("started")
+
 Copied = Callable[[str], RunDirectory]
 NS = 1_000_000_000
 

@@ -28,6 +28,8 @@ from collectors.live.workload import load_workload
 from tests.builders.child import interruptible
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("started")
+
 Copied = Callable[[str], RunDirectory]
 
 

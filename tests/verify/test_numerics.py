@@ -26,11 +26,11 @@ FLOAT32, BFLOAT16 = torch.finfo(torch.float32).eps, torch.finfo(torch.bfloat16).
 
 
 @pytest.fixture(scope="module")
-def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forked]:
+def forked() -> Iterator[Forked]:
     """Runs the worker's program, once its modules are imported."""
-    folder, root = tmp_path_factory.mktemp("said"), str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[2])
     modules = ("advisor.verify.cases", "advisor.verify.interpret", "triton.language")
-    with Forked(folder, modules, TRITON_INTERPRET="1", PYTHONPATH=root) as running:
+    with Forked(modules, TRITON_INTERPRET="1", PYTHONPATH=root) as running:
         yield running
 
 
