@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 
 import torch
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ from analyzers.execution_graph import ExecutedPart
 from analyzers.metrics import trace_metrics
 from collectors import read_trace
 from collectors.live.capture import Capture, capture
+from collectors.live.loss_outside import WatchedLoss
 from collectors.live.nvml import GpmCounters, GpmSampler, GpuSnapshot, snapshot, visible_device
 from collectors.live.recorder import TRACED_STEPS, record_steps
 from collectors.live.workload import Step, load_workload
@@ -43,6 +45,8 @@ COUNTER_DEFINITIONS = {
 MODE_NEEDS_GPU = (
     "what the compiler's kernels take is known on a GPU only: prices are of the eager workload"
 )
+# One op has nothing beside it to fuse with.
+FEWEST_OUTSIDE = 2
 NO_GPU = "no GPU on this machine: prices are modelled, exposure is unknown, nothing is timed"
 
 
@@ -94,13 +98,16 @@ def record_workload(
     workload = load_workload(options.target, device, seed=options.seed)
     recording.shapes = workload.shapes()
     announce("capture", "compiling and reading the graphs")
+    # On a GPU the execution trace tells of it, and nothing may stand in a step that is timed.
+    watched = WatchedLoss(workload.loss) if workload.loss and device.type != "cuda" else None
     recording.captured, compiled = capture(
-        workload,
+        replaced(workload, loss=watched or workload.loss),
         generate_code=device.type == "cuda" and options.mode == "compile",
         eager=options.mode == "eager",
     )
     recording.warnings += capture_warnings(recording.captured)
     if device.type != "cuda":
+        recording.warnings += unseen_warnings(recording.captured, watched)
         take_execution(recording, rehearse(workload, recording.captured))
         return
     step = compiled or workload.step_of()
@@ -136,6 +143,23 @@ def capture_warnings(captured: Capture) -> list[Warning_]:
         note = "the compiler broke the graph"
         found.append(Warning_(code="graph-break", message=note, count=captured.graph_breaks))
     return found
+
+
+def unseen_warnings(captured: Capture, loss: WatchedLoss | None) -> list[Warning_]:
+    """What runs in no captured graph; without a GPU no trace of the step tells of it."""
+    if not captured.graphs:
+        note = "the compiler saw no op of the step"
+        if loss is not None:
+            note += ": loss(model) has to call the model that it is given"
+        return [Warning_(code="no-graphs", message=note)]
+    outside = tuple(dict.fromkeys(loss.outside)) if loss is not None else ()
+    if len(outside) < FEWEST_OUTSIDE:
+        return []
+    note = (
+        f"what the loss computes outside the model ({', '.join(outside)}) is in no graph, so no "
+        "finding covers it; with a GPU, or inside the model, it is"
+    )
+    return [Warning_(code="loss-not-captured", message=note)]
 
 
 def take_execution(
