@@ -66,6 +66,11 @@ from advisor.verify.kernel_file import file_requests
     type=click.IntRange(1, 8),
     help="Of KERNEL.py: stages of its loops (repeatable).  [default: as the file says, or 3]",
 )
+@click.option(
+    "--cure",
+    is_flag=True,
+    help="Of KERNEL.py: where no launch is one to use, look for one and prove it by compiling.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 def resources(
     source: Path,
@@ -77,6 +82,7 @@ def resources(
     signature: str | None,
     warps: tuple[str, ...],
     stages: tuple[int, ...],
+    cure: bool,
     as_json: bool,
 ) -> None:
     """Compile every configuration of a plan, or a Triton file, for GPUs, and say what it needs.
@@ -89,7 +95,7 @@ def resources(
     cards = gpus_of(gpus)
     is_file = source.suffix == ".py" and not source.is_dir()
     of_file = {"--kernel": kernel, "--signature": signature, "--num-warps": warps,
-               "--num-stages": stages}  # fmt: skip
+               "--num-stages": stages, "--cure": cure}  # fmt: skip
     _refuse({"--only": only, "--top": top} if is_file else of_file, source, is_file=is_file)
     if is_file:
         wanted = file_requests(
@@ -99,7 +105,7 @@ def resources(
             warps=[int(number) for number in warps],
             stages=stages,
         )
-        table = requests_table(wanted, cards, str(source), timeout_s=timeout)
+        table = requests_table(wanted, cards, str(source), timeout_s=timeout, cure=cure)
     else:
         plans, _ = named_plans(source, only)
         table = plans_table(plans, cards, str(source), top=top, timeout_s=timeout)

@@ -29,6 +29,22 @@ class SizedKernel(Record, frozen=True, kw_only=True):
     first: bool = False
 
 
+class LaunchCure(Record, frozen=True, kw_only=True):
+    """Another launch of a kernel that has not what was wrong with it, proved by compiling alone.
+
+    `cause` is what was wrong (`register_spill`, ...), `change` how the launch differs, in words;
+    `before` and `after` are what both need. `after` None: no launch that was tried is better.
+    """
+
+    kernel: str
+    gpu: str
+    cause: str
+    change: str = ""
+    before: KernelResources
+    after: KernelResources | None = None
+    tried: int = 0
+
+
 class ResourceTable(Record, frozen=True, kw_only=True):
     """All that was compiled for one request; `source` is the plan, run or kernel file."""
 
@@ -36,6 +52,7 @@ class ResourceTable(Record, frozen=True, kw_only=True):
     tool: Tool
     source: str
     kernels: tuple[SizedKernel, ...]
+    cures: tuple[LaunchCure, ...] = ()
 
     def check(self) -> None:
         if self.schema_version != RESOURCES_SCHEMA_VERSION:

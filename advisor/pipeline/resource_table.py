@@ -14,6 +14,7 @@ from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.model.resources import ResourceTable, SizedKernel
 from advisor.pipeline.facts import TOOL
+from advisor.pipeline.launch_cures import cures_of
 from advisor.pipeline.sizing import judged, requests
 from advisor.pipeline.winners import known_winner, modelled_configs
 from advisor.verify.resources import ResourceRequest, resources_of
@@ -103,16 +104,20 @@ def requests_table(
     *,
     timeout_s: float = 60.0,
     cache: Path | None = None,
+    cure: bool = False,
 ) -> ResourceTable:
-    """Kernels of a file in given configurations; what they read is not known, so not judged."""
+    """Kernels of a file in given configurations; what they read is not known, so not judged.
+
+    With `cure`, also a launch for those that spill, or cannot be launched, as they are.
+    """
+    sized = resources_of(wanted, gpus, timeout_s=timeout_s, cache=cache)
     kernels = [
         _plain(request, gpu, row)
-        for request, rows in zip(
-            wanted, resources_of(wanted, gpus, timeout_s=timeout_s, cache=cache), strict=True
-        )
+        for request, rows in zip(wanted, sized, strict=True)
         for gpu, row in zip(gpus, rows, strict=True)
     ]
-    return ResourceTable(tool=TOOL, source=source, kernels=tuple(kernels))
+    cures = cures_of(wanted, sized, gpus, timeout_s=timeout_s, cache=cache) if cure else ()
+    return ResourceTable(tool=TOOL, source=source, kernels=tuple(kernels), cures=cures)
 
 
 def _plain(request: ResourceRequest, gpu: Gpu, row: KernelResources) -> SizedKernel:

@@ -10,7 +10,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from advisor.model.applied import KernelResources
-from advisor.model.resources import Cliff, CliffPoint, Fit, ResourceTable, SizedKernel
+from advisor.model.resources import (
+    Cliff,
+    CliffPoint,
+    Fit,
+    LaunchCure,
+    ResourceTable,
+    SizedKernel,
+)
 from advisor.report.text import heading, plain, table
 from advisor.units import UNKNOWN, counted, format_bytes, format_fraction, format_value
 
@@ -29,8 +36,23 @@ def render_resources(found: ResourceTable) -> RenderableType:
         parts.append(heading(name))
         for gpu in dict.fromkeys(row.resources.gpu for row in rows):
             parts += _of_gpu(gpu, [row for row in rows if row.resources.gpu == gpu])
+    parts += [plain(cure_text(one), "green" if one.after else "yellow") for one in found.cures]
     parts += [Text(), *_assemblers(row.resources for row in found.kernels)]
     return Group(*parts)
+
+
+def cure_text(cure: LaunchCure) -> str:
+    """What another launch of a kernel needs, in a line."""
+    name = f"{cure.kernel} on {cure.gpu}, {cure.before.config}"
+    if cure.after is None:
+        return f"{name}: no cure among {counted(cure.tried, 'other launch', 'other launches')}"
+    after = cure.after
+    spilled = (after.spill_store_bytes or 0) + (after.spill_load_bytes or 0)
+    held = "" if after.occupancy is None else f", occupancy {format_fraction(after.occupancy)}"
+    return (
+        f"{name}: cure: {cure.change}: {format_bytes(spilled)} spilled, "
+        f"{format_value(after.registers, 'count')} registers{held}"
+    )
 
 
 def _subject(kernel: SizedKernel) -> tuple[str | None, str, str]:
