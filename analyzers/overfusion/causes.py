@@ -12,10 +12,11 @@ from statistics import median
 from advisor.hardware.occupancy import Occupancy
 from advisor.model.findings import Evidence
 from advisor.model.overfusion import Candidate, Cause
+from advisor.model.step_record import Launch
 from advisor.units import format_bytes, format_fraction
-from analyzers.overfusion.facts import Launch
 from analyzers.overfusion.group import (
     Group,
+    occupancy_of,
     reading_of,
     redundancy,
     requested,
@@ -57,7 +58,7 @@ def no_tensor_core(group: Group) -> Candidate | None:
 
 def occupancy_shared_memory(group: Group) -> Candidate | None:
     """Shared memory lets fewer blocks reside than registers would."""
-    found = group.main.occupancy(group.gpu)
+    found = occupancy_of(group.main, group.gpu)
     if found is None or found.limiter != "shared_memory" or found.fraction > LOW_OCCUPANCY:
         return None
     others = {name: blocks for name, blocks in found.limits.items() if name != "shared_memory"}
@@ -77,7 +78,9 @@ def occupancy_shared_memory(group: Group) -> Candidate | None:
 def gemm_epilogue(group: Group) -> Candidate | None:
     """The product and its epilogue in one kernel, where the library's product was given up."""
     reading = group.reading
-    if reading is None or not reading.products:
+    if reading is None:
+        return _by_operands(group)
+    if not reading.products:
         return None
     products = [launch for launch in group.members if launch.role == "gemm"]
     if group.members and (not products or len(group.members) < 2):
@@ -89,11 +92,21 @@ def gemm_epilogue(group: Group) -> Candidate | None:
         text += f", which loads {len(operands)} more operand(s) for every tile"
     if products:
         text += "; apart, the product runs as a kernel of the library"
-    found = group.main.occupancy(group.gpu)
+    found = occupancy_of(group.main, group.gpu)
     return _candidate(
         "gemm_epilogue", 0.7, text, extra_operands=len(operands),
         occupancy=None if found is None else found.fraction,
     )  # fmt: skip
+
+
+def _by_operands(group: Group) -> Candidate | None:
+    """Without source: operands and result of a product that no other reading of them explains."""
+    found = group.main.factors
+    if found is None or found[2] in found[:2] or group.main.role == "gemm":
+        return None
+    extra = len([t for t in group.main.operands if t.elements >= found[0] * found[1]]) - 1
+    text = f"a product {found[0]} by {found[1]} by {found[2]} in a kernel that no library chose"
+    return _candidate("gemm_epilogue", 0.7, text, extra_operands=extra)
 
 
 # --- work done more than once ---------------------------------------------------------------------
@@ -295,7 +308,7 @@ def _width(access: Access, item: int, launch: Launch, threads: int) -> int:
 
 def _by_launch(launch: Launch) -> int | None:
     """Without source: of a kernel that gives every thread one element at most."""
-    if launch.library not in ("triton", "inductor") and launch.code is None:
+    if launch.library == "aten" or not launch.is_kernel:
         return None
     if not (launch.threads and launch.programs and launch.largest):
         return None
@@ -348,7 +361,7 @@ def _counted_spill(group: Group) -> Candidate | None:
 
 def occupancy_registers(group: Group) -> Candidate | None:
     """Registers let few warps reside, so latencies show."""
-    found = group.main.occupancy(group.gpu)
+    found = occupancy_of(group.main, group.gpu)
     if found is None or found.limiter != "registers" or found.fraction > LOW_OCCUPANCY:
         return None
     if group.members and not _better(group, found):
@@ -366,7 +379,7 @@ def _better(group: Group, mine: Occupancy) -> bool:
     """Whether a member that takes a good part of the time holds twice as many warps."""
     whole = sum(launch.time_ns for launch in group.members)
     for launch in group.members:
-        found = launch.occupancy(group.gpu)
+        found = occupancy_of(launch, group.gpu)
         if found and launch.time_ns > 0.2 * whole and found.fraction >= 2 * mine.fraction:
             return True
     return not group.members

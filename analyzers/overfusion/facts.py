@@ -8,18 +8,18 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import prod
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu
-from advisor.hardware.occupancy import Occupancy, occupancy
 from advisor.model.overfusion import KernelCode
 from advisor.model.range_names import STEP_PREFIX
+from advisor.model.step_record import Launch, StepRecord, Tensor, Triple
 from advisor.model.trace import Trace
 from analyzers.activities import NONE, Activities, activities, step_of
 from analyzers.kernel_roles import classify
@@ -27,114 +27,7 @@ from analyzers.kernel_roles import classify
 if TYPE_CHECKING:
     import pandas as pd
 
-ITEM_BYTES = {
-    "float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "half": 2, "bfloat16": 2,
-    "int": 4, "long int": 8, "long": 8, "long long": 8, "short": 2, "unsigned char": 1,
-    "signed char": 1, "char": 1, "bool": 1,
-}  # fmt: skip
-Triple = tuple[int, int, int]
 FEWEST_OF_GRAPH = 4
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """An operand of an op as it was recorded; `item_bytes` None where its type is unknown."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def elements(self) -> int:
-        """Elements."""
-        return prod(self.shape)
-
-    @property
-    def item_bytes(self) -> int | None:
-        """Bytes of an element, None if the type is not known."""
-        return ITEM_BYTES.get(self.dtype)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the whole; 4 an element where the type is not known."""
-        return self.elements * (self.item_bytes or 4)
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One place of the step: a kernel, or a copy (`role` copy or memset).
-
-    `start_ns` and `time_ns` are of the median step, from its first activity; None is unknown.
-    """
-
-    name: str
-    role: str
-    library: str
-    op: str | None
-    operands: tuple[Tensor, ...]
-    stream: int | None
-    start_ns: int
-    time_ns: int
-    times_ns: tuple[int, ...]
-    grid: Triple | None = None
-    threads: int | None = None
-    registers: int | None = None
-    shared_bytes: int | None = None
-    dram_read_bytes: int | None = None
-    dram_write_bytes: int | None = None
-    spill_bytes: int | None = None
-    code: KernelCode | None = None
-
-    @property
-    def is_kernel(self) -> bool:
-        """Whether it is a kernel, not a copy of the driver."""
-        return self.role not in ("copy", "memset")
-
-    @property
-    def programs(self) -> int | None:
-        """Blocks of the grid."""
-        return None if self.grid is None else prod(self.grid)
-
-    @property
-    def end_ns(self) -> int:
-        """Where it ends."""
-        return self.start_ns + self.time_ns
-
-    @property
-    def largest(self) -> int:
-        """Elements of the largest operand; 0 if none is known."""
-        return max((tensor.elements for tensor in self.operands), default=0)
-
-    def occupancy(self, gpu: Gpu | None) -> Occupancy | None:
-        """Theoretical occupancy, None where something is unknown."""
-        if gpu is None or self.registers is None or self.threads is None:
-            return None
-        return occupancy(
-            gpu.arch, registers=self.registers, threads=self.threads,
-            shared_bytes=self.shared_bytes or 0,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class StepFacts:
-    """All launches of a step, and the figures of each step: ns.
-
-    `busy_ns` is the union of what ran, `span_ns` from the first start to the last end.
-    """
-
-    launches: tuple[Launch, ...]
-    busy_ns: tuple[int, ...]
-    span_ns: tuple[int, ...]
-    gpu: Gpu | None
-
-    @property
-    def busy_mid_ns(self) -> int:
-        """The median of `busy_ns`."""
-        return round(median(self.busy_ns)) if self.busy_ns else 0
-
-    @property
-    def span_mid_ns(self) -> int:
-        """The median of `span_ns`."""
-        return round(median(self.span_ns)) if self.span_ns else 0
 
 
 def step_facts(
@@ -143,7 +36,7 @@ def step_facts(
     *,
     step_prefix: str = STEP_PREFIX,
     gpu: Gpu | None = None,
-) -> StepFacts:
+) -> StepRecord:
     """The launches of the steps of a trace.
 
     Without ranges of steps every replay of a CUDA graph is one, else the whole trace.
@@ -158,22 +51,29 @@ def step_facts(
     busy = tuple(found.where(rows).busy() for rows in ordered)
     span = tuple(int(found.end[rows].max() - found.start[rows].min()) for rows in ordered)
     if not ordered:
-        return StepFacts((), (), (), device)
+        return StepRecord(gpu=device.key if device else None)
     chosen = ordered[busy.index(sorted(busy)[len(busy) // 2])]
     first = int(found.start[chosen].min())
-    table = _Table(trace, codes or {})
+    table = _Table(trace)
     launches = []
     for place, row in enumerate(chosen):
         times = tuple(int(found.end[rows[place]] - found.start[rows[place]]) for rows in ordered)
         launches.append(
-            replace(
+            msgspec.structs.replace(
                 table.launch(int(row)),
                 start_ns=int(found.start[row]) - first,
                 time_ns=round(median(times)),
                 times_ns=times,
             )
         )
-    return StepFacts(tuple(launches), busy, span, device)
+    names_used = {launch.name for launch in launches}
+    return StepRecord(
+        launches=tuple(launches),
+        busy_ns=busy,
+        span_ns=span,
+        gpu=device.key if device else None,
+        codes=tuple(code for name, code in sorted((codes or {}).items()) if name in names_used),
+    )
 
 
 def _graph_launches(found: Activities) -> Any:
@@ -215,8 +115,8 @@ def _device(trace: Trace) -> Gpu | None:
 class _Table:
     """Rows of a trace as launches."""
 
-    def __init__(self, trace: Trace, codes: Mapping[str, KernelCode]):
-        self._trace, self._codes = trace, codes
+    def __init__(self, trace: Trace):
+        self._trace = trace
         self._kernels = trace.kernels.to_dict("records") if len(trace.kernels) < 200_000 else []
 
     def launch(self, row: int) -> Launch:
@@ -225,8 +125,9 @@ class _Table:
             copy = self._trace.copies.iloc[row - count]
             kind = "memset" if str(copy["kind"]) == "set" else "copy"
             return Launch(
-                name=f"{kind} {copy['direction']}", role=kind, library="driver", op=None,
-                operands=(), stream=_whole(copy["stream"]), start_ns=0, time_ns=0, times_ns=(),
+                name=f"{kind} {copy['direction']}", role=kind, library="driver",
+                stream=_whole(copy["stream"]),
+                copied_bytes=_whole(copy["bytes"]),
             )  # fmt: skip
         kernel = self._kernels[row]
         op = _whole(kernel["op"])
@@ -243,9 +144,6 @@ class _Table:
             op=op_name,
             operands=() if called is None else _operands(called),
             stream=_whole(kernel["stream"]),
-            start_ns=0,
-            time_ns=0,
-            times_ns=(),
             grid=_triple(parts),
             threads=None if block[0] is None else prod(size or 1 for size in block),
             registers=_whole(kernel["registers_per_thread"]),
@@ -253,7 +151,6 @@ class _Table:
             dram_read_bytes=_whole(kernel["dram_read_bytes"]),
             dram_write_bytes=_whole(kernel["dram_write_bytes"]),
             spill_bytes=_sum(kernel["spill_load_bytes"], kernel["spill_store_bytes"]),
-            code=self._codes.get(name),
         )
 
 
@@ -285,12 +182,14 @@ def _operands(op: pd.Series[Any]) -> tuple[Tensor, ...]:
     for shape, dtype in zip(shapes, dtypes, strict=False):
         if isinstance(shape, list) and all(isinstance(size, int) for size in shape):
             if shape and dtype not in ("Scalar", "ScalarList", ""):
-                found.append(Tensor(tuple(shape), str(dtype)))
+                found.append(Tensor(shape=tuple(shape), dtype=str(dtype)))
         elif isinstance(shape, list):
             inner = [part for part in shape if isinstance(part, list)]
             kinds = dtype if isinstance(dtype, list) else [dtype] * len(inner)
             pairs = zip(inner, kinds, strict=False)
             found += [
-                Tensor(tuple(s), str(d)) for s, d in pairs if all(isinstance(n, int) for n in s)
+                Tensor(shape=tuple(s), dtype=str(d))
+                for s, d in pairs
+                if all(isinstance(n, int) for n in s)
             ]
     return tuple(found)

@@ -8,9 +8,10 @@ from math import prod
 
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.limits import SmLimits
+from advisor.hardware.occupancy import Occupancy, occupancy
 from advisor.hardware.roofline import bandwidth_of
+from advisor.model.step_record import Launch
 from advisor.units import NS_PER_S
-from analyzers.overfusion.facts import Launch
 from analyzers.overfusion.kernel_source import read_kernel
 from analyzers.overfusion.reading import Access, KernelReading
 
@@ -73,6 +74,16 @@ class Group:
             most = limits.max_waves_per_simd * limits.simds
         warps = -(-launch.threads // limits.warp_size) * launch.programs
         return min(1.0, warps / (most * self.gpu.sm_count))
+
+
+def occupancy_of(launch: Launch, gpu: Gpu) -> Occupancy | None:
+    """Theoretical occupancy, None where something is unknown."""
+    if launch.registers is None or launch.threads is None:
+        return None
+    return occupancy(
+        gpu.arch, registers=launch.registers, threads=launch.threads,
+        shared_bytes=launch.shared_bytes or 0,
+    )  # fmt: skip
 
 
 def reading_of(launch: Launch) -> KernelReading | None:

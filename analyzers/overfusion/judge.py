@@ -11,13 +11,14 @@ from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass
 from statistics import median
 
+from advisor.hardware.gpus import find_gpu
 from advisor.model.base import Range
 from advisor.model.findings import Evidence, Member
 from advisor.model.overfusion import Bisection, Candidate, Cause, FusionVerdict, Share
 from advisor.model.shifts import interval_of_ratio
+from advisor.model.step_record import Launch, StepRecord
 from advisor.units import format_ns
 from analyzers.overfusion.causes import NAMED, explain
-from analyzers.overfusion.facts import Launch, StepFacts
 from analyzers.overfusion.group import Group
 from analyzers.overfusion.pairing import Pairing, pair
 
@@ -41,8 +42,9 @@ class Judgement:
         return tuple(v for v in self.verdicts if v.outcome == "regression")
 
 
-def judge_pair(before: StepFacts, after: StepFacts) -> Judgement:
+def judge_pair(before: StepRecord, after: StepRecord) -> Judgement:
     """The judgement of `after` against `before`; both need at least one step."""
+    before, after = before.coded(), after.coded()
     pairings = pair(before.launches, after.launches)
     order = _order(before, after, pairings)
     verdicts = [] if order is None else [order]
@@ -72,7 +74,7 @@ def _alike(pairings: Sequence[Pairing]) -> list[list[Pairing]]:
     return list(found.values())
 
 
-def _judge(group: Sequence[Pairing], after: StepFacts) -> FusionVerdict | None:
+def _judge(group: Sequence[Pairing], after: StepRecord) -> FusionVerdict | None:
     """The verdict on one fusion at all its places; None where there is nothing to compare."""
     if not group[0].certain or group[0].is_communication:
         return None
@@ -86,14 +88,15 @@ def _judge(group: Sequence[Pairing], after: StepFacts) -> FusionVerdict | None:
     lost = mine.mid - theirs.mid
     is_lost = ratio[0] > LOST and lost > WORTH * after.busy_mid_ns
     candidates: tuple[Candidate, ...] = ()
-    if is_lost and after.gpu is not None:
+    gpu = None if after.gpu is None else find_gpu(after.gpu)
+    if is_lost and gpu is not None:
         first = group[0]
         loss = first.change_ns if first.change_ns > 0 else lost
         kernels = (
             tuple(x for x in first.after if x.is_kernel),
             tuple(x for x in first.before if x.is_kernel),
         )
-        candidates = explain(Group(*kernels, loss, after.gpu))
+        candidates = explain(Group(*kernels, loss, gpu))
     main = max(fused, key=lambda launch: launch.time_ns)
     return FusionVerdict(
         tier="pair",
@@ -152,12 +155,12 @@ def _extremes(before: Sequence[int], after: Sequence[int]) -> tuple[float, float
 # --- the order of work ----------------------------------------------------------------------------
 
 
-def _overlap(step: StepFacts) -> int:
+def _overlap(step: StepRecord) -> int:
     """Time during which more than one activity ran, counted once for each beyond the first."""
     return sum(launch.time_ns for launch in step.launches) - step.busy_mid_ns
 
 
-def _beside(step: StepFacts) -> set[int]:
+def _beside(step: StepRecord) -> set[int]:
     """Identities of the launches that share a good part of their time with another stream."""
     found = set()
     ordered = sorted(step.launches, key=lambda launch: launch.start_ns)
@@ -172,7 +175,7 @@ def _beside(step: StepFacts) -> set[int]:
 
 
 def _order(
-    before: StepFacts, after: StepFacts, pairings: Sequence[Pairing]
+    before: StepRecord, after: StepRecord, pairings: Sequence[Pairing]
 ) -> FusionVerdict | None:
     """Whether work that ran side by side runs in turn now; None where it does not."""
     gone = _overlap(before) - _overlap(after)
@@ -210,7 +213,7 @@ def _order(
     )
 
 
-def _kind(before: StepFacts) -> Cause:
+def _kind(before: StepRecord) -> Cause:
     """Copies and collectives that were hidden, or kernels that ran side by side."""
     hidden = 0
     apart = 0
@@ -232,8 +235,8 @@ def _kind(before: StepFacts) -> Cause:
 
 
 def bisect(
-    before: StepFacts,
-    after: StepFacts,
+    before: StepRecord,
+    after: StepRecord,
     pairings: Sequence[Pairing],
     causes: dict[int, str | None],
     order: FusionVerdict | None,

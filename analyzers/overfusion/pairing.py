@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from math import isclose
 
+from advisor.model.step_record import Launch, Tensor
 from analyzers.kernel_roles import classify
-from analyzers.overfusion.facts import Launch, Tensor
 
 # What fusion leaves alone, whoever computes it: told by the operands alone.
 ANCHORS = ("gemm", "conv")
@@ -57,7 +57,7 @@ def pair(before: Sequence[Launch], after: Sequence[Launch]) -> list[Pairing]:
     keys = [[_key(launch) for launch in side] for side in sides]
     found: list[Pairing] = []
     doubtful: tuple[list[Launch], list[Launch]] = ([], [])
-    matcher = SequenceMatcher(None, *keys, autojunk=False)
+    matcher = SequenceMatcher(None, keys[0], keys[1], autojunk=False)
     alone: tuple[list[Launch], list[Launch]] = ([], [])
     for tag, i, j, k, m in matcher.get_opcodes():
         if tag == "equal":
@@ -74,7 +74,7 @@ def pair(before: Sequence[Launch], after: Sequence[Launch]) -> list[Pairing]:
     found += _by_shape(*doubtful)
     collectives = [tuple(x for x in s if x.role == "communication") for s in (before, after)]
     if any(collectives):
-        found.append(Pairing(*collectives))
+        found.append(Pairing(collectives[0], collectives[1]))
     return found
 
 

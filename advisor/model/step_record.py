@@ -1,0 +1,140 @@
+"""`step.json` of a run: the launches of a step in order, as light as comparing two runs needs.
+
+Times are medians over the profiled steps, integer ns.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from statistics import median
+
+import msgspec
+
+from advisor.errors import InvalidRecordError
+from advisor.model.base import Record
+from advisor.model.overfusion import KernelCode
+
+STEP_SCHEMA_VERSION = 1
+# Names of element types as profilers record them: PyTorch's C++ types.
+ITEM_BYTES = {
+    "float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "half": 2, "bfloat16": 2,
+    "int": 4, "long int": 8, "long": 8, "long long": 8, "short": 2, "unsigned char": 1,
+    "signed char": 1, "char": 1, "bool": 1,
+}  # fmt: skip
+Triple = tuple[int, int, int]
+
+
+class Tensor(Record, frozen=True, kw_only=True):
+    """An operand of an op as it was recorded."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def elements(self) -> int:
+        """Elements."""
+        return prod(self.shape)
+
+    @property
+    def item_bytes(self) -> int | None:
+        """Bytes of an element, None if the type is not known."""
+        return ITEM_BYTES.get(self.dtype)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole; 4 an element where the type is not known."""
+        return self.elements * (self.item_bytes or 4)
+
+
+class Launch(Record, frozen=True, kw_only=True):
+    """One place of the step: a kernel, or what the driver moves (`role` copy or memset).
+
+    `start_ns` counts from the first activity of the median step; `times_ns` has one value for each
+    step. None is unknown. `code` is put in by `StepRecord.coded`.
+    """
+
+    name: str
+    role: str
+    library: str
+    op: str | None = None
+    operands: tuple[Tensor, ...] = ()
+    stream: int | None = None
+    start_ns: int = 0
+    time_ns: int = 0
+    times_ns: tuple[int, ...] = ()
+    grid: Triple | None = None
+    threads: int | None = None
+    registers: int | None = None
+    shared_bytes: int | None = None
+    dram_read_bytes: int | None = None
+    dram_write_bytes: int | None = None
+    spill_bytes: int | None = None
+    copied_bytes: int | None = None
+    code: KernelCode | None = None
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether it is a kernel, not a copy of the driver."""
+        return self.role not in ("copy", "memset")
+
+    @property
+    def programs(self) -> int | None:
+        """Blocks of the grid."""
+        return None if self.grid is None else prod(self.grid)
+
+    @property
+    def end_ns(self) -> int:
+        """Where it ends."""
+        return self.start_ns + self.time_ns
+
+    @property
+    def largest(self) -> int:
+        """Elements of the largest operand; 0 if none is known."""
+        return max((tensor.elements for tensor in self.operands), default=0)
+
+    @property
+    def factors(self) -> Triple | None:
+        """(M, N, K) where the operands can be a product [M, K] by [K, N]; None where not."""
+        matrices = [tensor.shape for tensor in self.operands if len(tensor.shape) == 2]
+        if len(matrices) < 3 or matrices[0][1] != matrices[1][0]:
+            return None
+        (rows, depth), columns = matrices[0], matrices[1][1]
+        return (rows, columns, depth) if matrices[-1] == (rows, columns) else None
+
+
+class StepRecord(Record, frozen=True, kw_only=True):
+    """All launches of a step, and figures of each step, ns.
+
+    `busy_ns` is the union of what ran, `span_ns` from the first start to the last end; `gpu` a key
+    of the table. `codes` are the kernels whose source or binary is known.
+    """
+
+    schema_version: int = STEP_SCHEMA_VERSION
+    launches: tuple[Launch, ...] = ()
+    busy_ns: tuple[int, ...] = ()
+    span_ns: tuple[int, ...] = ()
+    gpu: str | None = None
+    codes: tuple[KernelCode, ...] = ()
+
+    def check(self) -> None:
+        if self.schema_version != STEP_SCHEMA_VERSION:
+            raise InvalidRecordError(f"step schema {self.schema_version}")
+
+    def coded(self) -> StepRecord:
+        """The same with its code in every launch."""
+        by_name = {code.name: code for code in self.codes}
+        launches = tuple(
+            msgspec.structs.replace(x, code=by_name[x.name]) if x.name in by_name else x
+            for x in self.launches
+        )
+        return msgspec.structs.replace(self, launches=launches)
+
+    @property
+    def busy_mid_ns(self) -> int:
+        """The median of `busy_ns`."""
+        return round(median(self.busy_ns)) if self.busy_ns else 0
+
+    @property
+    def span_mid_ns(self) -> int:
+        """The median of `span_ns`."""
+        return round(median(self.span_ns)) if self.span_ns else 0

@@ -1,0 +1,152 @@
+"""One run alone: kernels that take longer than what their members would, by what explains it.
+
+Without the members' times nothing is raised within the interval of the model, nor without a cause:
+a time above a model may be the model's fault. Library kernels are as they are by design.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from statistics import median
+
+import msgspec
+
+from advisor.hardware.gpu import Gpu
+from advisor.hardware.gpus import find_gpu
+from advisor.model.base import Range
+from advisor.model.findings import Evidence
+from advisor.model.overfusion import Candidate, FusionVerdict, Outcome, Tier
+from advisor.model.step_record import Launch, StepRecord
+from advisor.units import format_bytes, format_ns
+from analyzers.overfusion.causes import EXPLAINS, explain
+from analyzers.overfusion.judge import WORTH, config_of, members_of
+from analyzers.overfusion.members_model import group_of, members_ns
+
+# Kernels that people or compilers wrote for one program.
+WRITTEN = ("inductor", "triton", "xla", "unknown", "nvfuser", "tvm")
+BY_DESIGN = ("gemm", "conv", "attention", "communication")
+# Told by the launch and the operands, without knowing what the kernel computes.
+BY_LAUNCH = (
+    "too_few_programs", "lost_vectorisation", "register_spill", "gemm_epilogue",
+    "occupancy_shared_memory",
+)  # fmt: skip
+LOST = 1.05
+FEWEST_SOURCES = 4
+
+
+def judge_alone(step: StepRecord) -> tuple[FusionVerdict, ...]:
+    """The verdicts on all kernels that may be fused ones, losses first."""
+    gpu = None if step.gpu is None else find_gpu(step.gpu)
+    if gpu is None:
+        return ()
+    step = step.coded()
+    places: dict[Hashable, list[Launch]] = defaultdict(list)
+    for launch in step.launches:
+        if is_candidate(launch):
+            places[launch.name, launch.operands, launch.grid].append(launch)
+    found = [_judge(tuple(group), step, gpu) for group in places.values()]
+    found += late_copies(step)
+    return tuple(sorted(found, key=lambda v: (v.outcome != "regression", -(v.lost_ns or 0))))
+
+
+def is_candidate(launch: Launch) -> bool:
+    """Whether a kernel was written for this program: not a library's, not a copy."""
+    if launch.code is not None:
+        return True
+    return launch.is_kernel and launch.library in WRITTEN and launch.role not in BY_DESIGN
+
+
+def _judge(group: tuple[Launch, ...], step: StepRecord, gpu: Gpu) -> FusionVerdict:
+    launch = max(group, key=lambda one: one.time_ns)
+    tier: Tier = "trace" if launch.code is None else "binary"
+    model = members_ns(launch, gpu)
+    verdict = FusionVerdict(
+        tier=tier,
+        outcome="cannot_judge",
+        kernel=launch.name,
+        fused=members_of(group),
+        fused_ns=_spread(launch.times_ns or (launch.time_ns,)).scaled(len(group)),
+        members_ns=None if model is None else model.scaled(len(group)),
+        reason="what it computes is not known",
+        config=config_of(launch),
+        code=launch.code,
+    )
+    if model is None:
+        return verdict
+    lost = launch.time_ns - model.mid
+    outcome: Outcome = "benign"
+    reason = (
+        f"{format_ns(launch.time_ns)}; its members would take {format_ns(model.low)} to "
+        f"{format_ns(model.high)}"
+    )
+    worth = lost * len(group) > WORTH * step.busy_mid_ns
+    if launch.time_ns > LOST * model.high and worth:
+        candidates = explain(group_of(launch, lost, gpu))
+        if tier == "trace":
+            candidates = tuple(c for c in candidates if c.cause in BY_LAUNCH)
+        if candidates and candidates[0].share >= EXPLAINS:
+            cause = candidates[0].cause
+            return msgspec.structs.replace(
+                verdict, outcome="regression", reason=reason, candidates=candidates, cause=cause
+            )
+        outcome, reason = "cannot_judge", f"{reason}; nothing explains it"
+    return msgspec.structs.replace(verdict, outcome=outcome, reason=reason)
+
+
+def _spread(times: Sequence[int]) -> Range:
+    return Range(low=min(times), mid=round(median(times)), high=max(times))
+
+
+# --- copies ---------------------------------------------------------------------------------------
+
+
+def late_copies(step: StepRecord) -> list[FusionVerdict]:
+    """Copies of the results of many kernels at once, begun when the last of them is done.
+
+    That a copy holds the results of the kernels right before it is told by its size: it is the sum
+    of what they wrote. Sent one by one, all but the last would hide behind the kernels.
+    """
+    found = []
+    ordered = sorted(step.launches, key=lambda launch: launch.start_ns)
+    for place, copy in enumerate(ordered):
+        if copy.role != "copy" or not copy.copied_bytes:
+            continue
+        sources = _written_before(ordered[:place], copy.copied_bytes)
+        if len(sources) < FEWEST_SOURCES or any(x.end_ns > copy.start_ns for x in sources):
+            continue
+        first = sources[0]
+        hidden = round(min(copy.time_ns, copy.start_ns - first.start_ns) * (1 - 1 / len(sources)))
+        if hidden < (LOST - 1) * step.busy_mid_ns:
+            continue
+        text = (
+            f"a copy of {format_bytes(copy.copied_bytes)} holds what {len(sources)} kernels wrote "
+            f"and begins after the last; sent as they are written, {format_ns(hidden)} would hide"
+        )
+        evidence = Evidence(kind="time", text=text, values={"hidden_ns": hidden})
+        now = Range(low=step.busy_mid_ns, mid=step.busy_mid_ns, high=step.busy_mid_ns)
+        best = step.busy_mid_ns - hidden
+        found.append(
+            FusionVerdict(
+                tier="trace", outcome="regression", kernel=copy.name, fused=members_of([copy]),
+                members=members_of(sources), fused_ns=now,
+                members_ns=Range(low=best, mid=best, high=step.busy_mid_ns), cause="lost_overlap",
+                candidates=(Candidate(cause="lost_overlap", share=1.0, evidence=evidence),),
+                reason=text,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _written_before(launches: Sequence[Launch], size_bytes: int) -> list[Launch]:
+    """The last launches whose results add up to a size; empty if none do."""
+    found: list[Launch] = []
+    total = 0
+    for launch in reversed(launches):
+        if not launch.is_kernel or not launch.operands:
+            continue
+        found.append(launch)
+        total += launch.operands[-1].size_bytes
+        if total >= size_bytes:
+            break
+    return found[::-1] if total == size_bytes else []
