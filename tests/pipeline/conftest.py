@@ -70,8 +70,9 @@ def wrong():
 @pytest.fixture(scope="session")
 def forked() -> Iterator[Forked]:
     """Forks children that have imported what `profile` and `apply` take seconds to import."""
-    with Forked(("advisor.pipeline.profile", "advisor.pipeline.apply"), PYTHONPATH=str(ROOT)) as it:
-        yield it
+    modules = ("advisor.pipeline.profile", "advisor.pipeline.apply")
+    with Forked(modules, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1") as running:
+        yield running
 
 
 @pytest.fixture

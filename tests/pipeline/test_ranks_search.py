@@ -7,17 +7,25 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch", reason="ranks run torch")
 
+from tests.builders.forked import Forked
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "builders" / "ranked.py"
 
 
-def ranks_of(command: list[str], folder: Path, count: int = 2) -> list[str]:
+def ranks_of(
+    command: list[str],
+    folder: Path,
+    count: int = 2,
+    popen: Callable[..., subprocess.Popen[str]] = subprocess.Popen,
+) -> list[str]:
     """What every rank of a command printed, once all have ended well."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -35,7 +43,7 @@ def ranks_of(command: list[str], folder: Path, count: int = 2) -> list[str]:
             "OMP_NUM_THREADS": "1",
         }
         running.append(
-            subprocess.Popen(
+            popen(
                 command,
                 cwd=folder,
                 env=environment,
@@ -54,8 +62,9 @@ def ranks_of(command: list[str], folder: Path, count: int = 2) -> list[str]:
 
 
 @pytest.mark.parametrize("spread", ["ddp", "fsdp"])
-def test_all_ranks_come_to_one_verdict(spread: str, tmp_path: Path) -> None:
-    ranks_of([sys.executable, str(SCRIPT), spread, str(tmp_path)], tmp_path)
+def test_all_ranks_come_to_one_verdict(spread: str, tmp_path: Path, forked: Forked) -> None:
+    command = [sys.executable, str(SCRIPT), spread, str(tmp_path)]
+    ranks_of(command, tmp_path, popen=forked.popen)
     both = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for name in ("fine", "slower", "wrong", "fails"):
         first, second = (item[name] for item in both)
