@@ -105,7 +105,8 @@ def axes_of(flow: Dataflow, order: Sequence[Node], members: frozenset[str], seed
     inside = [axis for d in columns for axis in placement[d]]
     rows = tuple(axis for axis in undivided.whole_run if axis not in inside)
     if not rows:
-        raise IllegalFusionError("all tensors are walked alike: one run of elements, no rows")
+        # All tensors are walked alike: one run of elements, a single row of them.
+        sizes, rows, inside = (ONE, *sizes), (0,), [axis + 1 for axis in inside]
     return Axes(sizes, rows, tuple(inside))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from advisor.model.base import Range
 from advisor.model.findings import Finding
 from advisor.model.graph import Graph
 from advisor.model.plan import FusionPlan
@@ -19,6 +20,7 @@ from analyzers.dataflow import Dataflow, dataflow
 from analyzers.exposure import Situation
 from analyzers.fan_out import FanOut
 from analyzers.growth import Group, NearMiss
+from analyzers.horizontal import GroupPlace, group_findings, group_places, with_rest
 from analyzers.pairing import paired
 from analyzers.pricing import PriceList, price_list
 from analyzers.program_cost import modelled_before, program_time, residual_time
@@ -70,12 +72,16 @@ class Advice:
         )
 
 
-def advise(graphs: Sequence[PricedGraph], situation: Situation) -> Advice:
-    """All row-program findings of a step, best first."""
+def advise(
+    graphs: Sequence[PricedGraph], situation: Situation, *, horizontal: bool = True
+) -> Advice:
+    """All row-program findings of a step, best first, then those of `horizontal` groups."""
     places: list[ProgramPlace] = []
     reasons: dict[tuple[str, str], list[str]] = {}
     fan_outs: dict[tuple[str, str], list[FanOut]] = {}
     near_misses: dict[str, tuple[NearMiss, ...]] = {}
+    sets: list[GroupPlace] = []
+    outside: list[str] = []
     for item in graphs:
         facts = PricedFlow(item.flow, item.prices or price_list(()), item.graph.phase)
         found = row_programs(item.flow, saved_time(facts, situation))
@@ -83,6 +89,10 @@ def advise(graphs: Sequence[PricedGraph], situation: Situation) -> Advice:
         _collect_reasons(found, reasons)
         _collect_fan_outs(found, fan_outs)
         near_misses[item.graph.id] = found.near_misses
+        if horizontal:
+            together, alone = group_places(facts, found, situation)
+            sets += together
+            outside += alone.values() if together else ()
     found_variants = [
         FindingVariants(group, situation, reasons, fan_outs) for group in _overlapping(places)
     ]
@@ -94,7 +104,33 @@ def advise(graphs: Sequence[PricedGraph], situation: Situation) -> Advice:
     findings = tuple(finding for _, finding, _ in built)
     changes = {finding.id: change for _, finding, change in built}
     flows = {item.graph.id: item.flow for item in graphs}
-    return Advice(paired(tuple(plans.values()), flows), findings, near_misses, changes)
+    every = paired(tuple(plans.values()), flows)
+    for plan, finding, change in group_findings(sets, outside, situation):
+        every, changes[finding.id] = (*every, plan), change
+        findings = (*findings, with_rest(finding, *_left(plan, built)))
+    return Advice(every, findings, near_misses, changes)
+
+
+def _left(
+    plan: FusionPlan, built: Sequence[tuple[Sequence[FusionPlan], Finding, Change]]
+) -> tuple[list[str], Range]:
+    """Of the row programs that share ops with a horizontal plan: those with sites it has not.
+
+    By id, with what they save there: their shares of what they save at all their sites.
+    """
+    covered = {(site.graph, name) for site in plan.sites for name in site.nodes}
+    ids: list[str] = []
+    saving = Range(low=0, mid=0, high=0)
+    for own, finding, _ in built:
+        best = finding.alternatives[0]
+        sites = [(p, site) for p in own if p.id in best.plan_ids for site in p.sites]
+        free = [
+            p.id for p, site in sites if not covered & {(site.graph, name) for name in site.nodes}
+        ]
+        if best.saving_ns is not None and free and len(free) < len(sites):
+            ids += dict.fromkeys(free)
+            saving = saving.plus(best.saving_ns.scaled(len(free) / len(sites)))
+    return ids, saving
 
 
 def saved_time(facts: PricedFlow, situation: Situation) -> Worth:

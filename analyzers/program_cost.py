@@ -10,6 +10,7 @@ from advisor.hardware.gpu import Gpu
 from advisor.model.base import Range
 from advisor.model.column_configs import workspace_bytes
 from advisor.model.configs import default_config
+from advisor.model.dealing import dealt
 from advisor.model.graph import node_of
 from advisor.model.launch import grid_size
 from advisor.model.optable import item_bytes, spec_of
@@ -32,6 +33,8 @@ def sum_of(times: Iterable[Range]) -> Range:
 
 def program_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibration) -> Range:
     """The predicted time of the generated kernels at one site, times the executions per step."""
+    if plan.members:
+        return _group_time(plan, site, gpu, calibration)
     flops, special = site_arithmetic(plan, site)
     config = default_config(plan, site)
     partial = workspace_bytes(plan, config, site)
@@ -50,6 +53,22 @@ def program_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibratio
     )
     if partial:
         cost = cost.plus(kernel_time(gpu, calibration, bytes_moved=partial))
+    return cost.scaled(site.executions)
+
+
+def _group_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibration) -> Range:
+    """The same of a horizontal plan: one launch whose programs are those of all members."""
+    flops, special = site_arithmetic(plan, site)
+    elements = default_config(plan, site).block_columns or 1
+    cost = kernel_time(
+        gpu,
+        calibration,
+        bytes_moved=site_bytes(plan, site),
+        flops=flops,
+        special=special,
+        programs=sum(dealt(plan, site, elements)),
+        resident_programs=gpu.sm_count * RESIDENT_PROGRAMS_PER_SM,
+    )
     return cost.scaled(site.executions)
 
 

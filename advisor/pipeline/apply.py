@@ -24,10 +24,11 @@ from advisor.model.applied import NO_TIME, Applied, PlanVerdict, SetVerdict
 from advisor.model.report import Metric, Report
 from advisor.model.run import Emit
 from advisor.pipeline import candidates as stages
-from advisor.pipeline.backend import GRAPH_REWRITES, SwapLog, choose_swaps, programs_of
+from advisor.pipeline.backend import GRAPH_REWRITES, SwapLog, choose_swaps
 from advisor.pipeline.budget import Budget
 from advisor.pipeline.candidates import SHOWN_GPUS, Candidate
 from advisor.pipeline.facts import now, versions
+from advisor.pipeline.graph_programs import programs_of
 from advisor.pipeline.journal import Watch, Written, begun, restore, unwatched
 from advisor.pipeline.measure import Bench
 from advisor.pipeline.peers import Peers, any_says, peers_of, together

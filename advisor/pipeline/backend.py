@@ -33,10 +33,8 @@ from advisor.errors import UsageError
 from advisor.model.actions import ActionKind
 from advisor.model.base import Phase
 from advisor.model.cures import Retuned, Split
-from advisor.model.graph import Graph
+from advisor.pipeline.graph_programs import GraphPrograms, programs_of
 from advisor.pipeline.kept import kept_at
-from analyzers.row_plans import Program, canonical_program
-from analyzers.row_programs import find_row_programs
 from collectors.live.capture import HookPass, backend_with
 from collectors.live.fx_graph import lower
 
@@ -145,32 +143,17 @@ def with_rewrites(
     return rewritten if rewrites else backend
 
 
-def programs_of(graph: Graph) -> tuple[Program, ...]:
-    """Every program of a graph that a plan may be for: each longest one, then its core."""
-    found = find_row_programs(graph)
-    return tuple(canonical_program(found.flow, group) for group in found.every_group())
-
-
-def choose_swaps(programs: Sequence[Program], kernels: Sequence[ReadyKernel]) -> list[Swap]:
-    """The programs that are a kernel's; a node is used once, earlier kernels first."""
+def choose_swaps(programs: GraphPrograms | None, kernels: Sequence[ReadyKernel]) -> list[Swap]:
+    """The sites that are a kernel's; a node is used once, earlier kernels first."""
     taken: set[str] = set()
-    swaps = []
+    swaps: list[Swap] = []
+    if programs is None:
+        return swaps
     for kernel in kernels:
-        signature = kernel.plan.signature()
-        for program in programs:
-            if (
-                program.signature() != signature
-                or not _has_work(program)
-                or taken & set(program.site.nodes)
-            ):
-                continue
-            taken.update(program.site.nodes)
-            swaps.append(Swap(kernel, kernel.plan, program.site))
+        for site in programs.sites_of(kernel.plan, taken):
+            taken.update(site.nodes)
+            swaps.append(Swap(kernel, kernel.plan, site))
     return swaps
-
-
-def _has_work(program: Program) -> bool:
-    return program.site.columns > 0 and program.site.rows > 0
 
 
 def cache_key(kernels: Sequence[ReadyKernel], told: Told = NOTHING_TOLD) -> str:

@@ -34,10 +34,9 @@ from advisor.pipeline.backend import (
     Told,
     cache_key,
     choose_swaps,
-    programs_of,
     with_rewrites,
 )
-from analyzers.row_plans import Program
+from advisor.pipeline.graph_programs import GraphPrograms, programs_of
 from collectors.live.capture import (
     PROVENANCE,
     BoxedCall,
@@ -65,7 +64,7 @@ class _Held:
     tracing: TracingContext | None
     compiling: CompileContext | None
     phase: Phase
-    programs: tuple[Program, ...] = ()
+    programs: GraphPrograms | None = None
     keys: frozenset[str] = frozenset()
     plain: Compiled | None = None
     seen: Seen | None = None

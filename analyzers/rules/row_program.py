@@ -12,6 +12,7 @@ from advisor.model.findings import Alternative, Evidence, Finding
 from advisor.model.plan import FusionPlan
 from advisor.units import format_ns
 from analyzers.exposure import Situation
+from analyzers.horizontal import RULE as HORIZONTAL
 from analyzers.opportunities import Advice, PricedGraph, advise
 from analyzers.rules.base import (
     Match,
@@ -38,6 +39,8 @@ def find(subject: Subject) -> tuple[Match, ...]:
     plans = {plan.id: plan for plan in advice.plans}
     found = []
     for finding in advice.findings:
+        if finding.rule == HORIZONTAL:
+            continue
         places = _places(subject, finding, plans)
         if subject.provenance == "exact":
             nodes = frozenset(k for p in places for k in p.nodes)
@@ -62,7 +65,8 @@ def row_programs(subject: Subject) -> Advice:
         busy_ns=balance.device_ns if balance else None,
         exposure=subject.exposure if balance else None,
     )
-    return advise([PricedGraph(facts.graph, facts.prices) for facts in subject.graphs], situation)
+    graphs = [PricedGraph(facts.graph, facts.prices) for facts in subject.graphs]
+    return advise(graphs, situation, horizontal=False)
 
 
 def _places(subject: Subject, finding: Finding, plans: dict[str, FusionPlan]) -> list[Place]:

@@ -17,7 +17,8 @@ from torch.nn import functional
 from advisor.apply.kernels import ReadyKernel
 from advisor.apply.rewrite import Outcome, Swap, rewrite
 from advisor.model.launch import LaunchConfig
-from advisor.pipeline.backend import cache_key, choose_swaps, programs_of
+from advisor.pipeline.backend import cache_key, choose_swaps
+from advisor.pipeline.graph_programs import programs_of
 from advisor.samples import transformer_block
 from collectors.live.capture import Capture, capture
 from collectors.live.fx_graph import Lowered, lower

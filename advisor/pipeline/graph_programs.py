@@ -1,0 +1,50 @@
+"""The programs of a graph that is being compiled, and which of them are a plan's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from functools import cached_property
+
+from advisor.model.base import Phase
+from advisor.model.graph import Graph
+from advisor.model.plan import FusionPlan, Site
+from analyzers.independent import Candidate, candidates, matching_sets
+from analyzers.row_plans import Program, canonical_program
+from analyzers.row_programs import RowPrograms, find_row_programs
+
+
+@dataclass(frozen=True)
+class GraphPrograms:
+    """Every row program that a plan may be for: each longest one, then its other ways."""
+
+    found: RowPrograms
+    phase: Phase
+    programs: tuple[Program, ...]
+
+    @cached_property
+    def small(self) -> list[Candidate]:
+        """Those that may be members of a horizontal group; looked for when a plan asks."""
+        return candidates(self.found, self.phase)[0]
+
+    def sites_of(self, plan: FusionPlan, taken: Set[str]) -> Iterator[Site]:
+        """The sites at which a plan is what the graph computes, none with nodes in `taken`.
+
+        `taken` may grow between two of them.
+        """
+        if plan.members:
+            for made in matching_sets(self.found, self.small, plan, frozenset(taken)):
+                yield made.sites[0]
+            return
+        signature = plan.signature()
+        for program in self.programs:
+            has_work = program.site.columns > 0 and program.site.rows > 0
+            if program.signature() == signature and has_work and not taken & {*program.site.nodes}:
+                yield program.site
+
+
+def programs_of(graph: Graph) -> GraphPrograms:
+    """All programs of a graph."""
+    found = find_row_programs(graph)
+    programs = (canonical_program(found.flow, group) for group in found.every_group())
+    return GraphPrograms(found, graph.phase, tuple(programs))
