@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -239,6 +240,24 @@ def test_a_captured_training_step_trains_like_the_step_it_was_captured_from() ->
     plain, ours = losses(False), losses(True)
     start = min(range(len(plain) - 4), key=lambda i: abs(plain[i] - ours[0]))
     torch.testing.assert_close(torch.tensor(ours), torch.tensor(plain[start : start + 5]))
+
+
+def test_a_graph_has_workspaces_of_its_own() -> None:
+    """Not those of an earlier graph, whose memory goes when cuBLAS's workspaces are cleared."""
+    a = torch.randn(64, 1 << 16, device="cuda", dtype=torch.bfloat16)
+    b = torch.randn(1 << 16, 64, device="cuda", dtype=torch.bfloat16)
+    expected = a @ b  # few results of long sums: several programs sum a part each
+    earlier = StepGraph(lambda: a @ b)
+    graph = StepGraph(lambda: a @ b)
+    del earlier
+    # As a compiled function in CUDA graphs does before it records.
+    torch._C._cuda_clearCublasWorkspaces()
+    gc.collect()
+    torch.cuda.empty_cache()
+    others = [torch.zeros(1 << 20, device="cuda", dtype=torch.uint8) for _ in range(256)]
+    for _ in range(5):
+        assert torch.equal(graph(), expected)
+    assert not any(int(other.count_nonzero()) for other in others)
 
 
 def test_a_step_that_waits_for_the_host_cannot_be_captured() -> None:

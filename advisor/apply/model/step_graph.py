@@ -41,6 +41,9 @@ class StepGraph:
             beside(step)
         torch.cuda.synchronize()
         gc.collect()
+        # Workspaces that cuBLAS keeps for the stream of all captures may lie in the pool of an
+        # earlier graph, or be given back by whoever clears them next: this one gets its own.
+        torch._C._cuda_clearCublasWorkspaces()
         before = torch.cuda.memory_reserved()
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
         untouched = generator.clone_state()
@@ -58,6 +61,10 @@ class StepGraph:
                 why=str(cause).strip().partition("\n")[0],
                 remedy="keep host synchronisation (.item(), prints of values) out of the step",
             ) from error
+        finally:
+            # Given back to this graph's pool, from which nobody else takes: no later capture uses
+            # what this one's replays write.
+            torch._C._cuda_clearCublasWorkspaces()
         self.pool_bytes = max(torch.cuda.memory_reserved() - before, 0)
 
     def __call__(self) -> Any:
