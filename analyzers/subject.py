@@ -11,6 +11,7 @@ from advisor.model.compiler import CompilerFacts
 from advisor.model.findings import FindingProvenance
 from advisor.model.graph import Graph
 from advisor.model.metric_names import per_step_name
+from advisor.model.overfusion import KernelCode
 from advisor.model.range_names import STEP_PREFIX
 from advisor.model.report import Metric
 from advisor.model.trace import Trace
@@ -74,6 +75,7 @@ class Subject:
     claimed: frozenset[NodeKey] = frozenset()
     advice: Advice | None = None
     compiler: CompilerFacts | None = None
+    codes: tuple[KernelCode, ...] = ()
 
     def metric(self, name: str) -> float | None:
         """A metric (`starved_ns`) per step, else of the whole trace; None if unknown."""
@@ -127,4 +129,5 @@ def captured_subject(
         steps=1 if balance is not None else 0,
         advice=advice,
         compiler=compiler,
+        codes=() if compiler is None else compiler.codes(),
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from advisor.model.report import Report
+from advisor.model.step_record import StepRecord
 from advisor.store.directory import RunDirectory
 from advisor.store.store import RUN_ID, RunStore
 
@@ -58,7 +59,7 @@ def analyze(
     from advisor.cli.output import echo, echo_json
     from advisor.errors import UsageError
     from advisor.model.base import encode
-    from advisor.pipeline.analyze import analyze as run
+    from advisor.pipeline.analyze import analyzed as run
     from advisor.report.terminal import render_report
     from advisor.store.files import write_atomic
 
@@ -69,7 +70,7 @@ def analyze(
             "--open needs --out with a plain name",
             remedy="for instance --out runs/first: letters, digits, - and _",
         )
-    report = run(
+    report, step = run(
         files, gpu=gpu, ncu=ncu, **({} if step_range is None else {"step_prefix": step_range})
     )
     if output is None:
@@ -80,15 +81,22 @@ def analyze(
         write_atomic(output, encode(report))
         click.echo(f"wrote {output}", err=True)
     if out is not None:
-        _keep(RunDirectory.create_at(out), files, report, open_page=open_page)
+        _keep(RunDirectory.create_at(out), files, (report, step), open_page=open_page)
 
 
-def _keep(run: RunDirectory, files: tuple[Path, ...], report: Report, *, open_page: bool) -> None:
-    """Report and traces as a run, and the dashboard over it if it is asked for."""
+def _keep(
+    run: RunDirectory,
+    files: tuple[Path, ...],
+    found: tuple[Report, StepRecord],
+    *,
+    open_page: bool,
+) -> None:
+    """Report, step and traces as a run, and the dashboard over it if it is asked for."""
     from advisor.pipeline.stored import keep_traces
 
     keep_traces(run, files)
-    run.write_report(report)
+    run.write_report(found[0])
+    run.write_step(found[1])
     click.echo(f"wrote {run.path}", err=True)
     if open_page:
         from advisor.cli.serve import open_dashboard

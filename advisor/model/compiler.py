@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from advisor.model.base import Location, Record
+from advisor.model.overfusion import KernelCode
 
 
 class GraphBreak(Record, frozen=True, kw_only=True):
@@ -33,13 +34,15 @@ class Recompile(Record, frozen=True, kw_only=True):
 class GeneratedKernel(Record, frozen=True, kw_only=True):
     """Resources of one generated kernel, in the configuration that the compiler chose.
 
-    `local_bytes_per_thread` is local memory (stack, slow paths, spills), not spills alone.
+    `local_bytes_per_thread` is local memory (stack, slow paths, spills), not spills alone; `code`
+    its source and launch, where they are known.
     """
 
     name: str
     registers_per_thread: int | None = None
     local_bytes_per_thread: int | None = None
     shared_bytes: int | None = None
+    code: KernelCode | None = None
 
 
 class CompilerFacts(Record, frozen=True, kw_only=True):
@@ -57,6 +60,10 @@ class CompilerFacts(Record, frozen=True, kw_only=True):
     cache_hits: int = 0
     cache_misses: int = 0
     kernels: tuple[GeneratedKernel, ...] = ()
+
+    def codes(self) -> tuple[KernelCode, ...]:
+        """What is known of the source and launch of the generated kernels."""
+        return tuple(kernel.code for kernel in self.kernels if kernel.code is not None)
 
     @property
     def cache_hit_fraction(self) -> float | None:

@@ -24,5 +24,6 @@ RULE_IDS: tuple[str, ...] = (
     "repeated-copies",
     "graph-break",
     "recompile",
+    "over-fusion",
     "already-done",
 )

@@ -16,10 +16,12 @@ from advisor.hardware.gpus import find_gpu, gpu_by_key
 from advisor.model.base import Warning_
 from advisor.model.range_names import STEP_PREFIX
 from advisor.model.report import Hardware, Metric, Report, Source, Workload
+from advisor.model.step_record import StepRecord
 from advisor.model.trace import Trace
 from advisor.pipeline.facts import TOOL, hardware_of, now
 from analyzers.counters import counter_metrics, join_counters
 from analyzers.metrics import kernel_rows, trace_metrics
+from analyzers.overfusion.facts import step_facts
 from analyzers.recommendation import recommend
 from analyzers.rules import changes_of, find_all, without_overlaps
 from analyzers.subject import RankFacts
@@ -41,7 +43,18 @@ def analyze(
     gpu: str | None = None,
     ncu: Path | None = None,
 ) -> Report:
-    """The report of one trace, or of several that are the ranks of one job.
+    """The report alone, as `analyzed` finds it."""
+    return analyzed(files, step_prefix=step_prefix, gpu=gpu, ncu=ncu)[0]
+
+
+def analyzed(
+    files: Sequence[Path],
+    *,
+    step_prefix: str = STEP_PREFIX,
+    gpu: str | None = None,
+    ncu: Path | None = None,
+) -> tuple[Report, StepRecord]:
+    """Report and step of one trace, or of several that are the ranks of one job.
 
     Of several ranks, the one that comes last to the collectives is looked at: the others wait for
     it. `ncu` holds counters of the same step, which are brought to that rank's kernels. Raises
@@ -95,7 +108,7 @@ def analyze(
         ),
     )
     report.check()
-    return report
+    return report, step_facts(trace, step_prefix=step_prefix, gpu=device)
 
 
 def _steps(trace: Trace, prefix: str, files: Sequence[Path]) -> pd.DataFrame:

@@ -28,6 +28,7 @@ from analyzers.balance import Balance
 from analyzers.exposure import Exposure, Situation, exposure_of, replay_metrics
 from analyzers.metrics import kernel_rows
 from analyzers.opportunities import PricedGraph, advise
+from analyzers.overfusion.facts import step_facts
 from analyzers.pricing import KernelCall, compiled_prices, eager_prices
 from analyzers.recommendation import recommend
 from analyzers.rules import changes_of, find_all, without_overlaps
@@ -223,6 +224,9 @@ def save(
 def _write(recording: Recording, report: Report, run: RunDirectory) -> None:
     options = recording.options
     run.write_report(report)
+    if recording.trace is not None:
+        codes = {code.name: code for code in recording.captured.compiler_facts().codes()}
+        run.write_step(step_facts(recording.trace, codes, gpu=recording.gpu))
     run.write_info(
         RunInfo(
             id=run.id,

@@ -16,7 +16,8 @@ from pathlib import Path
 from advisor.errors import EXIT_OK, AdvisorError, InvalidRecordError, UnreadableError
 from advisor.model.base import MAX_RECORD_BYTES, decode, encode
 from advisor.model.report import Report
-from advisor.pipeline.analyze import analyze
+from advisor.model.step_record import StepRecord
+from advisor.pipeline.analyze import analyzed
 from advisor.store.directory import RunDirectory
 from advisor.store.files import read_bounded
 from advisor.store.progress import ProgressWriter
@@ -65,7 +66,7 @@ def receive(run: RunDirectory, progress: ProgressWriter) -> None:
     else:
         size = format_bytes(path.stat().st_size)
         progress.emit("analyze", "running", message=f"reading a trace of {size}")
-        report = _analyzed(run, path)
+        report, step = _analyzed(run, path)
         progress.emit("analyze", "done", message=f"{len(report.kernels)} kernels by name")
         progress.emit("keep", "running", message="keeping the trace for the timeline")
         keep_traces(run, (path,))
@@ -73,6 +74,7 @@ def receive(run: RunDirectory, progress: ProgressWriter) -> None:
     if len(encode(report)) > MAX_RECORD_BYTES:
         raise InvalidRecordError("the report is larger than a report may be")
     run.write_report(report)
+    run.write_step(step)
     path.unlink()
     progress.emit("done", "done", message="The report is ready.")
 
@@ -83,14 +85,15 @@ def _head(path: Path) -> bytes:
         return file.read(_HEAD_BYTES)
 
 
-def _analyzed(run: RunDirectory, path: Path) -> Report:
-    """The report of the trace, under the name that the file was uploaded with."""
+def _analyzed(run: RunDirectory, path: Path) -> tuple[Report, StepRecord]:
+    """Report and step of the trace, under the name that the file was uploaded with."""
     from msgspec.structs import replace
 
     name = run.info().target
-    report = analyze((path,))
+    report, step = analyzed((path,))
     sources = tuple(replace(source, path=name) for source in report.sources)
-    return replace(report, sources=sources, workload=replace(report.workload, target=name))
+    workload = replace(report.workload, target=name)
+    return replace(report, sources=sources, workload=workload), step
 
 
 def main(arguments: Sequence[str]) -> int:

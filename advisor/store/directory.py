@@ -18,6 +18,7 @@ from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
 from advisor.model.resources import Cliff
 from advisor.model.run import RunInfo
+from advisor.model.step_record import StepRecord
 from advisor.store.files import make_directory, read_bounded, read_tail, write_atomic
 from advisor.store.jobrecord import JobRecord
 
@@ -119,6 +120,14 @@ class RunDirectory:
     def write_report(self, report: Report) -> None:
         """Replace `report.json`."""
         self._write("report.json", report)
+
+    def step(self) -> StepRecord | None:
+        """`step.json`: the launches of a step, None where no step was recorded."""
+        return self._read_optional("step.json", StepRecord)
+
+    def write_step(self, step: StepRecord) -> None:
+        """Replace `step.json`."""
+        self._write("step.json", step)
 
     def info(self) -> RunInfo:
         """`run.json`."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,10 +24,7 @@ from advisor.model.trace import Trace
 from analyzers.activities import NONE, Activities, activities, step_of
 from analyzers.kernel_roles import classify
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-FEWEST_OF_GRAPH = 4
+FEWEST_OF_GRAPH, MOST_LAUNCHES = 4, 10_000
 
 
 def step_facts(
@@ -39,28 +36,27 @@ def step_facts(
 ) -> StepRecord:
     """The launches of the steps of a trace.
 
-    Without ranges of steps every replay of a CUDA graph is one, else the whole trace.
+    Without ranges of steps every replay of a CUDA graph is one, else the whole trace. Steps of
+    more than `MOST_LAUNCHES` are not looked at: no launches.
     """
     found = activities(trace)
     steps = trace.steps(step_prefix)
     step = step_of(found, steps) if len(steps) else _graph_launches(found)
     ordered = [_in_order(found, rows) for rows in _rows(step)]
-    names = [*trace.kernels["name"].astype(str), *trace.copies["kind"].astype(str)]
-    ordered = _alike(ordered, names)
     device = gpu or _device(trace)
+    if not 0 < max(map(len, ordered), default=0) <= MOST_LAUNCHES:
+        return StepRecord(gpu=device.key if device else None)
+    ordered = _alike(ordered, _names(trace))
     busy = tuple(found.where(rows).busy() for rows in ordered)
     span = tuple(int(found.end[rows].max() - found.start[rows].min()) for rows in ordered)
-    if not ordered:
-        return StepRecord(gpu=device.key if device else None)
     chosen = ordered[busy.index(sorted(busy)[len(busy) // 2])]
     first = int(found.start[chosen].min())
-    table = _Table(trace)
     launches = []
-    for place, row in enumerate(chosen):
+    for place, (row, launch) in enumerate(zip(chosen, _launches(trace, chosen), strict=True)):
         times = tuple(int(found.end[rows[place]] - found.start[rows[place]]) for rows in ordered)
         launches.append(
             msgspec.structs.replace(
-                table.launch(int(row)),
+                launch,
                 start_ns=int(found.start[row]) - first,
                 time_ns=round(median(times)),
                 times_ns=times,
@@ -94,7 +90,13 @@ def _in_order(found: Activities, rows: Any) -> Any:
     return rows[np.lexsort((found.start[rows], found.launch_start[rows]))]
 
 
-def _alike(ordered: list[Any], names: Sequence[str]) -> list[Any]:
+def _names(trace: Trace) -> Any:
+    """The name of every activity, as an array."""
+    copies = trace.copies["kind"].astype(object).to_numpy()
+    return np.concatenate((trace.kernels["name"].astype(object).to_numpy(), copies)).astype(str)
+
+
+def _alike(ordered: list[Any], names: Any) -> list[Any]:
     """The steps that run what most of them run, in that order."""
     kinds = [tuple(sorted(names[row] for row in rows)) for rows in ordered]
     if not kinds:
@@ -112,46 +114,53 @@ def _device(trace: Trace) -> Gpu | None:
     return find_gpu(known.iloc[0]) if len(known) else None
 
 
-class _Table:
-    """Rows of a trace as launches."""
+def _launches(trace: Trace, rows: Any) -> list[Launch]:
+    """Rows of activities as launches, without times: kernels first in the count, then copies."""
+    count = len(trace.kernels)
+    kernels = trace.kernels.iloc[rows[rows < count]].to_dict("records")
+    copies = trace.copies.iloc[rows[rows >= count] - count].to_dict("records")
+    used = sorted({op for kernel in kernels if (op := _whole(kernel["op"])) is not None})
+    called = trace.ops.iloc[used][["name", "input_shapes", "input_dtypes"]].to_dict("records")
+    ops = dict(zip(used, called, strict=True))
+    waiting = iter(kernels), iter(copies)
+    return [
+        _kernel(next(waiting[0]), ops) if row < count else _copy(next(waiting[1]))
+        for row in rows.tolist()
+    ]
 
-    def __init__(self, trace: Trace):
-        self._trace = trace
-        self._kernels = trace.kernels.to_dict("records") if len(trace.kernels) < 200_000 else []
 
-    def launch(self, row: int) -> Launch:
-        count = len(self._trace.kernels)
-        if row >= count:
-            copy = self._trace.copies.iloc[row - count]
-            kind = "memset" if str(copy["kind"]) == "set" else "copy"
-            return Launch(
-                name=f"{kind} {copy['direction']}", role=kind, library="driver",
-                stream=_whole(copy["stream"]),
-                copied_bytes=_whole(copy["bytes"]),
-            )  # fmt: skip
-        kernel = self._kernels[row]
-        op = _whole(kernel["op"])
-        called = None if op is None else self._trace.ops.iloc[op]
-        name = str(kernel["name"])
-        op_name = None if called is None else str(called["name"])
-        known = classify(name, op_name)
-        block = [_whole(kernel[f"block_{axis}"]) for axis in "xyz"]
-        parts = [_whole(kernel[f"grid_{axis}"]) for axis in "xyz"]
-        return Launch(
-            name=name,
-            role=known.role,
-            library=known.library,
-            op=op_name,
-            operands=() if called is None else _operands(called),
-            stream=_whole(kernel["stream"]),
-            grid=_triple(parts),
-            threads=None if block[0] is None else prod(size or 1 for size in block),
-            registers=_whole(kernel["registers_per_thread"]),
-            shared_bytes=_shared(kernel),
-            dram_read_bytes=_whole(kernel["dram_read_bytes"]),
-            dram_write_bytes=_whole(kernel["dram_write_bytes"]),
-            spill_bytes=_sum(kernel["spill_load_bytes"], kernel["spill_store_bytes"]),
-        )
+def _copy(copy: Mapping[Any, Any]) -> Launch:
+    kind = "memset" if str(copy["kind"]) == "set" else "copy"
+    return Launch(
+        name=f"{kind} {copy['direction']}",
+        role=kind,
+        library="driver",
+        stream=_whole(copy["stream"]),
+        copied_bytes=_whole(copy["bytes"]),
+    )
+
+
+def _kernel(kernel: Mapping[Any, Any], ops: Mapping[int, Mapping[Any, Any]]) -> Launch:
+    called = ops.get(_whole(kernel["op"]) or 0) if _whole(kernel["op"]) is not None else None
+    name = str(kernel["name"])
+    op = None if called is None else str(called["name"])
+    known = classify(name, op)
+    block = [_whole(kernel[f"block_{axis}"]) for axis in "xyz"]
+    return Launch(
+        name=name,
+        role=known.role,
+        library=known.library,
+        op=op,
+        operands=() if called is None else _operands(called),
+        stream=_whole(kernel["stream"]),
+        grid=_triple([_whole(kernel[f"grid_{axis}"]) for axis in "xyz"]),
+        threads=None if block[0] is None else prod(size or 1 for size in block),
+        registers=_whole(kernel["registers_per_thread"]),
+        shared_bytes=_shared(kernel),
+        dram_read_bytes=_whole(kernel["dram_read_bytes"]),
+        dram_write_bytes=_whole(kernel["dram_write_bytes"]),
+        spill_bytes=_sum(kernel["spill_load_bytes"], kernel["spill_store_bytes"]),
+    )
 
 
 def _whole(value: Any) -> int | None:
@@ -172,7 +181,7 @@ def _shared(kernel: Mapping[Any, Any]) -> int | None:
     return _whole(kernel["shared_bytes"]) if both is None else both
 
 
-def _operands(op: pd.Series[Any]) -> tuple[Tensor, ...]:
+def _operands(op: Mapping[Any, Any]) -> tuple[Tensor, ...]:
     """The tensors that an op was given, those of lists flattened."""
     try:
         shapes, dtypes = json.loads(str(op["input_shapes"])), json.loads(str(op["input_dtypes"]))

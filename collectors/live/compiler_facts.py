@@ -18,6 +18,7 @@ from torch._dynamo import utils as dynamo
 
 from advisor.model.base import Location
 from advisor.model.compiler import CompilerFacts, GeneratedKernel, GraphBreak, Recompile
+from advisor.model.overfusion import KernelCode
 from collectors.live.fx_builder import short_path
 
 TORCH_FOLDER = str(Path(torch.__file__).parent)
@@ -203,6 +204,33 @@ def _kernel(autotuner: Any, launcher: Any) -> GeneratedKernel:
         registers_per_thread=_count(launcher, "n_regs"),
         local_bytes_per_thread=None if spills is None else spills * _REGISTER_BYTES,
         shared_bytes=_count(launcher, "shared"),
+        code=_code(autotuner, launcher),
+    )
+
+
+def _code(autotuner: Any, launcher: Any) -> KernelCode | None:
+    """Source, constants and argument types of a generated kernel, as this compiler keeps them."""
+    function, config = getattr(autotuner, "fn", None), getattr(launcher, "config", None)
+    source, meta = getattr(function, "src", None), getattr(autotuner, "triton_meta", None)
+    if not isinstance(source, str) or not isinstance(meta, dict):
+        return None
+    signature = {str(k): str(v) for k, v in dict(meta.get("signature", {})).items()}
+    attributes = next(iter(meta.get("configs") or ()), None)
+    names = list(signature)
+    aligned = [
+        names[key[0]]
+        for key, kinds in (attributes.items() if isinstance(attributes, dict) else ())
+        if isinstance(key, tuple) and key[0] < len(names) and kinds
+    ]
+    constants = dict(getattr(config, "kwargs", None) or {})
+    return KernelCode(
+        name=str(getattr(function, "__name__", "kernel")),
+        source=source,
+        constants={k: v for k, v in constants.items() if isinstance(v, (int, float, bool, str))},
+        signature={k: v for k, v in signature.items() if v != "constexpr"},
+        aligned=tuple(aligned),
+        num_warps=_count(config, "num_warps"),
+        num_stages=_count(config, "num_stages"),
     )
 
 
