@@ -1,9 +1,10 @@
 """Decompositions as a GPU gets them, for graphs that are captured where there is none.
 
 PyTorch decomposes some ops by the device of their inputs: on a CPU the statistics of a norm are
-stored in the input's type, a group norm becomes one scale and shift, and products with a single row
-or column become sums. Plans of such graphs would be none of the GPU's. Formulas: the branches of
-`torch/_refs/__init__.py` and `torch/_inductor/decomposition.py` for other devices.
+stored in the input's type, a group norm becomes one scale and shift, products with a single row or
+column become sums, and a convolution's gradient sums that of its bias itself. Plans of such graphs
+would be none of the GPU's. Formulas: the branches of `torch/_refs/__init__.py` and
+`torch/_inductor/decomposition.py` for other devices.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ aten = torch.ops.aten
 def decomposed_as_on_gpu() -> Iterator[None]:
     """What Inductor decomposes while this lasts, it decomposes as for a GPU."""
     table = decomposition.decompositions
+    kept_whole = {op for op, sizes in OUTER.items() if not _splits_outer(table.get(op), sizes)}
     held = {op: table[op] for op in AS_ON_GPU if op in table}
-    table.update({op: AS_ON_GPU[op] for op in held})
+    table.update({op: _whole if op in kept_whole else AS_ON_GPU[op] for op in held})
     decomposition.fast_random_decomps.cache_clear()
     try:
         yield
@@ -101,6 +103,40 @@ def _bmm(x: Tensor, y: Tensor, out_dtype: torch.dtype | None = None) -> Any:
     return (x * y).contiguous() if out_dtype is None and outer else NotImplemented
 
 
+def _splits_outer(decompose: Callable[..., Any] | None, sizes: Sequence[Sequence[int]]) -> bool:
+    """Whether this PyTorch makes one product of an outer one off the CPU: some leave it whole."""
+    if decompose is None:
+        return False
+    return decompose(*(torch.empty(size, device="meta") for size in sizes)) is not NotImplemented
+
+
+def _whole(*_: Any, **__: Any) -> Any:
+    return NotImplemented
+
+
+def _convolution_backward(
+    gradient: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> Any:
+    if not output_mask[2]:
+        return NotImplemented
+    of_bias = aten.sum(gradient, [0, *range(2, gradient.dim())])
+    of_input, of_weight, _ = aten.convolution_backward(
+        gradient, x, weight, bias_sizes, stride, padding, dilation, transposed,
+        output_padding, groups, [output_mask[0], output_mask[1], False],
+    )  # fmt: skip
+    return of_input, of_weight, of_bias
+
+
 def _is_outer(x: Tensor, y: Tensor) -> bool:
     """Whether a product sums over one element only and is no vector."""
     known = statically_known_true
@@ -113,4 +149,11 @@ AS_ON_GPU: dict[Any, Callable[..., Any]] = {
     aten.mm.default: _mm,
     aten.addmm.default: _addmm,
     aten.bmm.default: _bmm,
+    aten.convolution_backward.default: _convolution_backward,
+}
+# Sizes of outer products, by which a decomposition is asked what it does of them.
+OUTER: dict[Any, tuple[tuple[int, ...], ...]] = {
+    aten.mm.default: ((5, 1), (1, 7)),
+    aten.addmm.default: ((5, 7), (5, 1), (1, 7)),
+    aten.bmm.default: ((2, 5, 1), (2, 1, 7)),
 }

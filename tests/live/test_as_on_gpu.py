@@ -61,6 +61,24 @@ def test_a_product_with_a_single_row_stays_one() -> None:
     assert "mul" not in ops
 
 
+def test_an_outer_product_is_what_this_pytorch_makes_of_it_off_the_cpu() -> None:
+    from torch._inductor import decomposition
+
+    aten = torch.ops.aten.mm.default
+    sizes = (5, 1), (1, 7)
+    elsewhere = decomposition.decompositions[aten](
+        *(torch.empty(size, device="meta") for size in sizes)
+    )
+    ops = [op for op, _ in nodes(torch.matmul, torch.randn(40, 1), torch.randn(1, 70))]
+    assert ("mul" in ops) == (elsewhere is not NotImplemented)
+
+
+def test_the_gradient_of_a_convolutions_bias_is_a_sum() -> None:
+    x, weight, bias = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3), torch.randn(4)
+    ops = [op for op, _ in nodes(functional.conv2d, x, weight, bias)]
+    assert "sum" in ops
+
+
 def test_the_compilers_own_table_is_as_it_was_afterwards() -> None:
     from torch._inductor import decomposition
 
