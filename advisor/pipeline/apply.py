@@ -22,7 +22,7 @@ from advisor.hardware.gpus import find_gpu, gpu_by_key
 from advisor.model.actions import ActionKind
 from advisor.model.applied import NO_TIME, Applied, PlanVerdict, SetVerdict
 from advisor.model.report import Metric, Report
-from advisor.model.run import Emit
+from advisor.model.run import Emit, RunInfo
 from advisor.pipeline import candidates as stages
 from advisor.pipeline.backend import GRAPH_REWRITES, SwapLog, choose_swaps
 from advisor.pipeline.budget import Budget
@@ -40,6 +40,7 @@ from advisor.pipeline.votes import same_candidates, same_trials
 from advisor.report.text import counted
 from advisor.store import RunDirectory
 from advisor.units import NS_PER_S
+from advisor.verify.timing_process import TimingProcess
 from collectors.live.capture import Capture, capture
 from collectors.live.failures import first_line
 from collectors.live.workload import Workload, load_workload
@@ -67,6 +68,7 @@ class _Session:
     budget: Budget
     peers: Peers
     journal: Written
+    timer: TimingProcess
 
     @property
     def folder(self) -> Path:
@@ -135,20 +137,27 @@ def _applied(
         if known.plan_id in found:
             found[known.plan_id].restore(known)
     journal = Written(run, attempt, watch, partial(why_lost, device))
-    session = _Session(run, report, found, trials, emit, budget, peers, journal)
-    emit("load", "running", message=f"building {info.target} on {device.type}")
-    directory = Path(info.working_directory)
-    load = partial(load_workload, info.target, device, seed=info.seed, directory=directory)
-    workload = together(peers, "load", load)
-    captured, seen = _captured(session, workload, device)
-    if device.type == "cuda":
-        applied = _measured(session, workload, load, seen)
-    else:
-        _make_ready(session, device)
-        applied = _unmeasured(session, captured, seen)
+    with TimingProcess(str(device)) as timer:
+        session = _Session(run, report, found, trials, emit, budget, peers, journal, timer)
+        applied = _judged(session, info, device)
     if not is_left(session):
         run.remove_attempt()
     return _finish(run, with_earlier(applied, earlier), budget, emit)
+
+
+def _judged(session: _Session, info: RunInfo, device: torch.device) -> Applied:
+    """Load the workload, check the plans against its graphs, and try what there is to try."""
+    if device.type == "cuda" and any(not item.known for item in session.found.values()):
+        session.timer.begin()
+    session.emit("load", "running", message=f"building {info.target} on {device.type}")
+    directory = Path(info.working_directory)
+    load = partial(load_workload, info.target, device, seed=info.seed, directory=directory)
+    workload = together(session.peers, "load", load)
+    captured, seen = _captured(session, workload, device)
+    if device.type == "cuda":
+        return _measured(session, workload, load, seen)
+    _make_ready(session, device)
+    return _unmeasured(session, captured, seen)
 
 
 def _captured(
@@ -189,7 +198,7 @@ def _make_ready(session: _Session, device: torch.device) -> None:
         torch.cuda.empty_cache()
     if device.type == "cuda":
         # First, for what is verified is the configuration that wins.
-        stages.time(found, run, device, emit, late)
+        stages.time(found, run, session.timer, emit, late)
         same_candidates(session.peers, found, session.folder)
     stages.verify(found, run, device, emit, late)
     same_candidates(session.peers, found, session.folder)

@@ -269,7 +269,7 @@ def _take_numerics(made: _Generated, numerics: Numerics, emit: Emit) -> None:
 def time(
     candidates: Mapping[str, Candidate],
     run: RunDirectory,
-    device: torch.device,
+    process: TimingProcess,
     emit: Emit,
     late: Late = never,
 ) -> None:
@@ -277,15 +277,14 @@ def time(
 
     In a process of their own: a configuration that crashes or never ends costs its plan alone.
     """
-    with TimingProcess(str(device)) as process:
-        for made in _in_time(candidates, late):
-            try:
-                _time(made, run, process, emit)
-                _keep_winner(made.item)
-            except IllegalFusionError as error:
-                made.item.refused = error.what
-                message = f"{made.item.plan.title}: {error.what}"
-                emit("time", "running", plan=made.item.plan.id, message=message)
+    for made in _in_time(candidates, late):
+        try:
+            _time(made, run, process, emit)
+            _keep_winner(made.item)
+        except IllegalFusionError as error:
+            made.item.refused = error.what
+            message = f"{made.item.plan.title}: {error.what}"
+            emit("time", "running", plan=made.item.plan.id, message=message)
 
 
 def _time(made: _Generated, run: RunDirectory, process: TimingProcess, emit: Emit) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import torch
+import torch._inductor.compile_fx  # what a first compilation would import, before it is asked for
 
 from advisor.model import base
 from advisor.model.plan import FusionPlan

@@ -44,13 +44,14 @@ class TimingAnswer(Record, frozen=True, kw_only=True):
 
 
 class TimingProcess:
-    """A child that times one plan after the other; started when it is first needed."""
+    """A child that times one plan after the other; started when it is first needed, or before."""
 
     def __init__(self, device: str, worker: str = WORKER) -> None:
         self._device, self._worker = device, worker
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self._process: subprocess.Popen[bytes] | None = None
         self._answers = -1
+        self._ready = False
 
     def __enter__(self) -> TimingProcess:
         return self
@@ -64,6 +65,11 @@ class TimingProcess:
         self._stop()
         self._errors.close()
 
+    def begin(self) -> None:
+        """Start the child and go on: it imports what it needs while others compile."""
+        if self._process is None:
+            self._spawn()
+
     def time(self, request: TimingRequest, limit_s: float | None = None) -> TimingAnswer:
         """The answer to a request.
 
@@ -72,8 +78,8 @@ class TimingProcess:
         """
         limit_s = LIMIT_S if limit_s is None else limit_s
         try:
-            if self._process is None:
-                self._start()
+            self.begin()
+            self._await_ready()
             process = self._process
             assert process is not None
             assert process.stdin is not None
@@ -89,7 +95,7 @@ class TimingProcess:
             raise IllegalFusionError(f"timed alone: {self._died()}")
         return msgspec.json.decode(line, type=TimingAnswer)
 
-    def _start(self) -> None:
+    def _spawn(self) -> None:
         self._errors.seek(0)
         self._errors.truncate()
         answers, told = os.pipe()
@@ -105,9 +111,14 @@ class TimingProcess:
             )
         finally:
             os.close(told)
-            self._answers = answers
+            self._answers, self._ready = answers, False
+
+    def _await_ready(self) -> None:
+        if self._ready:
+            return
         if line_of(self._answers, START_LIMIT_S) != READY:
             raise BrokenPipeError
+        self._ready = True
 
     def _died(self) -> str:
         """How the child ended, once its pipe is closed."""

@@ -11,6 +11,7 @@ from advisor.hardware.gpus import find_gpu
 from advisor.pipeline.candidates import Candidate, generate, size, time
 from advisor.pipeline.winners import stored_winner
 from advisor.store import RunDirectory
+from advisor.verify.timing_process import TimingProcess
 from tests.builders.plan import rms_norm
 
 if not torch.cuda.is_available():
@@ -33,7 +34,8 @@ def test_the_second_search_times_what_the_first_found(
         generate(found, run.path / "kernels", lambda *_, **__: None)
         size(found, [gpu], gpu, lambda *_, **__: None)
         tried.append(len(found[plan.id].usable))
-        time(found, run, torch.device("cuda"), lambda *_, **__: None)
+        with TimingProcess("cuda") as timer:
+            time(found, run, timer, lambda *_, **__: None)
         winner = stored_winner(plan, gpu)
         assert winner is not None
         assert winner.config == found[plan.id].config
