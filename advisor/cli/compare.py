@@ -11,6 +11,7 @@ from advisor.cli.reports import read_report
 from advisor.errors import EXIT_OK, EXIT_UNREADABLE
 from advisor.model.base import encode
 from advisor.model.comparison import ReportComparison
+from advisor.pipeline.regressions import explained
 from advisor.report.compare import compare_reports
 from advisor.report.compare_document import comparison_document
 from advisor.report.compare_work import CHECKS
@@ -38,12 +39,16 @@ def compare(
 ) -> None:
     """Say what changed from A to B: run directories or report.json files.
 
+    Of run directories it also says which fused kernels lost against what they replaced and why, and
+    what the change of the step is made of.
+
     Exit code 0 if the two are of the same work, 3 if they are not: then every reason is listed and
     no figure is compared.
     """
     comparison = compare_reports(
         read_report(before), read_report(after), (str(before), str(after)), accept
     )
+    comparison = explained(comparison, before, after)
     show_comparison(comparison, form)
     ctx.exit(EXIT_OK if comparison.comparability.comparable else EXIT_UNREADABLE)
 

@@ -12,6 +12,7 @@ from advisor.errors import EXIT_GATE_FAILED, EXIT_OK, EXIT_UNREADABLE, Unreadabl
 from advisor.model.base import encode
 from advisor.model.gate import GateConfig, GateResult
 from advisor.model.report import Report
+from advisor.pipeline.regressions import with_regressions
 from advisor.report.annotations import to_annotations
 from advisor.report.gate import judge
 from advisor.report.gate_config import MAX_CONFIG_BYTES, default_config, read_config
@@ -50,13 +51,16 @@ def gate(
     """Check REPORT, a run directory or report.json, against limits.
 
     Exit code 0 if it keeps to all, 1 if not, 2 for wrong usage or limits, 3 if a file cannot be
-    read or the baseline is of other work. An empty or partial capture never passes.
+    read or the baseline is of other work. Beside a baseline, fused kernels that lost against what
+    they replaced are regressions of REPORT. An empty or partial capture never passes.
     `fusion-advisor schema gate` prints what the configuration may hold.
     """
     if github and as_json:
         raise UsageError("--github and --json both print to standard output")
     subject = read_report(report)
     against = None if baseline is None else read_report(baseline)
+    if baseline is not None:
+        subject = with_regressions(subject, baseline, report)
     labels = (str(report), str(baseline))
     result = judge(_config(config, subject, against), subject, against, labels)
     for path, text in (

@@ -6,7 +6,8 @@ from typing import Literal
 
 from advisor.errors import InvalidRecordError
 from advisor.model.base import Provenance, Range, Record
-from advisor.model.findings import Kind
+from advisor.model.findings import Finding, Kind
+from advisor.model.overfusion import Bisection
 from advisor.model.report import Workload
 
 COMPARISON_SCHEMA_VERSION = 1
@@ -132,7 +133,11 @@ class Side(Record, frozen=True, kw_only=True):
 
 
 class ReportComparison(Record, frozen=True, kw_only=True):
-    """`metrics`, `roles`, `kernels` and `findings` are empty where the two are not comparable."""
+    """`metrics`, `roles`, `kernels` and `findings` are empty where the two are not comparable.
+
+    `regressions` are fused kernels that lost against what they replaced, `bisection` what the
+    change of the step is made of; without both, `unpaired` says why.
+    """
 
     schema_version: int = COMPARISON_SCHEMA_VERSION
     before: Side
@@ -142,6 +147,9 @@ class ReportComparison(Record, frozen=True, kw_only=True):
     roles: tuple[RoleChange, ...] = ()
     kernels: tuple[KernelChange, ...] = ()
     findings: tuple[FindingChange, ...] = ()
+    regressions: tuple[Finding, ...] = ()
+    bisection: Bisection | None = None
+    unpaired: str = ""
 
     def check(self) -> None:
         if self.schema_version != COMPARISON_SCHEMA_VERSION:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Literal
 
@@ -17,6 +18,11 @@ EvidenceKind = Literal[
     "dataflow", "time", "traffic", "resources", "legality", "host", "cannot_judge"
 ]
 FINDING_ID = re.compile(r"[a-z0-9][a-z0-9_.-]{0,79}")
+
+
+def finding_id(rule: str, key: str) -> str:
+    """Stable across runs: the rule, and a hash of what tells its findings apart."""
+    return f"{rule}-{hashlib.sha256(key.encode()).hexdigest()[:8]}" if key else rule
 
 
 class Evidence(Record, frozen=True, kw_only=True):

@@ -49,6 +49,7 @@ def comparison_document(comparison: ReportComparison, namer: Namer = short) -> D
     blocks: list[Block] = [Heading(title, 1), *_comparability(comparison.comparability)]
     if not comparison.comparability.comparable:
         return tuple(blocks)
+    blocks += _regressions(comparison)
     if comparison.metrics:
         blocks += [Heading("Metrics"), *_metrics(comparison)]
     if comparison.findings:
@@ -129,6 +130,41 @@ def _comparability(found: Comparability) -> list[Block]:
     ]
     titles = ("Same work?", "Before", "After", "Outcome", "")
     return [*blocks, table([(title, False) for title in titles], rows)]
+
+
+def _regressions(comparison: ReportComparison) -> list[Block]:
+    """What lost and why, then the change of the step in shares that add up to it."""
+    if comparison.unpaired:
+        text = f"Whether fusing hurt cannot be judged: {comparison.unpaired}"
+        return [Paragraph(Words(text, "dim"))]
+    blocks: list[Block] = []
+    if comparison.regressions:
+        blocks.append(Heading("What lost"))
+    for finding in comparison.regressions:
+        mood: Mood = "bad" if finding.kind == "regression" else "dim"
+        blocks.append(Paragraph(Words(finding.title, mood)))
+        blocks.append(Items((*(e.text for e in finding.evidence), f"To do: {finding.action}")))
+    found = comparison.bisection
+    if found is None or not found.shares:
+        return blocks
+    change = found.after_ns - found.before_ns
+    rows: list[tuple[Content, ...]] = [
+        (
+            (share.cause or UNKNOWN).replace("_", " "),
+            format_value(share.change_ns, "ns"),
+            format_fraction(share.change_ns / change) if change else "–",
+            share.text,
+            counted(len(share.kernels), "kernel") if share.kernels else "",
+        )
+        for share in found.shares
+    ]
+    total = (
+        f"From the first activity of a step to its last: {format_value(found.before_ns, 'ns')} "
+        f"before, {format_value(found.after_ns, 'ns')} after; "
+        f"{format_fraction(found.unexplained)} of the change is unexplained."
+    )
+    titles = (("Cause", False), ("Change", True), ("Share", True), ("What", False), ("", False))
+    return [*blocks, Heading("What the change is made of"), Paragraph(total), table(titles, rows)]
 
 
 def _metrics(comparison: ReportComparison) -> list[Block]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.model.findings import Evidence, Finding
+from advisor.model.findings import Evidence, Finding, finding_id
 from advisor.model.overfusion import Bisection, Cause, FusionVerdict
 from advisor.units import counted, format_ns
-from analyzers.rules.base import finding_id
 
 RULE_ID = "over-fusion"
 WORDS: dict[Cause, str] = {

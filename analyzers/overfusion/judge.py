@@ -209,7 +209,7 @@ def _order(
         members_ns=_range(before.busy_ns),
         cause=cause if is_lost else None,
         candidates=(Candidate(cause=cause, share=1.0, evidence=evidence),),
-        reason=f"{text}; the device is busy {ratio[0]:.2f} to {ratio[1]:.2f} times as long",
+        reason=f"the device is busy {ratio[0]:.2f} to {ratio[1]:.2f} times as long",
     )
 
 

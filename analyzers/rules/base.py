@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from advisor.hardware.roofline import bandwidth_of
 from advisor.model.base import Location, Range
-from advisor.model.findings import Alternative, AlternativeRoute, Evidence, Finding, Member
+from advisor.model.findings import (
+    Alternative,
+    AlternativeRoute,
+    Evidence,
+    Finding,
+    Member,
+    finding_id,
+)
 from advisor.model.optable import spec_of
 from advisor.units import NS_PER_S, UNKNOWN, format_bytes, format_fraction, format_ns
 from analyzers.exposure import judged
@@ -290,13 +296,6 @@ def members_of(places: Sequence[Place]) -> tuple[Member, ...]:
             held[1] += member.time_ns or 0
     rows = [Member(name=n, count=c, time_ns=t) for n, (c, t) in found.items()]
     return tuple(sorted(rows, key=lambda row: (-(row.time_ns or 0), row.name)))
-
-
-def finding_id(rule_id: str, key: str) -> str:
-    """Stable across runs: the rule, and a hash of what tells its findings apart."""
-    if not key:
-        return rule_id
-    return f"{rule_id}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
 
 def is_pointwise(facts: GraphFacts, name: str) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from advisor.model.base import Range
-from advisor.model.findings import Evidence, Finding
+from advisor.model.findings import Evidence, Finding, finding_id
 from advisor.units import format_fraction, format_ns
 from analyzers.activities import NONE, activities, step_of
 from analyzers.intervals import any_overlap
 from analyzers.replay_changes import Change
-from analyzers.rules.base import Match, Rule, exposure, finding_id, note
+from analyzers.rules.base import Match, Rule, exposure, note
 from analyzers.subject import Subject
 
 _SHARE = 0.05

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from advisor.model.base import Range
-from advisor.model.findings import Evidence, Finding, Member
+from advisor.model.findings import Evidence, Finding, Member, finding_id
 from advisor.model.graph import Node
 from advisor.units import format_bytes, format_fraction, format_ns
 from analyzers.program_cost import nodes_bytes
@@ -13,7 +13,6 @@ from analyzers.rules.base import (
     Rule,
     change_of,
     exposure,
-    finding_id,
     members_of,
     note,
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from advisor.model.base import Location
 from advisor.model.compiler import GraphBreak
-from advisor.model.findings import Evidence
+from advisor.model.findings import Evidence, finding_id
 from advisor.units import counted
-from analyzers.rules.base import Match, Rule, finding_id, note
+from analyzers.rules.base import Match, Rule, note
 from analyzers.subject import Subject
 
 _NO_HINT = "take the call out of the compiled function, or write it in ops that can be traced"

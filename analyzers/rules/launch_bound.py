@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from advisor.model.base import Range
-from advisor.model.findings import Alternative, Evidence, Finding
+from advisor.model.findings import Alternative, Evidence, Finding, finding_id
 from advisor.model.range_names import COMPILED_REGION
 from advisor.units import format_fraction, format_ns
 from analyzers.replay_changes import Change
-from analyzers.rules.base import Match, Rule, finding_id, note
+from analyzers.rules.base import Match, Rule, note
 from analyzers.subject import Subject
 
 # Below this share of the step the host is not what to fix first, whatever the profiler added.

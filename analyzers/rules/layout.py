@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from advisor.model.base import Range
-from advisor.model.findings import Evidence, Finding, Member
+from advisor.model.findings import Evidence, Finding, Member, finding_id
 from advisor.units import format_ns
 from analyzers.kernel_roles import classify
 from analyzers.replay_changes import Change
-from analyzers.rules.base import Match, Rule, exposure, finding_id
+from analyzers.rules.base import Match, Rule, exposure
 from analyzers.subject import Subject
 
 _SHARE = 0.01

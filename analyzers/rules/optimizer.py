@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from advisor.model.base import Range
-from advisor.model.findings import Alternative, Evidence, Finding
+from advisor.model.findings import Alternative, Evidence, Finding, finding_id
 from advisor.model.graph import Node
 from advisor.model.optable import item_bytes
 from advisor.model.range_names import OPTIMIZER_STEP
@@ -20,7 +20,6 @@ from analyzers.rules.base import (
     change_of,
     cost_of,
     exposure,
-    finding_id,
     is_worth,
     members_of,
     opportunity,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from advisor.model.compiler import Recompile
-from advisor.model.findings import Evidence
+from advisor.model.findings import Evidence, finding_id
 from advisor.units import counted
-from analyzers.rules.base import Match, Rule, finding_id, note
+from analyzers.rules.base import Match, Rule, note
 from analyzers.rules.graph_breaks import place_text
 from analyzers.subject import Subject
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
-from advisor.model.findings import Alternative, Evidence
+from advisor.model.findings import Alternative, Evidence, finding_id
 from advisor.model.graph import Node
 from advisor.model.optable import spec_of
 from advisor.units import counted, format_bytes, format_ns
@@ -21,7 +21,6 @@ from analyzers.rules.base import (
     Place,
     Rule,
     cost_of,
-    finding_id,
     is_worth,
     locations_of,
     members_of,

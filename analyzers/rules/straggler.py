@@ -5,9 +5,9 @@ from __future__ import annotations
 from statistics import median
 
 from advisor.model.base import Range
-from advisor.model.findings import Evidence, Finding
+from advisor.model.findings import Evidence, Finding, finding_id
 from advisor.units import format_ns
-from analyzers.rules.base import Match, Rule, finding_id
+from analyzers.rules.base import Match, Rule
 from analyzers.subject import Subject
 
 _SHARE = 0.1
