@@ -14,6 +14,7 @@ RULE_IDS: tuple[str, ...] = (
     "quantise-chain",
     "moe-combine",
     "row_program",
+    "horizontal-group",
     "two-axes",
     "cross-entropy",
     "softmax-chain",
