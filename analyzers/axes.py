@@ -4,7 +4,8 @@ Shapes of a group need not be equal: `[4, 1024, 2048]` and `[4096, 2048]` hold t
 the same linear order. All full-size shapes are refined to common *axes* (the ratios of their sorted
 suffix products). The reduction that a group is grown around divides them: what it reduces is the
 columns if these are the innermost axes, the rows if they are the outermost. Where they are neither
-(channels in the middle), the columns are the side along which memory is read without gaps. Of a
+(channels in the middle), the columns are the side along which memory is read without gaps. Where
+everything is reduced to one value, everything is one row, along an axis of size 1 of its own. Of a
 group without reductions they are the innermost axes that its seed walks as one (`turned`).
 """
 
@@ -31,12 +32,14 @@ Placement = tuple[AxisRun, ...]
 class Axes:
     """The sizes of the axes, outermost first, and which of them are rows, which columns.
 
-    Columns stand in the order in which memory holds them, the widest stride first.
+    Columns stand in the order in which memory holds them, the widest stride first. The axis of a
+    `lone` row is no part of any shape: the first dimension of what is not a single value has it.
     """
 
     sizes: tuple[Size, ...]
     row_run: AxisRun
     column_run: AxisRun
+    lone: bool = False
 
     @property
     def total(self) -> Size:
@@ -100,6 +103,8 @@ def axes_of(flow: Dataflow, order: Sequence[Node], members: frozenset[str], seed
     if width > MAX_COLUMNS:
         raise IllegalFusionError(f"{width:,} columns are more than a kernel can number")
     sizes = _refined(flow, _full_size_metas(flow, order, members, total), total)
+    if reduces and len(columns) == sum(not parse(size).is_one for size in whole.shape):
+        return Axes((ONE, *sizes), (0,), tuple(range(1, len(sizes) + 1)), lone=True)
     undivided = Axes(sizes, (), ())
     placement = undivided.partition(whole.shape, undivided.whole_run)
     inside = [axis for d in columns for axis in placement[d]]
@@ -118,7 +123,7 @@ def _reduction_columns(flow: Dataflow, operand: TensorMeta, seed: Node) -> list[
     if not reduced:
         raise IllegalFusionError("the reduction is over a single element")
     if len(reduced) == len(wide):
-        raise IllegalFusionError("a single row: one program would have to do all the work")
+        return reduced
     kept = [d for d in wide if d not in reduced]
     strides = {d: flow.hint(parse(operand.strides[d]), unknown=1) for d in wide}
     if reduced == wide[-len(reduced) :]:

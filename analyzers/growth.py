@@ -17,6 +17,7 @@ from advisor.model.optable import spec_of
 from analyzers.dataflow import Dataflow
 from analyzers.iteration_space import (
     ALONE,
+    LONE_ROW,
     IterationSpace,
     MissingReaderError,
     Shares,
@@ -29,6 +30,8 @@ MAX_GROUP_TENSORS = 16
 MAX_GROUP_OPS = 96
 # A row that is summed along its columns and into sums over the rows stays in registers, with them.
 MAX_SUMMED_COLUMNS = 8192
+# A sum of everything by itself: every compiler shares it out and adds up the shares.
+_NOTHING_FOLLOWS = "a single row, and nothing as large needs its sum: programs cannot share it here"
 
 
 @dataclass(frozen=True)
@@ -91,9 +94,25 @@ def grow(flow: Dataflow, seed: str, claimed: Mapping[str, str]) -> Grown:
         if members == before:
             members, space = _with_sibling(flow, members, space, seed, claimed)
         grew = members != before
+    if space.lone and (LONE_ROW in rejected.values() or not _follows(flow, members, space)):
+        reason = LONE_ROW if LONE_ROW in rejected.values() else _NOTHING_FOLLOWS
+        return Grown(None, (NearMiss(seed, seed, reason),))
     misses = (NearMiss(seed, name, why) for name, why in rejected.items() if name not in members)
     ordered = tuple(sorted(members, key=flow.index.__getitem__))
     return Grown(Group(ordered, space, seed), tuple(misses))
+
+
+def _follows(flow: Dataflow, members: frozenset[str], space: IterationSpace) -> bool:
+    """Whether a full-size result needs a reduction of the group: else nothing is read twice."""
+    after = 0
+    for name in members:
+        if spec_of(flow.nodes[name].op).kind == "reduction":
+            after |= flow.descendants[name]
+    wide = space.rows | space.columns
+    return any(
+        space.spans[value] == wide and after >> flow.index[node_of(value)[0]] & 1
+        for value in space.outputs
+    )
 
 
 def _whole_ops(flow: Dataflow, members: frozenset[str]) -> frozenset[str]:

@@ -5,7 +5,8 @@ The shapes of a group have common axes (`axes`), on which every dimension of eve
 column axes or exactly the row axes, and every tensor can be addressed by one stride per axis, of
 which a kernel takes a few. Values of a part of a row (one per channel of a group of them) vary
 along some of the column axes. A reduction over the rows is known when all rows were read: what
-follows from it is one value per column, and no row may read it.
+follows from it is one value per column, and no row may read it. What is reduced to one value is a
+lone row: many programs share it in two launches, so what is reduced may need no other reduction.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from advisor.errors import IllegalFusionError
 from advisor.model.graph import Node, node_of
-from advisor.model.optable import DTYPES, spec_of
+from advisor.model.optable import DTYPES, FLOAT8_MAX, RANDOM, spec_of
 from advisor.model.plan import MAX_COLUMN_AXES, MAX_ROW_AXES
 from advisor.model.sizes import ONE, Size, parse, product
 from analyzers.axes import MAX_COLUMNS, AxisRun, Placement, axes_of
@@ -26,6 +27,7 @@ __all__ = ["ALONE", "MAX_COLUMNS", "IterationSpace", "Shares", "iteration_space"
 
 # float64 runs at 1/2 to 1/64 of the float32 rate and is refused by code generation.
 KERNEL_DTYPES = tuple(name for name in DTYPES if name != "float64")
+LONE_ROW = "a single row, which is reduced twice: one program would have to do all the work"
 Operands = dict[tuple[str, int], BoundInput]
 
 
@@ -36,7 +38,7 @@ class IterationSpace:
     `spans[v]` is the set of axes along which value v varies; `operands[(consumer, position)]` the
     bound input read there, for operands from outside; `outputs` the values that leave the group, in
     graph order, `layouts` the strides of each along the axes. `late` are the values that need all
-    rows: reductions over them, and what follows.
+    rows: reductions over them, and what follows. A `lone` row is all there is.
     """
 
     axes: tuple[Size, ...]
@@ -47,6 +49,7 @@ class IterationSpace:
     outputs: tuple[str, ...]
     layouts: dict[str, Strides]
     late: frozenset[str] = frozenset()
+    lone: bool = False
 
     @property
     def row_axes(self) -> int:
@@ -131,6 +134,7 @@ class _Verifier:
         self.spans: dict[str, frozenset[int]] = {}
         self.operands: Operands = {}
         self.late: set[str] = set()
+        self.reduced: set[str] = set()
         self.roots: dict[BoundInput, str] = {}
 
     def space(self) -> IterationSpace:
@@ -147,7 +151,9 @@ class _Verifier:
             outputs=outputs,
             layouts={value: self._strides(value, self.placed[value]) for value in outputs},
             late=frozenset(self.late),
+            lone=self.axes.lone,
         )
+        self._check_sizes()
         for name, walked, most in (
             ("rows", space.walked_rows, MAX_ROW_AXES),
             ("columns", space.walked_columns, MAX_COLUMN_AXES),
@@ -163,7 +169,7 @@ class _Verifier:
     def _verify(self, node: Node) -> None:
         self._check_meta(node)
         span: frozenset[int] = frozenset()
-        late = False
+        late = reduced = False
         for position, arg in enumerate(node.args):
             if not (isinstance(arg, str) and arg.startswith("%")):
                 continue
@@ -173,19 +179,54 @@ class _Verifier:
                     raise IllegalFusionError("an operand does not share the iteration space")
                 span |= self.spans[base]
                 late |= base in self.late
+                reduced |= base in self.reduced
             else:
                 self.operands[(node.id, position)] = bound = self._bind(arg)
                 span |= {axis for axis, stride in enumerate(bound.strides) if stride is not None}
+        if node.op == RANDOM:
+            span = self._drawn(node)
         if late and (span & self.rows or spec_of(node.op).kind == "reduction"):
             raise IllegalFusionError("it needs a reduction over all rows: that takes a second pass")
         if spec_of(node.op).kind == "reduction":
+            if reduced and self.axes.lone:
+                raise IllegalFusionError(LONE_ROW)
             span, late = self._reduced(node, span)
+            reduced = True
+        if reduced:
+            self.reduced.add(node.value())
         self.spans[node.value()] = span
         if late:
             self.late.add(node.value())
 
+    def _drawn(self, node: Node) -> frozenset[int]:
+        """The span of random numbers, which are drawn at the linear index that the kernel walks."""
+        if node.id in self.shares.again:
+            raise IllegalFusionError("random numbers are drawn once, by whoever reads them first")
+        span = frozenset(axis for run in self.placed[node.value()] for axis in run)
+        whole = (self.rows | self.columns, self.rows, self.columns)
+        walked = [a for a in (*self.axes.row_run, *self.axes.column_run) if a in span]
+        if span not in whole or walked != sorted(walked):
+            raise IllegalFusionError("random numbers are drawn in another order than memory has")
+        return span
+
+    def _check_sizes(self) -> None:
+        """A kernel learns its sizes from what it reads, of which random numbers are not."""
+        if not any(node.op == RANDOM for node in self.order):
+            return
+        read = {
+            axis
+            for bound in self.operands.values()
+            for axis, stride in enumerate(bound.strides)
+            if stride is not None
+        }
+        if read != self.rows | self.columns:
+            raise IllegalFusionError("random numbers by themselves: nothing as large is read")
+
     def _check_meta(self, node: Node) -> None:
         meta = self.flow.need_meta(node.value())
+        read = [self.flow.need_meta(value).dtype for value in node.value_args]
+        if node.op != "cast" and (eight := FLOAT8_MAX.keys() & {meta.dtype, *read}):
+            raise IllegalFusionError(f"nothing is computed in {min(eight)}")
         if meta.dtype not in KERNEL_DTYPES:
             raise IllegalFusionError(f"dtype {meta.dtype} is not supported in a row program")
         if meta.device != self.device:
@@ -298,6 +339,7 @@ class _Verifier:
             if node.hidden:
                 raise IllegalFusionError("a value from inside an op would be needed outside")
             placed = frozenset(axis for run in self.placed[value] for axis in run)
+            placed |= self.rows if self.axes.lone else frozenset()
             whole = (self.columns,) if value in self.late else (self.rows | self.columns, self.rows)
             # A value may have axes along which it only repeats: the kernel computes it once.
             if self.spans[value] != placed or placed not in whole:

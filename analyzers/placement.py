@@ -74,7 +74,8 @@ class _Placer:
             return
         reduced = node.axes
         run = tuple(axis for dim in reduced for axis in placement[dim])
-        if frozenset(run) not in (frozenset(self.axes.column_run), frozenset(self.axes.row_run)):
+        found = frozenset(run) - (frozenset(self.axes.row_run) if self.axes.lone else frozenset())
+        if found not in (frozenset(self.axes.column_run), frozenset(self.axes.row_run)):
             raise IllegalFusionError("a reduction of the group is over other axes")
         kept = len(self.flow.need_meta(node.value()).shape) == len(placement)
         result = tuple(

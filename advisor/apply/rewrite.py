@@ -30,6 +30,8 @@ from advisor.model.plan import FusionPlan, Site
 
 # Row numbers are 32-bit in a kernel; the last program's may run past the last row.
 MAX_ROWS = 2**31 - 2**16
+# What takes one seed of those that a graph draws with.
+SEED = "prims.inductor_lookup_seed.default"
 
 
 @dataclass(frozen=True)
@@ -185,9 +187,13 @@ def _insert_call(
     Kernels after the first read the partial results of those before them.
     """
     plan, site = swap.plan, swap.site
-    held = dict(zip((item.name for item in plan.inputs), inputs, strict=True))
+    seeds: list[fx.Node] = []
+    held = {
+        item.name: _in_memory(graph, node, seeds)
+        for item, node in zip(plan.inputs, inputs, strict=True)
+    }
     wanted = dict(zip(abi.output_names(plan), outputs, strict=True))
-    made: list[fx.Node] = []
+    made = seeds
     calls = site_launches(plan, swap.kernel.config, site)
     for launch, function in zip(calls, swap.kernel.functions, strict=True):
         for name in launch.kernel.writes:
@@ -204,6 +210,16 @@ def _insert_call(
             made.append(written)
     _in_order(made)
     return [held[name] for name in wanted]
+
+
+def _in_memory(graph: fx.Graph, node: fx.Node, made: list[fx.Node]) -> fx.Node:
+    """A tensor to read; one seed of many where it lies, else it would be copied by a kernel."""
+    if str(node.target) != SEED:
+        return node
+    seed = graph.call_function(torch.ops.aten.select.int, (node.args[0], 0, node.args[1]))
+    _describe(seed, node)
+    made.append(seed)
+    return seed
 
 
 def _empty(graph: fx.Graph, workspace: tuple[int, int] | None, like: fx.Node) -> fx.Node:

@@ -1,26 +1,40 @@
-"""Conversions of eight-bit floats as Triton device functions, bit for bit those of PyTorch.
+"""Conversions of eight-bit floats as Triton device functions, and of random numbers to bfloat16.
 
-A GPU's own instruction rounds to the nearest and takes what is too large for the largest number;
-PyTorch makes it NaN, or in e5m2 infinity, which is put right unless the program bounds its values
-itself. Triton's interpreter rounds otherwise, so there bits are computed as PyTorch computes them
-(`c10/util/Float8_e4m3fn.h`, `Float8_e5m2.h`): adding to a number half of the last place that is
-kept, and for numbers below the smallest normal one, adding a number beside which only these bits
-have place.
+A GPU's own instruction rounds to the nearest, and what is too large to the largest number. In
+e4m3fn that is what Inductor does and PyTorch from 2.13 on; before, PyTorch made it NaN. In e5m2
+PyTorch makes it infinity, which is put right unless the program bounds its values itself. Triton's
+interpreter rounds otherwise, so there bits are computed as PyTorch computes them
+(`Float8_e4m3fn.h`, `Float8_e5m2.h`): adding to a number half of the last place that is kept, and to
+numbers below the smallest normal one a number beside which only these bits have place.
 """
 
 from __future__ import annotations
 
-from advisor.model.optable import FLOAT8_MAX
+from advisor.model.graph import Arg, literal_value
+from advisor.model.optable import FLOAT8_MAX, FLOAT_DTYPES
 from advisor.model.plan import FusionPlan
 
+TO_BFLOAT16 = "to_bfloat16"
 # Whether the kernel is interpreted: the one name of the text that is no function.
 INTERPRETED = "INTERPRETED"
 
 HELPERS: dict[str, str] = {
     INTERPRETED: """
-# Triton's interpreter rounds to eight bits otherwise than GPUs do.
+# Triton's interpreter rounds to narrow floats otherwise than GPUs do.
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 """,
+    TO_BFLOAT16: '''
+@triton.jit
+def to_bfloat16(x):
+    """x as bfloat16, widened again: what is compared must be rounded as everywhere."""
+    if INTERPRETED:
+        bits = x.to(tl.uint32, bitcast=True)
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        wide = bits.to(tl.float32, bitcast=True)
+    else:
+        wide = x.to(tl.bfloat16).to(tl.float32)
+    return wide
+''',
     "from_float8_e4m3fn": '''
 @triton.jit
 def from_float8_e4m3fn(x):
@@ -40,20 +54,19 @@ def from_float8_e5m2(x):
 ''',
     "to_float8_e4m3fn": '''
 @triton.jit
-def to_float8_e4m3fn(x, BOUNDED: tl.constexpr):
-    """x rounded to three bits behind the point; beyond 464 it is NaN, unless it is BOUNDED."""
-    bits = x.to(tl.uint32, bitcast=True)
-    size, sign = bits & 0x7FFFFFFF, (bits >> 24) & 128
+def to_float8_e4m3fn(x):
+    """x rounded to three bits behind the point, at most to 448; NaN stays NaN."""
     if INTERPRETED:
+        bits = x.to(tl.uint32, bitcast=True)
+        size, sign = bits & 0x7FFFFFFF, (bits >> 24) & 128
         tiny = (size.to(tl.float32, bitcast=True) + 16384.0).to(tl.uint32, bitcast=True)
         normal = (size - 0x3C000000 + 0x7FFFF + ((size >> 20) & 1)) >> 20
         code = tl.where(size < 0x3C800000, tiny - 0x46800000, normal)
-        code = tl.where(size > 0x43E80000, 127, code) | sign
+        code = tl.where(size > 0x43E80000, tl.where(size > 0x7F800000, 127, 126), code) | sign
+        stored = code.to(tl.uint8).to(tl.float8e4nv, bitcast=True)
     else:
-        code = x.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
-        if not BOUNDED:
-            code = tl.where(size > 0x43E80000, sign | 127, code)
-    return code.to(tl.uint8).to(tl.float8e4nv, bitcast=True)
+        stored = x.to(tl.float8e4nv)
+    return stored
 ''',
     "to_float8_e5m2": '''
 @triton.jit
@@ -76,6 +89,24 @@ def to_float8_e5m2(x, BOUNDED: tl.constexpr):
 }
 
 
+def is_bounded(plan: FusionPlan, arg: Arg, limit: float) -> bool:
+    """Whether minima and maxima with numbers keep a value within `limit`, or let it be NaN."""
+    low, high = False, False
+    ops = {op.name: op for op in plan.ops}
+    values = {*ops, *(item.name for item in plan.inputs)}
+    while isinstance(arg, str) and arg in ops:
+        op = ops[arg]
+        numbers = [float(literal_value(a)) for a in op.args if a not in values]
+        if op.op == "minimum" and numbers:
+            high |= numbers[0] <= limit
+        elif op.op == "maximum" and numbers:
+            low |= numbers[0] >= -limit
+        elif op.op != "cast" or op.dtype not in FLOAT_DTYPES:
+            break
+        arg = next(a for a in op.args if a in values)
+    return low and high
+
+
 def helper_names(plan: FusionPlan) -> set[str]:
     """The conversions that the kernels of a plan call."""
     made = {op.name: op.dtype for op in plan.ops if op.dtype in FLOAT8_MAX}
@@ -83,4 +114,6 @@ def helper_names(plan: FusionPlan) -> set[str]:
     used |= {f"from_{item.dtype}" for item in plan.inputs if item.dtype in FLOAT8_MAX}
     read = {arg for op in plan.ops for arg in op.args if isinstance(arg, str)}
     used |= {f"from_{dtype}" for name, dtype in made.items() if name in read}
+    drawn = plan.drawn_values()
+    used |= {TO_BFLOAT16 for op in plan.ops if op.name in drawn and op.dtype == "bfloat16"}
     return used | {INTERPRETED} if used - {"from_float8_e5m2"} else used

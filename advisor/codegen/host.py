@@ -7,11 +7,12 @@ import math
 
 from advisor.codegen import abi
 from advisor.codegen.expressions import POINTWISE, REDUCTIONS
+from advisor.codegen.float8 import is_bounded
 from advisor.codegen.layout import docstring, statement
 from advisor.model.column_configs import holds_rows
 from advisor.model.graph import NON_FINITE, Arg, literal_value
 from advisor.model.launch import LEAST_PARTS, OVER_ROWS, PART_COLUMNS, Scheme
-from advisor.model.optable import RANDOM, spec_of
+from advisor.model.optable import FLOAT8_MAX, RANDOM, spec_of
 from advisor.model.plan import FusionPlan, PlanOp
 
 LAUNCHER_DOC = (
@@ -244,9 +245,14 @@ def reference_body(plan: FusionPlan) -> list[str]:
         shapes = ", ".join(f"{item.name}.shape" for item in plan.inputs)
         lines += statement(f"sizes = torch.broadcast_shapes({shapes})", 1)
     for op in plan.ops:
-        text = _over_rows(op, axes) if op.over_rows else _typed(op, dtypes, column_dims(plan))
         if op.name in drawn:
             text = _drawn(plan, op)
+        elif op.dtype == "float8_e4m3fn" and not is_bounded(plan, op.args[0], FLOAT8_MAX[op.dtype]):
+            text = f"{op.args[0]}.clamp(-448.0, 448.0).to(torch.{op.dtype})"
+        elif op.over_rows:
+            text = _over_rows(op, axes)
+        else:
+            text = _typed(op, dtypes, column_dims(plan))
         lines += statement(f"{op.name} = {text}", 1)
         dtypes[op.name] = "float32" if op.name in drawn else op.dtype
     results = ", ".join(

@@ -9,6 +9,7 @@ import math
 
 from advisor.codegen import abi
 from advisor.codegen.expressions import BOOLEAN, IDENTITY, POINTWISE, REDUCTIONS, TRITON_DTYPES
+from advisor.codegen.float8 import TO_BFLOAT16, is_bounded
 from advisor.model.graph import Arg, literal_value
 from advisor.model.optable import FLOAT8_MAX, RANDOM, spec_of
 from advisor.model.plan import FusionPlan, PlanInput, PlanOp, space_of
@@ -30,6 +31,7 @@ class Values:
         self.spaces = {item.name: space_of(item.spans) for item in plan.inputs} | {
             op.name: op.space for op in plan.ops
         }
+        self.drawn = plan.drawn_values()
         self.strided = {tensor.name: tensor for tensor in abi.strided(plan)}
 
     # --- memory -----------------------------------------------------------------------------------
@@ -139,6 +141,8 @@ class Values:
         return f"{op.name} = {self._expression(op)}"
 
     def _expression(self, op: PlanOp) -> str:
+        if op.name in self.drawn and op.dtype == "bfloat16":
+            return f"{TO_BFLOAT16}({op.args[0]})"
         if op.op == "cast":
             return self._cast(str(op.args[0]), op.dtype)
         if op.op == RANDOM:
@@ -208,22 +212,6 @@ class Values:
         eight = have in FLOAT8_MAX and arg not in self.inputs
         return f"from_{have}({arg})" if eight else self._name(arg)
 
-    def _bounded(self, arg: Arg, limit: float) -> bool:
-        """Whether minima and maxima with numbers keep a value within `limit`, or let it be NaN."""
-        low, high = False, False
-        ops = {op.name: op for op in self.plan.ops}
-        while isinstance(arg, str) and arg in ops:
-            op = ops[arg]
-            numbers = [float(literal_value(a)) for a in op.args if a not in self.dtypes]
-            if op.op == "minimum" and numbers:
-                high |= numbers[0] <= limit
-            elif op.op == "maximum" and numbers:
-                low |= numbers[0] >= -limit
-            elif op.op != "cast" or op.dtype not in FLOATS:
-                break
-            arg = next(a for a in op.args if a in self.dtypes)
-        return low and high
-
     def _cast(self, arg: str, dtype: str) -> str:
         """Round to a narrow float and widen again; integers and booleans change register type.
 
@@ -234,7 +222,9 @@ class Values:
             have = "float32"
         if dtype in FLOAT8_MAX:
             wide = name if have in FLOATS else f"{name}.to(tl.float32)"
-            return f"to_{dtype}({wide}, {self._bounded(arg, FLOAT8_MAX[dtype])})"
+            if dtype == "float8_e4m3fn":
+                return f"to_{dtype}({wide})"
+            return f"to_{dtype}({wide}, {is_bounded(self.plan, arg, FLOAT8_MAX[dtype])})"
         if dtype in ("float16", "bfloat16"):
             return f"{name}.to({TRITON_DTYPES[dtype]}).to(tl.float32)"
         if dtype == "float32":

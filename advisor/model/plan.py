@@ -339,8 +339,9 @@ def _drawn_space(plan: FusionPlan, op: PlanOp, spaces: dict[str, tuple[Space, st
     """Where random numbers live: the op itself says, its seed is one number for all of them."""
     if spaces[str(op.args[0])] != ("scalar", "int64") or op.dtype != "float32":
         _fail(plan, f"{op.name}: random numbers are float32, from one int64 seed")
-    if op.space == "scalar":
-        _fail(plan, f"{op.name}: one random number for all rows")
+    given = [plan.along(item) for item in plan.inputs]
+    if op.space == "scalar" or not all(any(along) for along in zip(*given, strict=True)):
+        _fail(plan, f"{op.name}: nothing says how many random numbers there are")
     return op.space
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from advisor.model.optable import spec_of
+from advisor.model.optable import FLOAT_DTYPES, spec_of
 from advisor.model.plan import FusionPlan
 
 # Rounding the result costs half an ulp; another order of float32 operations may cost one more.
@@ -15,7 +15,10 @@ EAGER_FACTOR = 2.0
 MOST_STRETCH = 4.0
 # Cancellation inside a program amplifies float32 roundings; beyond this it is another computation.
 MOST_FLOAT32_ULPS = 64.0
-NARROW = ("float16", "bfloat16")
+ROUNDED = ("round", "floor", "ceil")
+# The share of rounded integers that may be one off.
+MOST_STEPS = 1e-3
+NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
 def roundings(plan: FusionPlan, value: str) -> tuple[str, ...]:
@@ -29,6 +32,19 @@ def roundings(plan: FusionPlan, value: str) -> tuple[str, ...]:
             pending += [arg for arg in by_name[name].args if isinstance(arg, str)]
     casts = [op.dtype for op in plan.ops if op.name in needed and op.op == "cast"]
     return tuple(dtype for dtype in casts if dtype in NARROW)
+
+
+def steps(plan: FusionPlan, value: str) -> bool:
+    """Whether a value is an integer that a float was rounded to: where one lay between two of them,
+    the last place of a float32 decides which.
+    """
+    by_name = {op.name: op for op in plan.ops}
+    op = by_name.get(value)
+    if op is None or op.op != "cast" or op.dtype in FLOAT_DTYPES:
+        return False
+    while op is not None and op.op in ("cast", "minimum", "maximum"):
+        op = next((by_name[str(arg)] for arg in op.args if arg in by_name), None)
+    return op is not None and op.op in ROUNDED
 
 
 class Allowance(NamedTuple):

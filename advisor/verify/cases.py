@@ -168,7 +168,10 @@ def _fill(shape: list[int], dtype: str, values: Values, generator: torch.Generat
     if values == "special" and tensor.numel() > 8:
         flat = tensor.view(-1)
         spots = torch.randperm(flat.numel(), generator=generator)[:4]
-        flat[spots] = torch.tensor([float("inf"), float("-inf"), float("nan"), 0.0], dtype=kind)
+        odd = torch.tensor([float("inf"), float("-inf"), float("nan"), 0.0]).to(kind)
+        if kind.itemsize == 1:  # eight bits are not indexed by what they mean
+            flat, odd = flat.view(torch.uint8), odd.view(torch.uint8)
+        flat[spots] = odd
     return tensor
 
 

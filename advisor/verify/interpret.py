@@ -1,4 +1,9 @@
-"""A plan run by PyTorch, op by op: in eager's dtypes, or exactly (float64, no rounding casts)."""
+"""A plan run by PyTorch, op by op: in eager's dtypes, or exactly (float64, no rounding casts).
+
+Random numbers are the kernel's own, and in narrower types what a kernel compares: float32 numbers
+that were rounded, in both. So both see the mask that the kernel draws. What is stored in eight bits
+is rounded in both too, since rounding is what such a program is for.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +14,9 @@ import torch
 
 from advisor.model.graph import Arg, literal_value
 from advisor.model.members import first_inputs, split
-from advisor.model.optable import FLOAT_DTYPES, spec_of
+from advisor.model.optable import FLOAT8_MAX, FLOAT_DTYPES, RANDOM, spec_of
 from advisor.model.plan import FusionPlan, PlanOp
+from advisor.verify.philox import uniform
 
 Precision = Literal["native", "exact"]
 
@@ -88,15 +94,32 @@ def evaluate(
     sizes = torch.broadcast_shapes(*(tensor.shape for tensor in inputs))
     last_use = {arg: op.name for op in plan.ops for arg in op.args if isinstance(arg, str)}
     kept = {output.value for output in plan.outputs}
+    drawn = plan.drawn_values()
     for op in plan.ops:
-        if spec_of(op.op).kind == "reduction":
+        if op.name in drawn:
+            values[op.name] = _drawn(op, values, sizes, plan.row_axes)
+        elif spec_of(op.op).kind == "reduction":
             values[op.name] = _reduced(op, values, precision, sizes[: plan.row_axes])
         else:
             values[op.name] = _apply(op, values, precision)
         for arg in op.args:
             if isinstance(arg, str) and last_use.get(arg) == op.name and arg not in kept:
                 values.pop(arg, None)
-    return tuple(values[output.value] for output in plan.outputs)
+    return tuple(
+        values[o.value].to(_dtype(o.dtype, precision)) if o.value in drawn else values[o.value]
+        for o in plan.outputs
+    )
+
+
+def _drawn(
+    op: PlanOp, values: dict[str, torch.Tensor], sizes: Sequence[int], row_axes: int
+) -> torch.Tensor:
+    """Random numbers, or these rounded to a narrower type: float32 either way."""
+    if op.op != RANDOM:
+        return _tensor(op.args[0], values).to(getattr(torch, op.dtype)).to(torch.float32)
+    rows = [size if op.space != "column" else 1 for size in sizes[:row_axes]]
+    columns = [size if op.space != "row" else 1 for size in sizes[row_axes:]]
+    return uniform(_tensor(op.args[0], values), [*rows, *columns])
 
 
 def _by_member(
@@ -112,7 +135,10 @@ def _by_member(
 def _apply(op: PlanOp, values: dict[str, torch.Tensor], precision: Precision) -> torch.Tensor:
     dtype = _dtype(op.dtype, precision)
     if op.op == "cast":
-        return _tensor(op.args[0], values).to(dtype)
+        value = _tensor(op.args[0], values)
+        # What is too large is the largest number, as compiled; in eager from PyTorch 2.13 on.
+        largest = FLOAT8_MAX["float8_e4m3fn"]
+        return (value.clamp(-largest, largest) if op.dtype == "float8_e4m3fn" else value).to(dtype)
     args = [
         values[arg] if isinstance(arg, str) and arg in values else literal_value(arg)
         for arg in op.args

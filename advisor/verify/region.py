@@ -1,9 +1,10 @@
 """Does a plan compute what its site in the captured graph does? Both are run, the graph is right.
 
 The site's FX nodes are executed with their real ATen ops on random inputs, laid out as the graph
-has them, everything in float64; so is the plan. A plan with a wrong constant, a swapped operand, a
-missing op or another dtype differs and is refused. What float64 cannot show is a cast between
-floats in the middle: the kernel then rounds otherwise, which its own verification bounds.
+has them, everything in float64; so is the plan. Random numbers are those of the seed on both sides.
+A plan with a wrong constant, a swapped operand, a missing op or another dtype differs and is
+refused. What float64 cannot show is a cast between floats in the middle: the kernel then rounds
+otherwise, which its own verification bounds.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ from torch.utils import _pytree as pytree
 from advisor.model.members import parts
 from advisor.model.plan import FusionPlan, Site
 from advisor.verify.interpret import evaluate
+from advisor.verify.philox import uniform
 from advisor.verify.timing import site_inputs
 
 # float64 against float64: only the order of operations may differ.
 EXACT_RELATIVE_ERROR = 1e-11
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+# Inductor's name for random numbers of a seed, and how the graph makes them narrower.
+RANDOM = "prims.inductor_random.default"
+CASTS = ("prims.convert_element_type.default", "aten._to_copy.default")
 # Every other row is small, so that an epsilon beside a sum of squares counts.
 SMALL = 1e-3
 
@@ -60,7 +65,7 @@ def region_disagreement(
         mine = evaluate(plan, given, "exact")
         for position, (want, got) in enumerate(zip(truth, mine, strict=True)):
             mine_there = _as_read(outputs[position], plan, site, position, got)
-            reason = _difference(want.reshape(-1), mine_there.reshape(-1))
+            reason = _difference(want.reshape(-1), _readable(mine_there).reshape(-1))
             if reason:
                 return f"output {position}: {reason}"
         if all(bool(torch.isfinite(want).any()) for want in truth if want.numel()):
@@ -80,8 +85,8 @@ def _drawn(
     for tensor in given:
         if positive and not tensor.is_floating_point() and tensor.dtype != torch.bool:
             tensor.add_(1)  # a count, perhaps, by which something is divided
-        if not tensor.is_floating_point():
-            continue
+        if not tensor.is_floating_point() or tensor.dtype.itemsize == 1:
+            continue  # in eight bits nothing is computed
         if positive:
             tensor.abs_().add_(0.25)
         if tensor.shape[axis] > 1:
@@ -100,7 +105,13 @@ def _truth(
         for node in nodes:
             value = _as_node_value(node, tensor)
             env[node] = value.double() if value.is_floating_point() else value
-    return [_run(node, env) for node in outputs]
+    return [_readable(_run(node, env)) for node in outputs]
+
+
+def _readable(tensor: torch.Tensor) -> torch.Tensor:
+    """Floats of eight bits as float32: nothing is computed in them."""
+    eight = tensor.is_floating_point() and tensor.dtype.itemsize == 1
+    return tensor.float() if eight else tensor
 
 
 def _as_read(
@@ -178,9 +189,26 @@ def _run(node: fx.Node, env: dict[fx.Node, Any]) -> Any:
     return env[node]
 
 
+def _is_drawn(node: fx.Node) -> bool:
+    """Whether a node holds random numbers as they were drawn, or as a narrower type has them."""
+    while str(node.target) in CASTS and node.meta["val"].dtype in FLOATS:
+        source = node.args[0]
+        if not isinstance(source, fx.Node):
+            return False
+        node = source
+    return str(node.target) == RANDOM
+
+
 def _call(node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
-    """One FX call with its dtypes widened: casts to a float and float results become float64."""
+    """One FX call with its dtypes widened: casts to a float and float results become float64.
+
+    Random numbers stay what they are: float32, rounded where the graph rounds them.
+    """
     args, kwargs = pytree.tree_map_only(fx.Node, lambda n: env[n], (node.args, dict(node.kwargs)))
+    if str(node.target) == RANDOM:
+        return uniform(args[1], args[0])
+    if _is_drawn(node):
+        return args[0].to(node.meta["val"].dtype).to(torch.float32)
     args, kwargs = pytree.tree_map_only(
         torch.dtype, lambda dtype: torch.float64 if dtype in FLOATS else dtype, (args, kwargs)
     )

@@ -7,14 +7,18 @@ then opaque.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from msgspec.structs import replace
 from torch import fx
+from torch._inductor import config as inductor_config
+from torch._inductor.codegen.triton import TritonOverrides
 
 from advisor.model.graph import AttributeValue, TensorMeta, literal, value_id
+from advisor.model.optable import FLOAT_DTYPES
 from collectors.live.fx_builder import GraphBuilder, graph_node
 
 # FX targets that are one op of the table with the same operands in the same order.
@@ -87,9 +91,14 @@ _REDUCTIONS: dict[str, str] = {
     "aten.mean.default": "mean",
     "aten.amax.default": "amax",
     "aten.amin.default": "amin",
+    "aten.max.default": "amax",
+    "aten.min.default": "amin",
     "aten.var.correction": "var",
 }
 _ROUNDINGS = {f"aten.{name}.default": name for name in ("floor", "ceil", "round")}
+_RANDOM = "prims.inductor_random.default"
+# Whether Inductor makes two kinds of numbers of one seed, by the shape of its kernel.
+TWO_STREAMS = hasattr(TritonOverrides, "_can_use_4x_random")
 # Integers up to here are float32 numbers.
 MAX_EXACT_COUNT = 2**24
 _BITWISE = {
@@ -296,7 +305,7 @@ def _reduce(builder: GraphBuilder, node: fx.Node) -> bool:
     source, meta = builder.meta[value], builder.tensor_meta(node.meta["val"])
     if op == "sum" and source.dtype == "bool" and meta.dtype == "int64":
         return _count(builder, node, value)
-    if meta.dtype not in ("float16", "bfloat16", "float32", "float64"):
+    if meta.dtype not in FLOAT_DTYPES:
         return False
     if source.dtype != meta.dtype:
         wide = TensorMeta(
@@ -323,6 +332,36 @@ def _count(builder: GraphBuilder, node: fx.Node, value: str) -> bool:
     added = builder.emit(node, "sum", (number,), total, axes=axes)
     builder.bind(node, builder.emit(node, "cast", (added,), meta, dtype="int64"))
     return True
+
+
+def _random(builder: GraphBuilder, node: fx.Node) -> bool:
+    """Numbers of a seed tensor and the element's own index, as Inductor draws them for dropout.
+
+    From PyTorch 2.13 on its 1-D kernels make other numbers of a seed than all others do, so a mask
+    that both passes draw from it must be left to Inductor on both sides, as it is.
+    """
+    _, seed, mode = node.args[:3]
+    if mode != "rand" or node.kwargs.get("align_dtype") is not None or inductor_aligns():
+        return False
+    if not isinstance(seed, fx.Node) or (TWO_STREAMS and is_shared(seed)):
+        return False
+    return _bind_op(builder, node, "random", (seed,))
+
+
+def inductor_aligns() -> bool:
+    """Whether Inductor draws what eager draws, from another seed and offset."""
+    return bool(getattr(inductor_config, "align_random_eager", False))
+
+
+def is_shared(seed: fx.Node) -> bool:
+    """Whether a seed comes from another graph or is kept for one, which draws from it as well."""
+    pending = [seed]
+    while pending:
+        node = pending.pop()
+        if node.op == "placeholder" or any(user.op == "output" for user in node.users):
+            return True
+        pending += node.all_input_nodes
+    return sum(str(user.target) == _RANDOM for user in seed.users) > 1
 
 
 def _any(builder: GraphBuilder, node: fx.Node) -> bool:
@@ -369,6 +408,21 @@ def _var_mean(builder: GraphBuilder, node: fx.Node) -> bool:
     return True
 
 
+def _extreme(builder: GraphBuilder, node: fx.Node) -> bool:
+    """`max(x, dim)` and `min`, where nobody asks for the place."""
+    value = builder.arg(node.args[0])
+    meta = builder.tensor_meta(node.meta["val"][0])
+    asked = {user.args[1] for user in node.users if user.target is operator.getitem}
+    if not isinstance(value, str) or value not in builder.meta or asked - {0}:
+        return False
+    if meta.dtype not in FLOAT_DTYPES or any(u.target is not operator.getitem for u in node.users):
+        return False
+    op = "amax" if "max" in str(node.target) else "amin"
+    axes = _axes(node, len(builder.meta[value].shape))
+    builder.values[node] = (builder.emit(node, op, (value,), meta, axes=axes),)
+    return True
+
+
 def _online_softmax(builder: GraphBuilder, node: fx.Node) -> bool:
     """`prepare_softmax_online(x, dim)`: the row maximum and sum(exp(x - maximum)), of size 1."""
     value = builder.arg(node.args[0])
@@ -409,8 +463,11 @@ HANDLERS: dict[str, Handler] = {
     "aten.as_strided.default": _as_strided,
     "aten.full.default": _constant,
     "aten.scalar_tensor.default": _constant,
+    _RANDOM: _random,
 }
 MULTI_OUTPUT: dict[str, Handler] = {
     "aten.var_mean.correction": _var_mean,
+    "aten.max.dim": _extreme,
+    "aten.min.dim": _extreme,
     "prims.prepare_softmax_online.default": _online_softmax,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch.nn import functional
@@ -13,8 +14,11 @@ from advisor.hardware.calibration import default_calibration
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.findings import Finding
 from advisor.model.graph import Graph
+from advisor.model.optable import spec_of
+from advisor.model.site_work import site_arithmetic
 from analyzers.exposure import Situation
 from analyzers.opportunities import Advice, PricedGraph, advise
+from analyzers.row_plans import canonical_program
 from analyzers.row_programs import RowPrograms, find_row_programs
 from tests.analyzers.planted.captured import Model, answer, described, tensors
 from tests.builders.captured import captured, captured_training
@@ -164,17 +168,19 @@ def test_a_cache_written_through_a_slice_is_no_part_of_a_kernel() -> None:
     assert reasons(found, "auto_functionalized_v2")
 
 
-def test_random_numbers_are_drawn_outside_and_read() -> None:
-    """Case 17: a fused dropout reads its random numbers, so their cost is not promised away."""
+def test_random_numbers_are_drawn_inside_and_counted() -> None:
+    """Case 17: a fused dropout draws its random numbers, and their arithmetic is in its price."""
 
     def dropped(x: Tensor) -> Tensor:
         return functional.dropout(x.softmax(-1), 0.1, True)
 
     found = found_in(dropped, torch.randn(16, 32))
-    names = described(found.flow.graph)
     (group,) = found.whole
-    assert f"%{names['inductor_random']}" in {b.value for b in group.space.operands.values()}
-    assert "not a row operation" in reasons(found, "inductor_random")[0]
+    plan = canonical_program(found.flow, group).as_plan("0" * 16, "", "inference")
+    assert [op.name for op in plan.ops if op.op == "random"]
+    bare = msgspec.structs.replace(plan, ops=tuple(op for op in plan.ops if op.op != "random"))
+    more = site_arithmetic(plan, plan.sites[0])[0] - site_arithmetic(bare, plan.sites[0])[0]
+    assert more == 16 * 32 * spec_of("random").flops
 
 
 def saved(finding: Finding) -> float:

@@ -82,6 +82,12 @@ class PlanBuilder:
         """`name(value)` over the rows: a value per column."""
         return self.op(name, value, **{OVER: ROWS} | attributes)
 
+    def random(self, seed: str, space: Space = "tile") -> str:
+        """Random numbers of a seed, which is an input of one int64."""
+        name = f"v{len(self.ops)}"
+        self.ops.append(PlanOp(name=name, op="random", args=(seed,), dtype="float32", space=space))
+        return name
+
     def cast(self, value: str, dtype: str) -> str:
         """`value` rounded to `dtype`."""
         name = f"v{len(self.ops)}"

@@ -70,8 +70,7 @@ TYPES: tuple[Case, ...] = (
          lambda: (torch.randn(16, 32, dtype=torch.complex64),), f"{SOFTMAX}",
          outside={"sum#1": ""}),
     case("quantised rows", quantised, X, "abs amax div div round maximum minimum cast"),
-    case("rows quantised to fp8", quantised_to_fp8, X, "abs amax div div",
-         outside={"cast": "float8_e4m3fn is not supported"}),
+    case("rows quantised to fp8", quantised_to_fp8, X, "abs amax div div cast"),
     case("multiplied and added at once", lambda x, y, z: torch.addcmul(x, y, z, value=0.5)
          .softmax(-1), XYZ, f"mul fma {SOFTMAX}"),
     case("divided and added at once", lambda x, y, z: torch.addcdiv(x, y, z).softmax(-1), XYZ,
