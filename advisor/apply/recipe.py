@@ -26,7 +26,12 @@ SETTINGS: dict[ActionKind, tuple[tuple[str, Any], ...]] = {
     ),
 }
 # Changes to the module, its inputs or its optimizer: they need an instance of their own.
-ON_MODEL: tuple[ActionKind, ...] = ("fold_batch_norm", "channels_last", "fused_optimizer")
+ON_MODEL: tuple[ActionKind, ...] = (
+    "fold_batch_norm",
+    "channels_last",
+    "fused_optimizer",
+    "multi_tensor",
+)
 # Ways to run what the compiler made of the graphs.
 ON_RUNNING: tuple[ActionKind, ...] = ("cuda_graph", "step_graph", "autotune")
 # Changes to the graphs that Dynamo hands to the compiler.

@@ -13,6 +13,7 @@ ActionKind = Literal[
     "fold_batch_norm",
     "channels_last",
     "fused_optimizer",
+    "multi_tensor",
     "cuda_graph",
     "step_graph",
     "unfuse",
@@ -69,6 +70,12 @@ ACTIONS: tuple[ActionFacts, ...] = (
         by_hand="pass fused=True to the optimizer",
     ),
     ActionFacts(
+        kind="multi_tensor",
+        title="optimizer in one launch of our kernel",
+        explanation="one pass as well, one launch for all parameters alike, found through a table",
+        by_hand="advisor.load(RUN).apply(model, optimizer, loss), after an apply that kept it",
+    ),
+    ActionFacts(
         kind="cuda_graph",
         title="compiled graphs replayed as CUDA graphs",
         explanation="one launch replaces those of all kernels of a graph",
@@ -107,13 +114,14 @@ ANSWERS: dict[str, tuple[ActionKind, ...]] = {
     "cross-entropy": ("chunked_loss",),
     "batch-norm": ("fold_batch_norm",),
     "layout-conversion": ("channels_last",),
-    "optimizer-updates": ("fused_optimizer",),
+    "optimizer-updates": ("fused_optimizer", "multi_tensor"),
     "launch-bound": ("cuda_graph", "step_graph"),
 }
 
 # What another action is done in place of: both would do the same thing.
 REPLACES: dict[ActionKind, ActionKind] = {
     "flex_attention": "attention",
+    "multi_tensor": "fused_optimizer",
     "step_graph": "cuda_graph",
 }
 # What is done for less memory, and kept where that costs no time.

@@ -19,6 +19,7 @@ from torch import nn
 
 from advisor.apply.model.batch_norm import fold_batch_norms
 from advisor.apply.model.channels_last import images_channels_last, to_channels_last
+from advisor.apply.model.multi_tensor import own_step, use_multi_tensor
 from advisor.apply.model.optimizer import fuse_optimizer
 from advisor.apply.model.step_graph import (
     WARMUP,
@@ -140,6 +141,8 @@ class OptimizedStep:
             to_channels_last(model, (), optimizer)
         if "fused_optimizer" in recipe.actions:
             _insist(fuse_optimizer(optimizer))
+        if "multi_tensor" in recipe.actions:
+            _insist(use_multi_tensor(optimizer))
         self._part: Callable[..., Any] = _compiled(recipe, model, self.log)
         self._graph: StepGraph | None = None
         self._captured_with: list[Any] = []
@@ -180,6 +183,7 @@ class OptimizedStep:
     def revert(self) -> nn.Module:
         """The model, trained by eager again; the optimizer keeps its state."""
         self._part, self._graph, self.recipe = self.model, None, Recipe()
+        own_step(self.optimizer)
         return self.model
 
     def _step(self) -> torch.Tensor:

@@ -11,8 +11,10 @@ from torch import nn
 
 from advisor.apply.model.batch_norm import fold_batch_norms
 from advisor.apply.model.channels_last import to_channels_last
+from advisor.apply.model.multi_tensor import use_multi_tensor
 from advisor.apply.model.optimizer import fuse_optimizer
 from advisor.apply.model.step_graph import prepare_optimizer
+from advisor.apply.model.update_check import update_disagreement
 from advisor.apply.recipe import Recipe
 from advisor.errors import AdvisorError, IllegalFusionError
 from advisor.model.actions import ActionKind, facts_of
@@ -136,6 +138,16 @@ def _fused_optimizer(twin: Workload) -> Changed:
     return twin, fuse_optimizer(twin.optimizer)
 
 
+def _multi_tensor(twin: Workload) -> Changed:
+    optimizer = twin.optimizer
+    if optimizer is None:
+        return twin, "the step has no optimizer of its own"
+    refused = use_multi_tensor(optimizer)
+    if refused is None and twin.device.type == "cuda":
+        refused = update_disagreement(optimizer)
+    return twin, refused
+
+
 def _step_graph(twin: Workload) -> Changed:
     return twin, None if twin.optimizer is None else prepare_optimizer(twin.optimizer)
 
@@ -144,5 +156,6 @@ CHANGES: dict[ActionKind, Callable[[Workload], Changed]] = {
     "fold_batch_norm": _fold_batch_norm,
     "channels_last": _channels_last,
     "fused_optimizer": _fused_optimizer,
+    "multi_tensor": _multi_tensor,
     "step_graph": _step_graph,
 }

@@ -19,14 +19,20 @@ def fuse_optimizer(optimizer: torch.optim.Optimizer) -> str | None:
     if refused is not None:
         return refused
     align_state(optimizer)
+    device_counts(optimizer)
     for group in optimizer.param_groups:
         group["fused"], group["foreach"] = True, False
+    return None
+
+
+def device_counts(optimizer: torch.optim.Optimizer) -> None:
+    """Move the counts of steps to where the parameters are, for kernels to read them."""
+    for group in optimizer.param_groups:
         for parameter in group["params"]:
             state = optimizer.state.get(parameter, {})
             step = state.get("step")
             if isinstance(step, torch.Tensor) and step.device != parameter.device:
                 state["step"] = step.to(parameter.device)
-    return None
 
 
 def align_state(optimizer: torch.optim.Optimizer) -> None:

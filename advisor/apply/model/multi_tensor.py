@@ -1,0 +1,223 @@
+"""An optimizer's step by kernels of ours: one launch for all parameters alike.
+
+The optimizer stays what it is: its groups, its state and its hooks are its own, `state_dict` too.
+Only its arithmetic is done elsewhere, once every parameter has state, which its own first step
+makes. Where something is not as the kernel needs it, its own step is done.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from advisor.apply.model.optimizer import align_state, device_counts
+from advisor.apply.model.update_rules import Rule, rule_of
+
+# Elements of one program, where there are enough of them for every multiprocessor of any GPU.
+LARGE_CHUNK, SMALL_CHUNK, MANY_PROGRAMS = 8192, 1024, 4096
+BLOCK, WARPS = 1024, 4
+ALIGNMENT = 16
+_BEFORE = "_step_before_kernels"
+
+
+@dataclass
+class _Bucket:
+    """The parameters of one group with the same dtypes: what one launch updates."""
+
+    parameters: list[torch.Tensor] = field(default_factory=list)
+    gradients: list[torch.Tensor] = field(default_factory=list)
+    states: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class _Tables:
+    """Tables of one bucket in memory, and the addresses and sizes that they hold."""
+
+    held: tuple[int, ...]
+    table: torch.Tensor
+    chunks: torch.Tensor
+    chunk: int
+    aligned: bool
+    counts: list[torch.Tensor]
+
+
+class MultiTensorStep:
+    """Does the steps of one optimizer; tables are made anew when something moved in memory."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self._tables: dict[tuple[Any, ...], _Tables] = {}
+        # What a captured graph reads at every replay must stay where it is.
+        self._captured: list[_Tables | torch.Tensor] = []
+        self._staging: torch.Tensor | None = None
+
+    def takes(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether every parameter with a gradient has its state, laid out as itself."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                gradient = parameter.grad
+                if gradient is None:
+                    continue
+                state = optimizer.state.get(parameter, {})
+                held = [state.get(name) for name in self.rule.state_names(group)]
+                if gradient.is_sparse or gradient.stride() != parameter.stride():
+                    return False
+                if any(h is None or h.stride() != parameter.stride() for h in held):
+                    return False
+        return True
+
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        """One step of all groups."""
+        for number, group in enumerate(optimizer.param_groups):
+            for key, bucket in self._buckets(optimizer, group).items():
+                tables = self._tables_of((number, *key), bucket, group)
+                if tables.counts:
+                    torch._foreach_add_(tables.counts, 1)
+                if not tables.chunks.numel():  # all of them are empty
+                    continue
+                self.rule.launch(
+                    group,
+                    tables.table,
+                    tables.chunks,
+                    dtypes=key,
+                    chunk=tables.chunk,
+                    block=min(BLOCK, tables.chunk),
+                    aligned=tables.aligned,
+                    num_warps=WARPS,
+                )
+
+    def _buckets(
+        self, optimizer: torch.optim.Optimizer, group: dict[str, Any]
+    ) -> dict[tuple[torch.dtype, ...], _Bucket]:
+        found: dict[tuple[torch.dtype, ...], _Bucket] = {}
+        names = self.rule.state_names(group)
+        for parameter in group["params"]:
+            if parameter.grad is None:
+                continue
+            state = optimizer.state.get(parameter, {})
+            held = state[names[0]].dtype if names else parameter.dtype
+            bucket = found.setdefault((parameter.dtype, parameter.grad.dtype, held), _Bucket())
+            bucket.parameters.append(parameter)
+            bucket.gradients.append(parameter.grad)
+            bucket.states.append(state)
+        return found
+
+    def _tables_of(self, key: tuple[Any, ...], bucket: _Bucket, group: dict[str, Any]) -> _Tables:
+        rows = self._rows(bucket, group)
+        held = tuple(number for row in rows for number in row)
+        tables = self._tables.get(key)
+        if tables is None or tables.held != held:
+            tables = self._tables[key] = self._made(rows, held, bucket)
+        return tables
+
+    def _rows(self, bucket: _Bucket, group: dict[str, Any]) -> list[tuple[int, ...]]:
+        """A row of the table per parameter: addresses, 0 where there is nothing, and the size."""
+        names = self.rule.state_names(group)
+        rows = []
+        for parameter, gradient, state in zip(
+            bucket.parameters, bucket.gradients, bucket.states, strict=True
+        ):
+            moments = [state[name].data_ptr() for name in names]
+            moments += [0] * (3 - len(moments))
+            count = state["step"].data_ptr() if self.rule.counts else 0
+            own = (parameter.data_ptr(), gradient.data_ptr())
+            rows.append((*own, *moments, count, parameter.numel()))
+        return rows
+
+    def _made(
+        self, rows: Sequence[tuple[int, ...]], held: tuple[int, ...], bucket: _Bucket
+    ) -> _Tables:
+        device = bucket.parameters[0].device
+        sizes = [row[-1] for row in rows]
+        chunk = LARGE_CHUNK if sum(sizes) // LARGE_CHUNK >= MANY_PROGRAMS else SMALL_CHUNK
+        chunks = [(n, c) for n, size in enumerate(sizes) for c in range(-(-size // chunk))]
+        addresses = (address for row in rows for address in row[:-2])
+        counts = [state["step"] for state in bucket.states] if self.rule.counts else []
+        tables = _Tables(
+            held=held,
+            table=self._uploaded(list(held), torch.int64, device),
+            chunks=self._uploaded([n for pair in chunks for n in pair], torch.int32, device),
+            chunk=chunk,
+            aligned=all(address % ALIGNMENT == 0 for address in addresses),
+            counts=counts,
+        )
+        if _is_captured(device):
+            self._captured.append(tables)
+        return tables
+
+    def _uploaded(
+        self, numbers: Sequence[int], dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        """Numbers on the device; while a graph is captured, from memory that stays for its replays.
+
+        Memory for that is taken before: nothing may be allocated on the host during a capture.
+        """
+        made = torch.tensor(numbers, dtype=dtype)
+        if device.type != "cuda":
+            return made
+        if not _is_captured(device):
+            self._staging = torch.empty(4 * made.nbytes + 4096, dtype=torch.uint8, pin_memory=True)
+            return made.to(device)
+        if self._staging is None or self._staging.numel() < made.nbytes:
+            raise RuntimeError("the optimizer has to take a step before it is captured")
+        source, self._staging = (
+            self._staging[: made.nbytes].view(dtype),
+            self._staging[-(-made.nbytes // ALIGNMENT) * ALIGNMENT :],
+        )
+        source.copy_(made)
+        self._captured.append(source)
+        return source.to(device, non_blocking=True)
+
+
+def _is_captured(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def use_multi_tensor(optimizer: torch.optim.Optimizer) -> str | None:
+    """Let an optimizer's steps be done by kernels of ours; the reason if they cannot.
+
+    `own_step` takes them out again.
+    """
+    rule = rule_of(optimizer)
+    if isinstance(rule, str):
+        return rule
+    align_state(optimizer)
+    device_counts(optimizer)
+    for group in optimizer.param_groups:
+        if "fused" in group:  # state that is still to be made is made where kernels find it
+            group["fused"], group["foreach"] = True, False
+    # A gradient scaler would hand its factor to a step that is known to take it.
+    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+    ours = MultiTensorStep(rule)
+    own: Callable[..., Any] = type(optimizer).step
+
+    def updated(self: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        self._opt_called = True  # type: ignore[attr-defined]  # for schedulers of learning rates
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if ours.takes(self):
+            with torch.no_grad():
+                ours.update(self)
+            return loss
+        undecorated = getattr(own, "__wrapped__", own)
+        undecorated(self)
+        return loss
+
+    hooked = torch.optim.Optimizer.profile_hook_step(updated)
+    optimizer.__dict__[_BEFORE] = optimizer.__dict__.get("step")
+    optimizer.step = types.MethodType(hooked, optimizer)  # type: ignore[method-assign]
+    return None
+
+
+def own_step(optimizer: torch.optim.Optimizer) -> None:
+    """Take the kernels out: the optimizer does its own steps again, from the state it has."""
+    before = optimizer.__dict__.pop(_BEFORE, None)
+    optimizer.__dict__.pop("step", None)
+    if before is not None:
+        optimizer.__dict__["step"] = before

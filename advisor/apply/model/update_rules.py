@@ -1,0 +1,121 @@
+"""Which optimizers have a kernel, what it reads of their groups, and why others have none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+Kind = Literal["adam", "sgd"]
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One update rule; `decoupled` takes weight decay off the parameter, as AdamW does."""
+
+    kind: Kind
+    decoupled: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether its state counts steps."""
+        return self.kind == "adam"
+
+    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The tensors of a parameter's state, in the order of the table's columns."""
+        if self.kind == "sgd":
+            return ("momentum_buffer",) if group["momentum"] else ()
+        names = ("exp_avg", "exp_avg_sq")
+        return (*names, "max_exp_avg_sq") if group["amsgrad"] else names
+
+    def launch(
+        self,
+        group: dict[str, Any],
+        table: torch.Tensor,
+        chunks: torch.Tensor,
+        *,
+        dtypes: Sequence[torch.dtype],
+        **options: Any,
+    ) -> None:
+        """One launch for all parameters of a table."""
+        import triton.language as tl
+
+        from advisor.apply.model import update_kernels
+
+        spelled = [getattr(tl, str(dtype).removeprefix("torch.")) for dtype in dtypes]
+        names = ("parameters", "gradients", "states")
+        options |= dict(zip(names, spelled, strict=True))
+        options |= {"fields": update_kernels.FIELDS, "maximize": bool(group["maximize"])}
+        rate = group["lr"]
+        in_memory = isinstance(rate, torch.Tensor) and rate.device == table.device
+        rate = rate if in_memory else float(rate)
+        grid = (chunks.numel() // 2,)
+        if self.kind == "sgd":
+            update_kernels.sgd[grid](
+                table,
+                chunks,
+                rate,
+                float(group["momentum"]),
+                1.0 - float(group["dampening"]),
+                float(group["weight_decay"]),
+                rate_in_memory=in_memory,
+                has_momentum=bool(group["momentum"]),
+                nesterov=bool(group["nesterov"]),
+                **options,
+            )
+            return
+        beta1, beta2 = group["betas"]
+        update_kernels.adam[grid](
+            table,
+            chunks,
+            rate,
+            *(math.log(beta) if beta else -math.inf for beta in (beta1, beta2)),
+            *(1.0 - beta for beta in (beta1, beta2)),
+            float(group["eps"]),
+            float(group["weight_decay"]),
+            rate_in_memory=in_memory,
+            decoupled=self.decoupled or bool(group.get("decoupled_weight_decay")),
+            amsgrad=bool(group["amsgrad"]),
+            **options,
+        )
+
+
+RULES: dict[type[torch.optim.Optimizer], Rule] = {
+    torch.optim.AdamW: Rule("adam", decoupled=True),
+    torch.optim.Adam: Rule("adam"),
+    torch.optim.SGD: Rule("sgd"),
+}
+
+
+def rule_of(optimizer: torch.optim.Optimizer) -> Rule | str:
+    """The rule of an optimizer, or why its steps stay its own."""
+    name = type(optimizer).__name__
+    rule = RULES.get(type(optimizer))
+    if rule is None:
+        return f"there is no kernel for the update of {name}"
+    # Schedulers of learning rates wrap the step to see it called, and mark what they wrapped.
+    replaced = optimizer.__dict__.get("step")
+    if replaced is not None and not hasattr(replaced, "_wrapped_by_lr_sched"):
+        return f"the step of this {name} was replaced by something else"
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if not parameters:
+        return f"{name} has no parameters"
+    if len({parameter.device for parameter in parameters}) > 1:
+        return "its parameters are on several devices"
+    for group in optimizer.param_groups:
+        if group.get("differentiable"):
+            return f"{name} is differentiable: a kernel is not"
+        if rule.kind == "adam" and any(isinstance(b, torch.Tensor) for b in group["betas"]):
+            return "its betas are tensors"
+    for parameter in parameters:
+        if type(parameter) not in (torch.nn.Parameter, torch.Tensor):
+            return f"a parameter is a {type(parameter).__name__}, which holds shards of its own"
+        if parameter.dtype not in FLOATS or parameter.is_sparse:
+            return f"a parameter is {parameter.dtype} or sparse"
+        if torch.empty_like(parameter, device="meta").stride() != parameter.stride():
+            return "a parameter has gaps in memory"
+    return rule
