@@ -7,6 +7,7 @@ to be timed by whoever has the GPU.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ ROOMY_REGISTERS = 128
 ENOUGH, FEW = 0.5, 0.25
 BOUNDS = (128, 96, 80, 64, 48, 40, 32)
 LEAST_OF_PRODUCTS = 16
+_ITEMS = {"i8": 1, "u8": 1, "i1": 1, "fp16": 2, "bf16": 2, "i16": 2, "u16": 2, "fp64": 8, "i64": 8}
 
 
 @dataclass(frozen=True)
@@ -184,12 +186,16 @@ def _smaller(request: ResourceRequest, tiles: Tiles, known: Known) -> Iterator[R
 
 
 def _larger(request: ResourceRequest, tiles: Tiles, known: Known) -> Iterator[Relaunch]:
+    """Tiles of which every thread can load 16 bytes at once, those next to that size first."""
+    items = [_ITEMS.get(kind.lstrip("*"), 4) for kind in request.signature.values() if "*" in kind]
+    wide = 16 // min(items, default=4) * 32 * request.num_warps
     for tile in tiles.values():
         old = _size(request, tile)
-        if old is not None and tile.axes:
-            for times in (2, 4, 8, 16, 32):
-                if old * times <= MOST_TILE:
-                    yield _with_tiles(request, {tile.name: old * times})
+        if old is None or not tile.axes:
+            continue
+        sizes = [old * times for times in (2, 4, 8, 16, 32) if old * times <= MOST_TILE]
+        for size in sorted(sizes, key=lambda size: abs(math.log2(size / wide))):
+            yield _with_tiles(request, {tile.name: size})
 
 
 def _fitting(request: ResourceRequest, tiles: Tiles, known: Known) -> Iterator[Relaunch]:

@@ -70,7 +70,7 @@ def _measure(case: Case, folder: Path) -> None:
         failed.parent.mkdir(exist_ok=True)
         failed.write_text(traceback.format_exc())
         sys.stderr.write(f"{case.id}: {type(error).__name__}\n")
-        if not _usable():
+        if not usable():
             raise
         return
     failed.unlink(missing_ok=True)
@@ -81,7 +81,7 @@ def _measure(case: Case, folder: Path) -> None:
     sys.stderr.write(f"{case.id}: {middle:.3f} ({low:.3f} to {high:.3f}), {time_us:.1f} us\n")
 
 
-def _usable() -> bool:
+def usable() -> bool:
     """False if a kernel has broken the process's context: nothing runs in it any more."""
     try:
         torch.cuda.synchronize()
