@@ -126,7 +126,7 @@ class _Verifier:
 
     def __init__(self, flow: Dataflow, members: frozenset[str], seed: str, shares: Shares) -> None:
         self.flow, self.members, self.shares = flow, members, shares
-        self.order = [n for n in flow.graph.nodes if n.id in members]
+        self.order = [flow.nodes[name] for name in sorted(members, key=flow.index.__getitem__)]
         self.device = flow.need_meta(flow.nodes[seed].value()).device
         self.axes = axes_of(flow, self.order, members, seed)
         self.placed = placements(flow, self.order, members, self.axes)
