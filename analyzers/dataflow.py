@@ -106,7 +106,14 @@ class Dataflow:
         inside = below & above & ~self.mask(members)
         if not inside:
             return frozenset()
-        return frozenset(name for name, bit in self.index.items() if inside >> bit & 1)
+        return frozenset(self.named(inside))
+
+    def named(self, mask: int) -> Iterator[str]:
+        """The nodes of a bit set, in graph order."""
+        while mask:
+            lowest = mask & -mask
+            yield self.order[lowest.bit_length() - 1]
+            mask ^= lowest
 
     def contracted(self, members: frozenset[str]) -> Dataflow:
         """The same with a convex group as one step: it waits for, and is waited for, as a whole.
