@@ -35,6 +35,8 @@ def value_id(node: str, output: int = 0) -> str:
 
 def node_of(value: str) -> tuple[str, int]:
     """The node and output index of a value name; raises `InvalidRecordError` for any other text."""
+    if value[:1] == "%" and value[1:2] not in ("", "%") and "#" not in value:
+        return value[1:], 0  # by far the most
     match = _VALUE.fullmatch(value)
     if match is None:
         raise InvalidRecordError(f"{value[:40]!r} does not name a value")
