@@ -9,8 +9,9 @@ alone keeps them in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from advisor.errors import IllegalFusionError
 from advisor.model.graph import Graph, Node, TensorMeta, node_of
@@ -107,6 +108,11 @@ class Dataflow:
         if not inside:
             return frozenset()
         return frozenset(self.named(inside))
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """The nodes by their bits."""
+        return tuple(self.index)
 
     def named(self, mask: int) -> Iterator[str]:
         """The nodes of a bit set, in graph order."""
