@@ -22,6 +22,8 @@ ITEM_BYTES = {
     "signed char": 1, "char": 1, "bool": 1,
 }  # fmt: skip
 Triple = tuple[int, int, int]
+# The library of what no kernel does: copies and memsets of the driver.
+DRIVER = "driver"
 
 
 class Tensor(Record, frozen=True, kw_only=True):
@@ -47,7 +49,7 @@ class Tensor(Record, frozen=True, kw_only=True):
 
 
 class Launch(Record, frozen=True, kw_only=True):
-    """One place of the step: a kernel, or what the driver moves (`role` copy or memset).
+    """One place of the step: a kernel, or what the driver moves (`library` driver).
 
     `start_ns` counts from the first activity of the median step; `times_ns` has one value for each
     step. None is unknown. `code` is put in by `StepRecord.coded`.
@@ -75,7 +77,7 @@ class Launch(Record, frozen=True, kw_only=True):
     @property
     def is_kernel(self) -> bool:
         """Whether it is a kernel, not a copy of the driver."""
-        return self.role not in ("copy", "memset")
+        return self.library != DRIVER
 
     @property
     def programs(self) -> int | None:

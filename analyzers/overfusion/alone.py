@@ -16,9 +16,9 @@ from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu
 from advisor.model.base import Range
 from advisor.model.findings import Evidence
-from advisor.model.overfusion import Candidate, FusionVerdict, Outcome, Tier
-from advisor.model.step_record import Launch, StepRecord
-from advisor.units import format_bytes, format_ns
+from advisor.model.overfusion import Candidate, Cause, FusionVerdict, Outcome, Tier
+from advisor.model.step_record import DRIVER, Launch, StepRecord
+from advisor.units import counted, format_bytes, format_ns
 from analyzers.overfusion.causes import EXPLAINS, explain
 from analyzers.overfusion.judge import WORTH, config_of, members_of
 from analyzers.overfusion.members_model import group_of, members_ns
@@ -28,11 +28,18 @@ WRITTEN = ("inductor", "triton", "xla", "unknown", "nvfuser", "tvm")
 BY_DESIGN = ("gemm", "conv", "attention", "communication")
 # Told by the launch and the operands, without knowing what the kernel computes.
 BY_LAUNCH = (
-    "too_few_programs", "lost_vectorisation", "register_spill", "gemm_epilogue",
-    "occupancy_shared_memory",
+    "too_few_programs", "lost_vectorisation", "register_spill", "occupancy_shared_memory",
+    "gemm_epilogue",
 )  # fmt: skip
+# A product beside no library may lose by its epilogue, its prologue, its precision: only the source
+# tells which.
+UNTOLD_BY_LAUNCH = ("gemm_epilogue",)
+# By itself no reason: that it costs time only a pair shows.
+NO_REASON = ("occupancy_registers",)
 LOST = 1.05
 FEWEST_SOURCES = 4
+# What a copy of its own costs beside its bytes.
+COPY_NS = 4_000
 
 
 def judge_alone(step: StepRecord) -> tuple[FusionVerdict, ...]:
@@ -82,11 +89,16 @@ def _judge(group: tuple[Launch, ...], step: StepRecord, gpu: Gpu) -> FusionVerdi
     )
     worth = lost * len(group) > WORTH * step.busy_mid_ns
     if launch.time_ns > LOST * model.high and worth:
-        candidates = explain(group_of(launch, lost, gpu))
-        if tier == "trace":
-            candidates = tuple(c for c in candidates if c.cause in BY_LAUNCH)
+        candidates = tuple(
+            candidate
+            for candidate in explain(group_of(launch, lost, gpu))
+            if candidate.cause not in NO_REASON
+            and (tier == "binary" or candidate.cause in BY_LAUNCH)
+        )
         if candidates and candidates[0].share >= EXPLAINS:
-            cause = candidates[0].cause
+            cause: Cause | None = candidates[0].cause
+            if tier == "trace" and cause in UNTOLD_BY_LAUNCH:
+                cause = None
             return msgspec.structs.replace(
                 verdict, outcome="regression", reason=reason, candidates=candidates, cause=cause
             )
@@ -105,37 +117,51 @@ def late_copies(step: StepRecord) -> list[FusionVerdict]:
     """Copies of the results of many kernels at once, begun when the last of them is done.
 
     That a copy holds the results of the kernels right before it is told by its size: it is the sum
-    of what they wrote. Sent one by one, all but the last would hide behind the kernels.
+    of what they wrote. Sent one by one, as they are written, all but the last may hide behind the
+    kernels; how much does is told by sending them one after the other at the speed of the copies.
     """
-    found = []
     ordered = sorted(step.launches, key=lambda launch: launch.start_ns)
+    late: list[tuple[Launch, list[Launch]]] = []
     for place, copy in enumerate(ordered):
-        if copy.role != "copy" or not copy.copied_bytes:
-            continue
-        sources = _written_before(ordered[:place], copy.copied_bytes)
-        if len(sources) < FEWEST_SOURCES or any(x.end_ns > copy.start_ns for x in sources):
-            continue
-        first = sources[0]
-        hidden = round(min(copy.time_ns, copy.start_ns - first.start_ns) * (1 - 1 / len(sources)))
-        if hidden < (LOST - 1) * step.busy_mid_ns:
-            continue
-        text = (
-            f"a copy of {format_bytes(copy.copied_bytes)} holds what {len(sources)} kernels wrote "
-            f"and begins after the last; sent as they are written, {format_ns(hidden)} would hide"
-        )
-        evidence = Evidence(kind="time", text=text, values={"hidden_ns": hidden})
-        now = Range(low=step.busy_mid_ns, mid=step.busy_mid_ns, high=step.busy_mid_ns)
-        best = step.busy_mid_ns - hidden
-        found.append(
-            FusionVerdict(
-                tier="trace", outcome="regression", kernel=copy.name, fused=members_of([copy]),
-                members=members_of(sources), fused_ns=now,
-                members_ns=Range(low=best, mid=best, high=step.busy_mid_ns), cause="lost_overlap",
-                candidates=(Candidate(cause="lost_overlap", share=1.0, evidence=evidence),),
-                reason=text,
-            )
-        )  # fmt: skip
-    return found
+        if copy.library == DRIVER and copy.copied_bytes:
+            sources = _written_before(ordered[:place], copy.copied_bytes)
+            if sources and all(x.end_ns <= copy.start_ns for x in sources):
+                late.append((copy, sources))
+    if sum(len(sources) for _, sources in late) < FEWEST_SOURCES:
+        return []
+    end = max(copy.end_ns for copy, _ in late)
+    hidden = end - max(_sent(late), *(x.end_ns for _, sources in late for x in sources))
+    if hidden <= (LOST - 1) * (step.busy_mid_ns - hidden):
+        return []
+    copies, kernels = [copy for copy, _ in late], [x for _, sources in late for x in sources]
+    size = format_bytes(sum(copy.copied_bytes or 0 for copy in copies))
+    text = (
+        f"{counted(len(copies), 'copy', 'copies')} of {size} hold what {len(kernels)} kernels "
+        f"wrote and begin after the last of their own; sent as they are written, "
+        f"{format_ns(hidden)} more would hide"
+    )
+    evidence = Evidence(kind="time", text=text, values={"hidden_ns": hidden})
+    busy = step.busy_mid_ns
+    verdict = FusionVerdict(
+        tier="trace", outcome="regression", kernel=copies[0].name, fused=members_of(copies),
+        members=members_of(kernels), fused_ns=Range(low=busy, mid=busy, high=busy),
+        members_ns=Range(low=busy - hidden, mid=busy - hidden, high=busy), cause="lost_overlap",
+        candidates=(Candidate(cause="lost_overlap", share=1.0, evidence=evidence),),
+        reason="copies begin late",
+    )  # fmt: skip
+    return [verdict]
+
+
+def _sent(late: Sequence[tuple[Launch, list[Launch]]]) -> int:
+    """When the last of all results has arrived if each is sent as soon as it is written, ns."""
+    free = 0
+    for copy, sources in late:
+        whole = sum(x.operands[-1].size_bytes for x in sources)
+        for source in sources:
+            begins = max(free, source.end_ns)
+            share = source.operands[-1].size_bytes / max(1, whole)
+            free = begins + round(copy.time_ns * share) + COPY_NS
+    return free
 
 
 def _written_before(launches: Sequence[Launch], size_bytes: int) -> list[Launch]:

@@ -19,7 +19,7 @@ from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu
 from advisor.model.overfusion import KernelCode
 from advisor.model.range_names import STEP_PREFIX
-from advisor.model.step_record import Launch, StepRecord, Tensor, Triple
+from advisor.model.step_record import DRIVER, Launch, StepRecord, Tensor, Triple
 from advisor.model.trace import Trace
 from analyzers.activities import NONE, Activities, activities, step_of
 from analyzers.kernel_roles import classify
@@ -134,7 +134,7 @@ def _copy(copy: Mapping[Any, Any]) -> Launch:
     return Launch(
         name=f"{kind} {copy['direction']}",
         role=kind,
-        library="driver",
+        library=DRIVER,
         stream=_whole(copy["stream"]),
         copied_bytes=_whole(copy["bytes"]),
     )
