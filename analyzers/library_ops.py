@@ -82,6 +82,11 @@ _LIKE_FIRST = frozenset(
 )  # fmt: skip
 
 
+def is_product(node: Node) -> bool:
+    """A matrix product of any spelling."""
+    return node.op == "opaque" and call_of(node) in GEMMS
+
+
 def call_of(node: Node) -> str:
     """The bare name of what an opaque node calls: `aten.bmm.default` and `aten::bmm` are `bmm`."""
     parts = node.target.replace("::", ".").split(".")

@@ -28,6 +28,7 @@ from analyzers.recommendation import rank
 from analyzers.replay_changes import Change
 from analyzers.row_plans import Program, canonical_program
 from analyzers.row_programs import RowPrograms, row_programs
+from analyzers.scan_advice import ScanAdvice, ScannedGraph, advise_scans
 from analyzers.variants import FindingVariants, PricedFlow, ProgramPlace
 
 
@@ -48,13 +49,15 @@ class PricedGraph:
 class Advice:
     """Everything found: plans with predictions, and findings; by graph, what stays out and why.
 
-    `changes` are what findings do to the recorded step, by their ids.
+    `changes` are what findings do to the recorded step, by their ids. `scans` are those of written-
+    out recurrences, whose plans are among `plans`: their findings are the rule's.
     """
 
     plans: tuple[FusionPlan, ...]
     findings: tuple[Finding, ...]
     near_misses: Mapping[str, tuple[NearMiss, ...]] = field(default_factory=dict)
     changes: Mapping[str, Change] = field(default_factory=dict)
+    scans: ScanAdvice = field(default_factory=ScanAdvice)
 
     def summaries(self) -> tuple[PlanSummary, ...]:
         """The plans as a report lists them."""
@@ -108,7 +111,11 @@ def advise(
     for plan, finding, change in group_findings(sets, outside, situation):
         every, changes[finding.id] = (*every, plan), change
         findings = (*findings, with_rest(finding, *_left(plan, built)))
-    return Advice(every, findings, near_misses, changes)
+    scanned = [
+        ScannedGraph(item.flow, item.prices or price_list(()), item.graph.phase) for item in graphs
+    ]
+    scans = advise_scans(scanned, situation)
+    return Advice((*every, *scans.plans), findings, near_misses, changes, scans)
 
 
 def _left(

@@ -12,9 +12,10 @@ from advisor.model.column_configs import workspace_bytes
 from advisor.model.configs import default_config
 from advisor.model.dealing import dealt
 from advisor.model.graph import node_of
-from advisor.model.launch import grid_size
+from advisor.model.launch import LaunchConfig, grid_size
 from advisor.model.optable import item_bytes, spec_of
 from advisor.model.plan import FusionPlan, Site
+from advisor.model.scan import lanes_of, steps_of
 from advisor.model.site_work import sector_bytes, site_arithmetic, site_bytes
 from analyzers.cost_model import kernel_time
 from analyzers.dataflow import Dataflow
@@ -37,6 +38,8 @@ def program_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibratio
         return _group_time(plan, site, gpu, calibration)
     flops, special = site_arithmetic(plan, site)
     config = default_config(plan, site)
+    if plan.states:
+        return scan_time(plan, config, site, gpu, calibration).scaled(site.executions)
     partial = workspace_bytes(plan, config, site)
     moved = site_bytes(plan, site)
     part = config.block_columns if config.scheme == "blocks" else None
@@ -70,6 +73,35 @@ def _group_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibration
         resident_programs=gpu.sm_count * RESIDENT_PROGRAMS_PER_SM,
     )
     return cost.scaled(site.executions)
+
+
+def scan_time(
+    plan: FusionPlan, config: LaunchConfig, site: Site, gpu: Gpu, calibration: Calibration
+) -> Range:
+    """The predicted time of a scan: its traffic beside a chain of steps that wait for each other.
+
+    Blocks of steps wait for one trip to memory each; one step after the other, as many trips as
+    the loads that are ahead of it do not hide.
+    """
+    flops, special = site_arithmetic(plan, site)
+    steps, shares = steps_of(site), config.splits or 1
+    trips = steps / (config.block_steps or shares * config.num_stages)
+    partial = 2 * 4 * lanes_of(site) * site.columns * shares if config.splits else 0
+    programs = -(-lanes_of(site) // config.block_rows) * shares
+    cost = kernel_time(
+        gpu,
+        calibration,
+        bytes_moved=site_bytes(plan, site) + partial,
+        flops=flops,
+        special=special,
+        trips=trips,
+        programs=programs,
+        resident_programs=gpu.sm_count * RESIDENT_PROGRAMS_PER_SM,
+    )
+    if partial:
+        again = site_bytes(plan, site) + partial
+        cost = cost.plus(kernel_time(gpu, calibration, bytes_moved=again, trips=trips))
+    return cost
 
 
 def modelled_before(

@@ -25,13 +25,14 @@ from advisor.model.plan import (
     plan_id,
     space_of,
 )
+from advisor.model.scan import PlanState
 from advisor.model.sizes import ONE, Size
 from analyzers.dataflow import Dataflow
 from analyzers.growth import Group
 from analyzers.iteration_space import MAX_COLUMNS, IterationSpace
 from analyzers.strides import BoundInput, Strides
 
-RULE = "row_program"
+RULE, SCAN_RULE = "row_program", "scan-written-out"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Program:
     ops: tuple[PlanOp, ...]
     outputs: tuple[PlanOutput, ...]
     site: Site
+    states: tuple[PlanState, ...] = ()
 
     def signature(self) -> str:
         """Equal for two groups exactly when one kernel serves both."""
@@ -53,9 +55,9 @@ class Program:
         """This program as a plan with one site."""
         return FusionPlan(
             id=identity,
-            rule=RULE,
+            rule=SCAN_RULE if self.states else RULE,
             title=title,
-            family="row_program",
+            family="scan" if self.states else "row_program",
             phase=phase,
             row_axes=self.row_axes,
             column_axes=self.column_axes,
@@ -63,6 +65,7 @@ class Program:
             ops=self.ops,
             outputs=self.outputs,
             guards=_guards(self.inputs),
+            states=self.states,
             sites=(self.site,),
         )
 
@@ -85,7 +88,8 @@ def plan_of(programs: list[Program], phase: Phase, title: str) -> FusionPlan:
     first = programs[0]
     sites = tuple(program.site for program in programs)
     patterns = sorted({module_pattern(site.location.module) for site in sites})
-    identity = plan_id(f"{RULE}/{phase}", "|".join(patterns), first.signature())
+    rule = SCAN_RULE if first.states else RULE
+    identity = plan_id(f"{rule}/{phase}", "|".join(patterns), first.signature())
     plan = msgspec.structs.replace(first.as_plan(identity, title, phase), sites=sites)
     plan.check()
     return plan

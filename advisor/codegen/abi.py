@@ -21,6 +21,7 @@ from advisor.model.configs import scheme_schedule
 from advisor.model.launch import (
     OVER_ROWS,
     PART_COLUMNS,
+    SCANS,
     LaunchConfig,
     Scheme,
     column_blocks,
@@ -30,17 +31,24 @@ from advisor.model.launch import (
     row_splits_of,
     rows_per_split,
     splits_of,
+    steps_per_split,
 )
 from advisor.model.plan import FusionPlan, Site
+from advisor.model.scan import lane_axes
 from advisor.model.walks import walk_of
 
 BLOCKS = ("BLOCK_ROWS", "BLOCK_COLUMNS", "EVEN_ROWS", "EVEN_COLUMNS")
 PARTS = ("PARTS", "PART_COLUMNS")
 PARTIAL_DTYPE = "float32"
+# The partial results of a share of a scan's steps: what it does to a state, s' = a s + b.
+LINEAR = ("partial_a", "partial_b")
 # What programs are numbered by: blocks of rows, also with parts of a row; shares of the rows with
 # blocks of columns; blocks of columns; columns whose partial results are combined; blocks of rows
-# and columns, one after the other.
-Grid = Literal["rows", "rows and splits", "shares and columns", "columns", "parts", "blocks"]
+# and columns, one after the other; blocks of lanes, also with shares of the steps.
+Grid = Literal[
+    "rows", "rows and splits", "shares and columns", "columns", "parts", "blocks",
+    "lanes", "lanes and shares",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -122,7 +130,8 @@ def strided(plan: FusionPlan) -> tuple[Strided, ...]:
 
 def needs_axes(plan: FusionPlan) -> bool:
     """Whether a tensor is addressed along separate row axes, so that rows must be decomposed."""
-    return plan.row_axes > 1 and any(any(t.along[: plan.row_axes]) for t in strided(plan))
+    several = lane_axes(plan) if plan.states else plan.row_axes
+    return several > 1 and any(any(t.along[:several]) for t in strided(plan))
 
 
 def needs_column_axes(plan: FusionPlan) -> bool:
@@ -132,11 +141,8 @@ def needs_column_axes(plan: FusionPlan) -> bool:
 
 def size_names(plan: FusionPlan) -> tuple[tuple[int, str], ...]:
     """(axis, parameter name) of the row-axis sizes that the kernel takes: all but the outermost."""
-    return (
-        tuple((axis, f"size_{axis}") for axis in range(1, plan.row_axes))
-        if needs_axes(plan)
-        else ()
-    )
+    several = lane_axes(plan) if plan.states else plan.row_axes
+    return tuple((axis, f"size_{axis}") for axis in range(1, several)) if needs_axes(plan) else ()
 
 
 def column_size_names(plan: FusionPlan) -> tuple[tuple[int, str], ...]:
@@ -146,6 +152,11 @@ def column_size_names(plan: FusionPlan) -> tuple[tuple[int, str], ...]:
         if needs_column_axes(plan)
         else ()
     )
+
+
+def input_names(plan: FusionPlan) -> tuple[str, ...]:
+    """The tensors that are read."""
+    return tuple(item.name for item in plan.inputs)
 
 
 def output_names(plan: FusionPlan) -> tuple[str, ...]:
@@ -166,6 +177,8 @@ def row_partial_names(plan: FusionPlan) -> tuple[str, ...]:
 
 def kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
     """The kernels of a scheme, in the order of their launches."""
+    if scheme in SCANS:
+        return _scan_kernels(plan, scheme)
     if scheme in OVER_ROWS:
         return _column_kernels(plan, scheme)
     name = f"row_program_{plan.id[:8]}"
@@ -197,6 +210,32 @@ def kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
             (*streamed, "SPLITS"),
             "rows and splits" if tiles else "rows",
         ),
+    )
+
+
+def _scan_kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
+    """The kernels of a scan: one, or one that says what each share of the steps does to a state."""
+    name, reads, writes = f"scan_{plan.id[:8]}", input_names(plan), output_names(plan)
+    shape = ("n_lanes", "n_steps", "n_columns")
+    sizes = tuple(size for _, size in size_names(plan))
+
+    def rest(names: tuple[str, ...]) -> tuple[str, ...]:
+        offsets = (f"{name}_offset" for name in names if name in reads)
+        return (*sizes, *offsets, *_strides(plan, names))
+
+    constants = (*BLOCKS, "STAGES")
+    if scheme == "scan_steps":
+        return (
+            KernelAbi(name, reads, writes, (*shape, *rest(reads + writes)), constants, "lanes"),
+        )
+    if scheme == "scan_blocks":
+        scalars, held = (*shape, *rest(reads + writes)), (*constants, "BLOCK_STEPS")
+        return (KernelAbi(f"{name}_blocks", reads, writes, scalars, held, "lanes"),)
+    shared = (*shape, "n_splits", "split_steps")
+    first, all_ = (*shared, *rest(reads)), (*shared, *rest(reads + writes))
+    return (
+        KernelAbi(f"{name}_shares", reads, LINEAR, first, constants, "lanes and shares"),
+        KernelAbi(f"{name}_finish", reads + LINEAR, writes, all_, constants, "lanes and shares"),
     )
 
 
@@ -253,7 +292,13 @@ def _strides(plan: FusionPlan, names: Sequence[str]) -> tuple[str, ...]:
 def site_launches(plan: FusionPlan, config: LaunchConfig, site: Site) -> tuple[Launch, ...]:
     """Every kernel with its arguments at a site; raises as `launches` does."""
     return launches(
-        plan, config, site.row_sizes, site.column_axes, site.input_strides, site.output_strides
+        plan,
+        config,
+        site.row_sizes,
+        site.column_axes,
+        site.input_strides,
+        site.output_strides,
+        site.input_offsets,
     )
 
 
@@ -264,16 +309,23 @@ def launches(
     column_sizes: Sequence[int],
     strides: Sequence[Sequence[int]],
     output_strides: Sequence[Sequence[int]] = (),
+    offsets: Sequence[int] = (),
 ) -> tuple[Launch, ...]:
     """Every kernel with its arguments; `strides[i]` are input i's per axis, in elements.
 
-    `output_strides` are those of the outputs, needed where one is strided. Raises
+    `output_strides` are those of the outputs, needed where one is strided; `offsets` where the
+    inputs of a scan begin, 0 where there are none. Raises
     `IllegalFusionError` for a configuration that the plan cannot have.
     """
     if config.scheme == "column_sums" and holds_rows(plan) != (config.block_columns is None):
         raise IllegalFusionError("rows that are reduced are held whole, others in blocks")
     rows, columns = math.prod(row_sizes), math.prod(column_sizes)
     values = {"n_rows": rows, "n_columns": columns}
+    if config.scheme in SCANS:
+        rows, steps = math.prod(row_sizes[:-1]), row_sizes[-1]
+        begin = offsets or (0,) * len(plan.inputs)
+        values |= {f"{n}_offset": at for n, at in zip(input_names(plan), begin, strict=True)}
+        values |= {"n_lanes": rows, "n_steps": steps}
     values |= {name: row_sizes[axis] for axis, name in size_names(plan)}
     given = dict(zip((item.name for item in plan.inputs), strides, strict=True))
     given |= dict(zip(output_names(plan), output_strides, strict=False))
@@ -283,6 +335,10 @@ def launches(
     if config.scheme in OVER_ROWS:
         parts = (row_splits_of(config, rows), columns)
         values |= {"n_splits": parts[0], "split_rows": rows_per_split(config, rows)}
+    elif config.scheme in SCANS:
+        share = steps_per_split(config, steps)
+        parts = (max(-(-steps // share), 1), rows * columns)
+        values |= {"n_splits": parts[0], "split_steps": share}
     elif config.splits is not None:
         values |= {"n_splits": parts[1], "split_columns": columns_per_split(config, columns)}
     constants = _constants(config, rows, columns)
@@ -295,15 +351,17 @@ def launches(
             | dict.fromkeys(kernel.scalars, "i32"),
             scalars={name: values[name] for name in kernel.scalars},
             constants={name: constants[name] for name in kernel.constants},
-            grid=_grid(kernel.grid, config, rows, columns),
+            grid=_grid(kernel.grid, config, rows, columns, values.get("n_splits", 1)),
             workspace={name: parts for name in kernel.writes if name not in types},
         )
         for kernel in kernels(plan, config.scheme)
     )
 
 
-def _grid(grid: Grid, config: LaunchConfig, rows: int, columns: int) -> tuple[int, int, int]:
-    """How many programs a kernel has, along each number of theirs."""
+def _grid(
+    grid: Grid, config: LaunchConfig, rows: int, columns: int, shares: int
+) -> tuple[int, int, int]:
+    """How many programs a kernel has, along each number of theirs; the rows of a scan are lanes."""
     blocks = -(-rows // config.block_rows)
     beside = column_blocks(config, columns)
     counts: dict[Grid, tuple[int, int]] = {
@@ -313,6 +371,8 @@ def _grid(grid: Grid, config: LaunchConfig, rows: int, columns: int) -> tuple[in
         "columns": (beside, 1),
         "parts": (-(-columns // PART_COLUMNS), 1),
         "blocks": (blocks * beside, 1),
+        "lanes": (blocks, 1),
+        "lanes and shares": (blocks, shares),
     }
     return (*counts[grid], 1)
 
@@ -326,6 +386,7 @@ def _constants(config: LaunchConfig, rows: int, columns: int) -> dict[str, int |
         "EVEN_ROWS": rows % config.block_rows == 0,
         "EVEN_COLUMNS": columns == block if held else columns % block == 0,
         "STAGES": config.num_stages,
+        "BLOCK_STEPS": config.block_steps or 1,
         "SPLITS": next_power_of_two(splits_of(config, columns)),
         "PARTS": parts_at_once(config),
         "PART_COLUMNS": PART_COLUMNS,

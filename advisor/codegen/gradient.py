@@ -54,6 +54,8 @@ def gradient(plan: FusionPlan) -> Gradient:
     Those of inputs that are the same for all rows are summed over the rows in the same pass, where
     one kernel can. Raises `IllegalFusionError` where there is none, or it is too large for one.
     """
+    if plan.states:
+        raise IllegalFusionError("no gradient is derived of a scan")
     if plan.late_values():
         raise IllegalFusionError("no gradient is derived of reductions over the rows")
     if plan.column_axes > 1 or plan.strided_outputs:

@@ -252,7 +252,7 @@ def reference_body(plan: FusionPlan) -> list[str]:
         elif op.over_rows:
             text = _over_rows(op, axes)
         else:
-            text = _typed(op, dtypes, column_dims(plan))
+            text = typed(op, dtypes, column_dims(plan))
         lines += statement(f"{op.name} = {text}", 1)
         dtypes[op.name] = "float32" if op.name in drawn else op.dtype
     results = ", ".join(
@@ -286,7 +286,7 @@ def _over_rows(op: PlanOp, axes: tuple[int, ...]) -> str:
     return text
 
 
-def _typed(op: PlanOp, dtypes: dict[str, str], columns: str) -> str:
+def typed(op: PlanOp, dtypes: dict[str, str], columns: str) -> str:
     """The expression, converted where PyTorch's promotion of tensors gives another dtype."""
     text = _torch_expression(op, columns)
     promoted = op.args[1:] if op.op == "where" else op.args
@@ -298,7 +298,7 @@ def _typed(op: PlanOp, dtypes: dict[str, str], columns: str) -> str:
 
 def _torch_expression(op: PlanOp, columns: str) -> str:
     """One op; reductions run over the dimensions of the `columns`."""
-    args = [_torch_argument(arg) for arg in op.args]
+    args = [torch_argument(arg) for arg in op.args]
     if op.op == "cast":
         return f"{args[0]}.to(torch.{op.dtype})"
     if op.op == "var":
@@ -315,7 +315,7 @@ def _torch_expression(op: PlanOp, columns: str) -> str:
     return f"torch.{text}" if text.startswith(("maximum(", "minimum(")) else text
 
 
-def _torch_argument(arg: Arg) -> str:
+def torch_argument(arg: Arg) -> str:
     if isinstance(arg, str) and not _is_literal(arg):
         return arg
     number = literal_value(arg)

@@ -12,21 +12,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from advisor.codegen import abi, column_sums, float8, folds
+from advisor.codegen import abi, column_sums, float8, folds, scan
 from advisor.codegen.column_sums import column_kernels
 from advisor.codegen.expressions import HELPERS, POINTWISE, REDUCTIONS, TRITON_DTYPES
-from advisor.codegen.host import launcher, reference
+from advisor.codegen.host_side import launcher, reference
 from advisor.codegen.layout import wrapped
 from advisor.codegen.streamed import PROGRAM, indices, kernel_text, streamed_kernels
 from advisor.codegen.values import Values
 from advisor.errors import IllegalFusionError
 from advisor.model.configs import scheme_schedule, schemes_of
-from advisor.model.launch import OVER_ROWS, Scheme
+from advisor.model.launch import OVER_ROWS, SCANS, Scheme
 from advisor.model.plan import FusionPlan, PlanOp
 from advisor.model.site_work import equation
 
 IMPORTS = "import torch\nimport triton\nimport triton.language as tl\n"
-HELPER_TEXT = HELPERS | folds.HELPERS | column_sums.HELPERS | float8.HELPERS
+HELPER_TEXT = HELPERS | folds.HELPERS | column_sums.HELPERS | float8.HELPERS | scan.HELPERS
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,8 @@ def device_code(plan: FusionPlan, scheme: Scheme) -> list[str]:
         return [_held_kernel(plan)]
     if scheme == "blocks":
         return [_block_kernel(plan)]
+    if scheme in SCANS:
+        return scan.scan_kernels(plan, scheme, printable(plan.title or "Scan"))
     if scheme in OVER_ROWS:
         return column_kernels(plan, scheme, printable(plan.title or "Row program"))
     return streamed_kernels(plan, scheme, printable(plan.title or "Row program"))
@@ -93,6 +95,8 @@ def device_code(plan: FusionPlan, scheme: Scheme) -> list[str]:
 
 def helper_names(plan: FusionPlan, scheme: Scheme) -> list[str]:
     """The device functions that the kernels call, sorted: the keys of `HELPER_TEXT`."""
+    if scheme in SCANS:
+        return sorted(scan.scan_helper_names(plan, scheme) | set(float8.helper_names(plan)))
     used = {h for op in plan.ops if (h := _helper(op, scheme)) is not None}
     used |= float8.helper_names(plan)
     if scheme in OVER_ROWS:
@@ -169,14 +173,20 @@ def header(plan: FusionPlan, notes: Sequence[str] = ()) -> str:
     """The docstring of a module: what is computed from what; `notes` are whole lines of it."""
     lines = [*wrapped('"""' + printable(plan.title or "Row program")), ""]
     lines += [f"    {op.name} = {equation(op)}" for op in plan.ops]
+    lines += [
+        f"    {state.name} = {state.value} of the step before, at first {state.initial}"
+        for state in plan.states
+    ]
     axes = _axes_text(plan)
     lines += ["", f"Axes: {', '.join(axes)}."]
     for item in plan.inputs:
         layout = "" if item.dense else ", strided"
+        layout += ", the last step first" if item.reverse else ""
         shape = [name if span else "1" for name, span in zip(axes, plan.along(item), strict=True)]
         lines.append(f"{item.name}: [{', '.join(shape)}] {item.dtype}{layout}")
     for position, output in enumerate(plan.outputs):
         text = {"tile": "[rows, columns]", "row": "[rows]"}.get(output.space, "[columns]")
+        text += " of the last step" if output.last else ""
         layout = ", strided" if output.strided else ""
         lines.append(f"out{position} = {output.value}: {text} {output.dtype}{layout}")
     lines += [
@@ -197,6 +207,8 @@ def printable(text: str) -> str:
 def _axes_text(plan: FusionPlan) -> list[str]:
     """The names of the axes; several column axes have numbers too."""
     names = [f"rows {axis}" for axis in range(plan.row_axes)]
+    if plan.states:
+        names = [*(f"lanes {axis}" for axis in range(plan.row_axes - 1)), "steps"]
     if plan.column_axes == 1:
         return [*names, "columns"]
     return [*names, *(f"columns {axis}" for axis in range(plan.column_axes))]

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from advisor.codegen import abi
-from advisor.codegen.host import column_names, launcher, reference
+from advisor.codegen.host import column_names
+from advisor.codegen.host_side import launcher, reference
 from advisor.codegen.layout import WIDTH, statement, wrapped
 from advisor.codegen.operators import Operator, operator
 from advisor.codegen.program_text import CHECK, EXACT, GRADIENT_CHECK, MAIN, TIMING, ulps_text

@@ -38,6 +38,7 @@ from advisor.model.ranking import (
     resident_programs,
     unusual_tile,
 )
+from advisor.model.scan_configs import scan_configs, scan_schemes
 from advisor.model.site_work import sector_bytes, site_bytes
 
 # The H200's figures stand in where the GPU is not named: they only order the list.
@@ -83,6 +84,8 @@ def candidate_configs(
     """Configurations of all schemes that suit a site, the likeliest first; at least one."""
     if plan.members:
         return dealt_configs(plan, site, sm_count)
+    if plan.states:
+        return scan_configs(plan, site, sm_count)
     if plan.late_values():
         return column_configs(plan, site, sm_count)
     if not has_reductions(plan):
@@ -118,6 +121,8 @@ def schemes_of(plan: FusionPlan) -> tuple[Scheme, ...]:
     """The schemes that can compute a plan."""
     if plan.members:
         return ("dealt",)
+    if plan.states:
+        return scan_schemes(plan)
     if plan.late_values():
         return column_schemes(plan)
     found: list[Scheme] = ["registers", "looped"]

@@ -8,8 +8,9 @@ from advisor.errors import InvalidRecordError
 from advisor.model.base import Record
 
 Scheme = Literal[
-    "registers", "looped", "online", "split", "column_sums", "column_walk", "blocks", "dealt"
-]
+    "registers", "looped", "online", "split", "column_sums", "column_walk", "blocks", "dealt",
+    "scan_steps", "scan_blocks", "scan_chunks",
+]  # fmt: skip
 
 # Elements of one tile that a thread holds; below, latency is exposed, above, registers run out.
 MIN_ELEMENTS_PER_THREAD, MAX_ELEMENTS_PER_THREAD = 4, 64
@@ -22,9 +23,12 @@ PART_COLUMNS, LEAST_PARTS = 64, 16
 
 
 # The schemes in which several programs work for one result.
-SHARED: tuple[Scheme, ...] = ("split", "column_sums")
+SHARED: tuple[Scheme, ...] = ("split", "column_sums", "scan_chunks")
 # Those that can reduce over the rows.
 OVER_ROWS: tuple[Scheme, ...] = ("column_sums", "column_walk")
+# Those of scans, which hold the columns of one step.
+SCANS: tuple[Scheme, ...] = ("scan_steps", "scan_blocks", "scan_chunks")
+MAX_BLOCK_STEPS = 4096
 
 
 class LaunchConfig(Record, frozen=True, kw_only=True):
@@ -38,6 +42,9 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
     program walks over all rows of a block of columns. Without reductions, each program of `blocks`
     has `block_rows` × `block_columns` elements; each of `dealt`, the programs of a horizontal plan,
     has `block_columns` elements of one member.
+
+    A program of a scan has `block_rows` lanes: with `scan_steps` it takes one step after the other,
+    with `scan_blocks` `block_steps` at once; in `scan_chunks`, `splits` programs share the steps.
     """
 
     block_rows: int = 1
@@ -46,19 +53,23 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
     scheme: Scheme = "registers"
     block_columns: int | None = None
     splits: int | None = None
+    block_steps: int | None = None
 
     def check(self) -> None:
-        sizes = (self.block_rows, self.num_warps, self.block_columns or 1)
+        sizes = (self.block_rows, self.num_warps, self.block_columns or 1, self.block_steps or 1)
         if any(not 0 < n <= MAX_TILE_ELEMENTS or n & (n - 1) for n in sizes):
-            raise InvalidRecordError(f"a launch of {sizes} rows, warps, columns: no powers of two")
+            raise InvalidRecordError(f"a launch of {sizes} rows, warps, ...: no powers of two")
         if self.num_warps > MAX_WARPS or not 0 < self.num_stages <= MAX_STAGES:
             raise InvalidRecordError(f"{self.num_warps} warps or {self.num_stages} stages")
         held = self.block_columns is None
-        if (self.scheme == "registers") != held and not (self.scheme == "column_sums" and held):
+        either = (*SCANS, "column_sums")
+        if (self.scheme == "registers") != held and not (self.scheme in either and held):
             raise InvalidRecordError("a row is streamed in blocks, or held without")
         splits = self.splits is not None and 0 < self.splits <= MAX_SPLITS
         if (self.scheme in SHARED) != splits:
             raise InvalidRecordError(f"{self.scheme} over {self.splits} programs")
+        if (self.scheme == "scan_blocks") != (self.block_steps is not None):
+            raise InvalidRecordError(f"{self.scheme} with blocks of {self.block_steps} steps")
 
     def label(self) -> str:
         """The configuration as text: `rows=1 warps=4`, `online cols=4096 warps=8 stages=3`."""
@@ -67,6 +78,8 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
         words = [] if self.scheme == "registers" else [self.scheme.replace("_", " ")]
         if self.splits is not None:
             words.append(f"over {self.splits}")
+        if self.block_steps is not None:
+            words.append(f"steps={self.block_steps}")
         if self.block_columns is not None:
             words.append(f"cols={self.block_columns}")
         if self.block_columns is None or self.block_rows > 1:
@@ -83,6 +96,8 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
         found = {"block_rows": self.block_rows, "num_warps": self.num_warps}
         if self.block_columns is not None:
             found["block_columns"] = self.block_columns
+        if self.block_steps is not None:
+            found["block_steps"] = self.block_steps
         if self.scheme not in ("registers", "blocks"):
             found["num_stages"] = self.num_stages
         if self.splits is not None:
@@ -108,6 +123,11 @@ def rows_per_split(config: LaunchConfig, rows: int) -> int:
     """Rows that one program walks over: whole blocks, the last one may have fewer."""
     share = -(-rows // (config.splits or 1))
     return max(-(-share // config.block_rows), 1) * config.block_rows
+
+
+def steps_per_split(config: LaunchConfig, steps: int) -> int:
+    """Steps of a scan that one program takes; all where none share them."""
+    return max(-(-steps // (config.splits or 1)), 1)
 
 
 def row_splits_of(config: LaunchConfig, rows: int) -> int:
@@ -142,7 +162,7 @@ def unsuitable(config: LaunchConfig, columns: int) -> str | None:
     if config.scheme == "dealt":
         return None
     if config.block_columns is None:
-        tile = config.block_rows * next_power_of_two(columns)
+        tile = config.block_rows * next_power_of_two(columns) * (config.block_steps or 1)
         widest = min(MAX_TILE_ELEMENTS, MAX_ELEMENTS_PER_THREAD * 32 * config.num_warps)
         if tile > widest:
             return (

@@ -13,14 +13,14 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NoReturn
 
-import msgspec
-
 from advisor.errors import InvalidRecordError
 from advisor.model.base import Location, Phase, Record
 from advisor.model.graph import Arg, AttributeValue, literal_value
 from advisor.model.guards import Guard, Prediction
 from advisor.model.members import Member, MemberSizes, check_members
 from advisor.model.optable import DTYPES, FLOAT8_MAX, FLOAT_DTYPES, RANDOM, spec_of
+from advisor.model.scan import PlanState, check_states, check_steps
+from advisor.model.signature import signature_of
 
 PLAN_SCHEMA_VERSION = 1
 MAX_OPS, MAX_TENSORS, MAX_SITES, MAX_SIZE = 512, 64, 100_000, 2**40
@@ -32,7 +32,7 @@ _PLAN_ID = re.compile(r"[0-9a-f]{16}")
 Space = Literal["tile", "row", "column", "scalar"]
 # The attribute of a reduction over the rows; one without it reduces the columns.
 OVER, ROWS = "over", "rows"
-Family = Literal["row_program", "horizontal"]
+Family = Literal["row_program", "horizontal", "scan"]
 Route = Literal["generated_kernel"]
 
 
@@ -44,7 +44,7 @@ class PlanInput(Record, frozen=True, kw_only=True):
     it, says in `segments` along which of them it varies; it is read at the index that its strides
     give, products of single axes. A `dense` input is read at the linear index; any other is
     addressed by run-time strides, one per spanned axis. `unit_stride` promises a stride of 1 along
-    the innermost column axis.
+    the innermost column axis. Of a scan, one that is `reverse` holds the first step last.
     """
 
     name: str
@@ -53,6 +53,7 @@ class PlanInput(Record, frozen=True, kw_only=True):
     dense: bool
     unit_stride: bool = True
     segments: tuple[bool, ...] = ()
+    reverse: bool = False
 
     @property
     def traffic(self) -> Space | None:
@@ -91,7 +92,8 @@ class PlanOutput(Record, frozen=True, kw_only=True):
     """A value written whole.
 
     [rows, columns] for a tile, [rows] for a row value, [columns] for what needs all rows: in that
-    order, or where `strided`, with run-time strides, one an axis (`unit_stride` as of inputs).
+    order, or where `strided`, with run-time strides, one an axis (`unit_stride` as of inputs). Of a
+    scan, all steps' values (`reverse` as of inputs), or the `last` step's alone.
     """
 
     value: str
@@ -99,10 +101,15 @@ class PlanOutput(Record, frozen=True, kw_only=True):
     space: Space
     strided: bool = False
     unit_stride: bool = True
+    reverse: bool = False
+    last: bool = False
 
     def along(self, row_axes: int, column_axes: int) -> tuple[bool, ...]:
-        """Whether it varies along each axis."""
-        return (*(self.space != "column",) * row_axes, *(self.space != "row",) * column_axes)
+        """Whether it varies along each axis; the steps of a scan are the last row axis."""
+        columns = (self.space != "row",) * column_axes
+        if self.last:
+            return (*(True,) * (row_axes - 1), False, *columns)
+        return (*(self.space != "column",) * row_axes, *columns)
 
     def shape(self, row_sizes: Sequence[int], column_sizes: Sequence[int]) -> tuple[int, ...]:
         """One dimension an axis, of size 1 where the value is the same along it."""
@@ -118,7 +125,8 @@ class Site(Record, frozen=True, kw_only=True):
     where there are several. `input_strides[i]` are the strides of input i over [row axes..., column
     axes...] (0 where it does not span), `output_strides` those of the outputs where one is strided;
     `executions` how often it runs in one step. Of a horizontal plan, `members` have the sizes;
-    `columns` are all their elements.
+    `columns` are all their elements. `input_offsets` say, of a scan, which element of its memory
+    each input begins at.
     """
 
     graph: str
@@ -133,6 +141,7 @@ class Site(Record, frozen=True, kw_only=True):
     column_sizes: tuple[int, ...] = ()
     output_strides: tuple[tuple[int, ...], ...] = ()
     members: tuple[MemberSizes, ...] = ()
+    input_offsets: tuple[int, ...] = ()
 
     @property
     def column_axes(self) -> tuple[int, ...]:
@@ -156,7 +165,8 @@ class Site(Record, frozen=True, kw_only=True):
 class FusionPlan(Record, frozen=True, kw_only=True):
     """One kernel signature, its ops in topological order, and the N sites it replaces.
 
-    A horizontal one holds several independent programs, its `members`.
+    A horizontal one holds several independent programs, its `members`. The ops of a scan are those
+    of one step: its last row axis are the steps; what a step reads of the one before are `states`.
     """
 
     schema_version: int = PLAN_SCHEMA_VERSION
@@ -177,6 +187,7 @@ class FusionPlan(Record, frozen=True, kw_only=True):
     backward_plan: str | None = None
     column_axes: int = 1
     members: tuple[Member, ...] = ()
+    states: tuple[PlanState, ...] = ()
 
     def check(self) -> None:
         _check_plan(self)
@@ -209,27 +220,7 @@ class FusionPlan(Record, frozen=True, kw_only=True):
 
     def signature(self) -> str:
         """The canonical text of the kernel: all that changes generated code, nothing else."""
-        body: dict[str, object] = {
-            "family": self.family,
-            "row_axes": self.row_axes,
-            "inputs": [_told(item, segments=()) for item in self.inputs],
-            "ops": self.ops,
-            "outputs": [_told(item, strided=False, unit_stride=True) for item in self.outputs],
-        }
-        if self.column_axes > 1:
-            body["column_axes"] = self.column_axes
-        if self.members:
-            body["members"] = self.members
-        return msgspec.json.encode(body, order="sorted").decode()
-
-
-def _told(record: Record, **unsaid: object) -> dict[str, object]:
-    """The fields of a record, those `unsaid` only where they hold another value."""
-    found: dict[str, object] = msgspec.to_builtins(record)
-    for name, value in unsaid.items():
-        if getattr(record, name) == value:
-            del found[name]
-    return found
+        return signature_of(self)
 
 
 def plan_id(rule: str, module_pattern: str, signature: str) -> str:
@@ -248,6 +239,7 @@ def _check_plan(plan: FusionPlan) -> None:
         plan.backward_plan is None or _PLAN_ID.fullmatch(plan.backward_plan)
     ):
         _fail(plan, "id is not 16 hex digits")
+    check_states(plan)
     if (plan.family == "horizontal") != bool(plan.members):
         _fail(plan, f"a {plan.family} with {len(plan.members)} members")
     if plan.members:
@@ -263,7 +255,9 @@ def _check_plan(plan: FusionPlan) -> None:
     if len(plan.inputs) + len(plan.outputs) > MAX_TENSORS or len(plan.sites) > MAX_SITES:
         _fail(plan, "too many tensors or sites")
     spaces = _check_inputs(plan)
+    spaces |= {state.name: (state.space, state.dtype) for state in plan.states}
     _check_ops(plan, spaces)
+    check_steps(plan)
     _check_late(plan)
     _check_outputs(plan, spaces)
     if plan.column_axes > 1:
@@ -413,15 +407,16 @@ def _check_attributes(plan: FusionPlan, op: PlanOp) -> None:
 
 
 def _check_outputs(plan: FusionPlan, spaces: dict[str, tuple[Space, str]]) -> None:
-    seen: set[str] = set()
+    seen: set[tuple[str, bool]] = set()
     late = plan.late_values()
     for output in plan.outputs:
-        if output.value not in spaces or not _VALUE.fullmatch(output.value) or output.value in seen:
+        key = (output.value, output.last)
+        if output.value not in spaces or not _VALUE.fullmatch(output.value) or key in seen:
             _fail(plan, f"output {output.value!r} is not a value of the plan, or is repeated")
         written = ("column",) if output.value in late else ("tile", "row")
         if (output.space, output.dtype) != spaces[output.value] or output.space not in written:
             _fail(plan, f"output {output.value}: wrong space or dtype")
-        seen.add(output.value)
+        seen.add(key)
 
 
 def _check_site(plan: FusionPlan, site: Site) -> None:

@@ -24,7 +24,9 @@ def site_bytes(plan: FusionPlan, site: Site) -> int:
             elements *= size if span else 1
         total += elements * item_bytes(item.dtype)
     for output in plan.outputs:
-        total += _elements(output.space, site) * item_bytes(output.dtype)
+        total += math.prod(output.shape(site.row_sizes, site.column_axes)) * item_bytes(
+            output.dtype
+        )
     return total
 
 
@@ -39,6 +41,8 @@ def sector_bytes(
     what one leaves of a sector others take, but from L2.
     """
     total = site_bytes(plan, site)
+    if plan.states:
+        return total
     tiles = [
         (item.dtype, plan.along(item), strides)
         for item, strides in zip(plan.inputs, site.input_strides, strict=True)

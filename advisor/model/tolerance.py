@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from advisor.model.optable import FLOAT_DTYPES, spec_of
 from advisor.model.plan import FusionPlan
+from advisor.model.scan import carried_ops
 
 # Rounding the result costs half an ulp; another order of float32 operations may cost one more.
 FLOOR_ULPS = 2.0
@@ -19,6 +20,8 @@ ROUNDED = ("round", "floor", "ceil")
 # The share of rounded integers that may be one off.
 MOST_STEPS = 1e-3
 NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+# The steps of the longest case that a scan is verified with.
+LONGEST_SCAN = 1000
 
 
 def roundings(plan: FusionPlan, value: str) -> tuple[str, ...]:
@@ -73,5 +76,9 @@ def allowance(plan: FusionPlan, value: str, terms: int, *, narrow: bool) -> Allo
     """
     reductions = sum(spec_of(op.op).kind == "reduction" for op in plan.ops)
     summed = 0.0 if narrow else reductions * math.log2(max(terms, 2))
+    if plan.states and not narrow:
+        # Every step rounds, and hands its error on: a walk of random steps goes as their root.
+        steps = max((site.row_sizes[-1] for site in plan.sites), default=LONGEST_SCAN)
+        summed += carried_ops(plan) * math.sqrt(max(steps, LONGEST_SCAN))
     ulps = FLOOR_ULPS + len(roundings(plan, value)) + summed
     return Allowance(ulps, MOST_STRETCH * ulps if narrow else max(ulps, MOST_FLOAT32_ULPS))

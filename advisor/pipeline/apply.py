@@ -405,13 +405,14 @@ def _unmeasured(
 def _swap_in_captured(session: _Session, captured: Capture) -> dict[str, int]:
     """Sites that each plan alone would swap, found by rewriting copies of the captured graphs."""
     swapped: dict[str, int] = {}
+    programs = [programs_of(item.lowered.graph) for item in captured.graphs]
     for plan_id, candidate in session.found.items():
         if candidate.refused is not None or candidate.postponed:
             continue
         kernel, log = candidate.ready(session.folder), SwapLog()
-        for item in captured.graphs:
+        for item, of_graph in zip(captured.graphs, programs, strict=True):
             lowered = item.lowered.copy()
-            swaps = choose_swaps(programs_of(lowered.graph), [kernel])
+            swaps = choose_swaps(of_graph, [kernel])
             log.outcomes += rewrite(lowered.fx_graph, lowered.fx_node, lowered.fx_aliases, swaps)
         swapped[plan_id] = log.swapped(plan_id)
     return swapped

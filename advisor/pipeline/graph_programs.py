@@ -12,11 +12,12 @@ from advisor.model.plan import FusionPlan, Site
 from analyzers.independent import Candidate, candidates, matching_sets
 from analyzers.row_plans import Program, canonical_program
 from analyzers.row_programs import RowPrograms, find_row_programs
+from analyzers.scan_programs import scan_programs
 
 
 @dataclass(frozen=True)
 class GraphPrograms:
-    """Every row program that a plan may be for: each longest one, then its other ways."""
+    """Every program that a plan may be for: scans, then each longest row program and its ways."""
 
     found: RowPrograms
     phase: Phase
@@ -46,5 +47,7 @@ class GraphPrograms:
 def programs_of(graph: Graph) -> GraphPrograms:
     """All programs of a graph."""
     found = find_row_programs(graph)
-    programs = (canonical_program(found.flow, group) for group in found.every_group())
-    return GraphPrograms(found, graph.phase, tuple(programs))
+    scans = (item.program for item in scan_programs(found.flow))
+    rows = (canonical_program(found.flow, group) for group in found.every_group())
+    programs = (*(program for program in scans if program is not None), *rows)
+    return GraphPrograms(found, graph.phase, programs)

@@ -39,6 +39,9 @@ def cases(plan: FusionPlan, *, small: bool, block_rows: int) -> Iterator[Case]:
 
     `small` keeps the number of rows and columns within what an interpreter can run in seconds.
     """
+    if plan.states:
+        yield from _scan_cases(plan, block_rows, small=small)
+        return
     own = plan.sites[0].column_axes if plan.sites else (1024,) * plan.column_axes
     near = _at_most(own, 1024) if small else own
     many = max(min(64, MOST_ELEMENTS // (3 * max(math.prod(near), 1))), 2)
@@ -66,6 +69,29 @@ def group_cases(plan: FusionPlan, *, small: bool) -> Iterator[tuple[Case, ...]]:
     each = [list(cases(member, small=small, block_rows=1)) for member in alone(plan)]
     for round_number in range(max(len(own) for own in each)):
         yield tuple(own[(round_number + shift) % len(own)] for shift, own in enumerate(each))
+
+
+def _scan_cases(plan: FusionPlan, block_rows: int, *, small: bool) -> Iterator[Case]:
+    """The steps of the plan's site, few, one and none, more than a block; ragged lanes.
+
+    Values are no larger than ordinary: what a step multiplies by leaves float32 soon.
+    """
+    site = plan.sites[0] if plan.sites else None
+    columns = (min(site.columns if site else 16, 64 if small else 1024),)
+    own = max(min(site.row_sizes[-1] if site else 64, 40 if small else 1 << 10), 1)
+    lanes = _lane_sizes(plan, 1 if small else max(min(512 // columns[0], 64), 2))
+    for steps in dict.fromkeys((own, 7, 1, 0, *(() if small else (128, 1000)))):
+        yield Case(f"{steps} steps", (*lanes, steps), columns, "normal", block_rows)
+    odd = (max(columns[0] - 1, 1),)
+    yield Case(f"{odd[0]} columns", (*lanes, 9), odd, "normal", max(block_rows, 2))
+    yield Case("no lanes", (*(0 for _ in lanes), 7), columns, "normal", block_rows)
+    for values in ("small", "zeros", "special"):
+        yield Case(f"{values} values", (*lanes, min(own, 12)), columns, values, block_rows)
+
+
+def _lane_sizes(plan: FusionPlan, most: int) -> tuple[int, ...]:
+    """Distinct sizes of the lane axes."""
+    return tuple(most + 2 - place if place < 2 else 2 for place in range(plan.row_axes - 1))
 
 
 def _at_most(sizes: tuple[int, ...], most: int) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from advisor.model.members import first_inputs, split
 from advisor.model.optable import FLOAT8_MAX, FLOAT_DTYPES, RANDOM, spec_of
 from advisor.model.plan import FusionPlan, PlanOp
 from advisor.verify.philox import uniform
+from advisor.verify.scan_steps import evaluate_scan
 
 Precision = Literal["native", "exact"]
 
@@ -92,6 +93,14 @@ def evaluate(
         exact = precision == "exact" and tensor.is_floating_point()
         values[item.name] = tensor.double() if exact else tensor
     sizes = torch.broadcast_shapes(*(tensor.shape for tensor in inputs))
+    if plan.states:
+
+        def run(op: PlanOp, held: dict[str, torch.Tensor]) -> torch.Tensor:
+            if spec_of(op.op).kind == "reduction":
+                return _reduced(op, held, precision, sizes[: plan.row_axes])
+            return _apply(op, held, precision)
+
+        return evaluate_scan(plan, values, run, lambda name: _dtype(name, precision))
     last_use = {arg: op.name for op in plan.ops for arg in op.args if isinstance(arg, str)}
     kept = {output.value for output in plan.outputs}
     drawn = plan.drawn_values()

@@ -57,7 +57,7 @@ def region_disagreement(
             return f"{node.name} is {node.meta['val'].dtype}, not {dtype}"
     for positive in (False, True):
         torch.manual_seed(0)
-        given = _drawn(plan, site, device, positive)
+        given = _drawn(plan, site, device, positive, [_extent(held[0]) for held in inputs])
         try:
             truth = _truth(inputs, outputs, given)
         except _OutsideError as error:
@@ -73,14 +73,21 @@ def region_disagreement(
     return "neither it nor the region gives a finite number, so they cannot be compared"
 
 
+def _extent(node: fx.Node) -> int:
+    """How many elements of memory a node's tensor reaches over."""
+    value = node.meta["val"]
+    pairs = zip(value.shape, value.stride(), strict=True)
+    return 1 + sum((int(size) - 1) * int(stride) for size, stride in pairs)
+
+
 def _drawn(
-    plan: FusionPlan, site: Site, device: torch.device, positive: bool
+    plan: FusionPlan, site: Site, device: torch.device, positive: bool, least: Sequence[int]
 ) -> list[torch.Tensor]:
     """Random inputs laid out as the site has them; positive ones for logarithms and roots.
 
     The last row is minus infinity, as where everything is masked; not where rows are reduced.
     """
-    given = site_inputs(plan, site, device)
+    given = site_inputs(plan, site, device, least)
     axis = max(range(plan.row_axes), key=site.row_sizes.__getitem__)
     for tensor in given:
         if positive and not tensor.is_floating_point() and tensor.dtype != torch.bool:

@@ -13,6 +13,7 @@ from advisor.model.applied import KernelTiming, Timing
 from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.members import parts
 from advisor.model.plan import FusionPlan, Site
+from advisor.model.scan import steps_of
 from advisor.verify.interpret import evaluate
 from advisor.verify.kernel_module import load_module
 from advisor.verify.statistics import timing
@@ -23,6 +24,8 @@ FLUSH_BYTES = 256 << 20
 # Half is read, half written.
 PEAK_COPY_BYTES = 2 << 30
 SEARCH_ROUNDS, TIMING_ROUNDS = 5, 30
+# Compiling the steps of a scan one by one takes as long as the kernel would save in an hour.
+MOST_COMPILED_STEPS = 32
 
 
 class KernelRecorder(Protocol):
@@ -59,26 +62,51 @@ def time_steps(
     return found
 
 
-def site_inputs(plan: FusionPlan, site: Site, device: torch.device) -> list[torch.Tensor]:
-    """Random inputs of a site's own sizes and strides (broadcast axes have size 1)."""
+def site_inputs(
+    plan: FusionPlan, site: Site, device: torch.device, least: Sequence[int] = ()
+) -> list[torch.Tensor]:
+    """Random inputs of a site's own sizes and strides (broadcast axes have size 1).
+
+    Of a scan, inputs that are parts of one value lie in one memory; `least` says how many elements
+    the memory of each has at least.
+    """
     if plan.members:
         return [t for part, own in parts(plan, site) for t in site_inputs(part, own, device)]
     found = []
-    for item, strides in zip(plan.inputs, site.input_strides, strict=True):
+    offsets = site.input_offsets or (0,) * len(plan.inputs)
+    memory = _sizes(plan, site, offsets, least) if plan.states else {}
+    shared: dict[tuple[str, str], torch.Tensor] = {}
+    for number, (item, strides) in enumerate(zip(plan.inputs, site.input_strides, strict=True)):
         spans = plan.along(item)
         shape = [size if span else 1 for size, span in zip(site.sizes, spans, strict=True)]
         kind: torch.dtype = getattr(torch, item.dtype)
         needed = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         needed = 0 if 0 in shape else needed
-        if kind.is_floating_point:
-            storage = torch.randn(needed, device=device, dtype=torch.float32).to(kind)
-        else:
-            storage = torch.randint(0, 2, (needed,), device=device).to(kind)
-        found.append(
-            storage.as_strided(
-                shape, [s if n > 1 else 1 for s, n in zip(strides, shape, strict=True)]
-            )
-        )
+        key = (site.inputs[number], item.dtype)
+        if key not in shared or not plan.states:
+            shared[key] = _random(memory.get(site.inputs[number], needed), kind, device)
+        laid_out = [s if n > 1 else 1 for s, n in zip(strides, shape, strict=True)]
+        found.append(shared[key].as_strided(shape, laid_out, offsets[number]))
+    return found
+
+
+def _random(elements: int, kind: torch.dtype, device: torch.device) -> torch.Tensor:
+    if kind.is_floating_point:
+        return torch.randn(elements, device=device, dtype=torch.float32).to(kind)
+    return torch.randint(0, 2, (elements,), device=device).to(kind)
+
+
+def _sizes(
+    plan: FusionPlan, site: Site, offsets: Sequence[int], least: Sequence[int]
+) -> dict[str, int]:
+    """How many elements the memory behind each value has: as far as any of its parts reaches."""
+    found = dict(zip(site.inputs, least, strict=False))
+    for number, (item, strides) in enumerate(zip(plan.inputs, site.input_strides, strict=True)):
+        spans = plan.along(item)
+        sizes = [size if span else 1 for size, span in zip(site.sizes, spans, strict=True)]
+        reach = sum((n - 1) * stride for n, stride in zip(sizes, strides, strict=True))
+        value = site.inputs[number]
+        found[value] = max(found.get(value, 0), offsets[number] + 1 + reach)
     return found
 
 
@@ -140,7 +168,12 @@ def time_kernel(
     """The kernel, the same ops eager and compiled, a copy of the same bytes: one recording."""
     site = plan.sites[0]
     inputs = site_inputs(plan, site, device)
-    compiled = torch.compile(lambda *given: evaluate(plan, given, "native"), dynamic=False)
+
+    def unrolled(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return evaluate(plan, given, "native")
+
+    many = plan.states and steps_of(site) > MOST_COMPILED_STEPS
+    compiled = torch.compile(unrolled, dynamic=False)
     source = torch.empty(bytes_moved // 2, dtype=torch.uint8, device=device).random_()
     target = torch.empty_like(source)
     large = torch.empty(PEAK_COPY_BYTES // 2, dtype=torch.uint8, device=device).random_()
@@ -156,6 +189,8 @@ def time_kernel(
             "copy": lambda: target.copy_(source),
             "peak": lambda: large_target.copy_(large),
         }
+        if many:
+            del variants["inductor"]
         for call in variants.values():
             call()
         cold = {
@@ -184,7 +219,7 @@ def _summary(
         kernel=cold["kernel"],
         kernel_warm=warm,
         eager=cold["eager"],
-        inductor=cold["inductor"],
+        inductor=cold.get("inductor"),
         copy=cold["copy"],
         copy_bandwidth_fraction=cold["copy"].median_ns / cold["kernel"].median_ns,
         peak_copy_bandwidth_fraction=achieved / peak,

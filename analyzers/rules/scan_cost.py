@@ -14,8 +14,8 @@ from analyzers.reads import passes
 from analyzers.recurrence import Recurrence
 from analyzers.rules.base import Cost, Place, cost_of
 from analyzers.rules.chains import units_of
-from analyzers.rules.scan_form import Form, reads_states
 from analyzers.rules.walk import is_gemm
+from analyzers.scan_form import Form, reads_states
 from analyzers.subject import GraphFacts, Subject
 
 
@@ -109,7 +109,7 @@ def in_parallel(subject: Subject, sites: Sequence[Site]) -> Range | None:
         return None
     times = []
     for site in sites:
-        states = _state_bytes(site) if reads_states(site.facts, site.loop) else 0
+        states = _state_bytes(site) if reads_states(site.facts.flow, site.loop) else 0
         moved = bytes_once(site)
         times.append(kernel_time(gpu, calibration, bytes_moved=moved + states))
         if states:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from advisor.model.graph import Node, node_of
 from advisor.model.optable import spec_of
 from advisor.model.sizes import Size, product
-from analyzers.library_ops import COPIES, GEMMS, VIEWS, call_of
+from analyzers.library_ops import COPIES, VIEWS, call_of, is_product
 from analyzers.subject import GraphFacts
 
 
@@ -59,7 +59,7 @@ def calls(node: Node, names: frozenset[str]) -> bool:
 
 def is_gemm(node: Node) -> bool:
     """A matrix product of any spelling."""
-    return calls(node, GEMMS)
+    return is_product(node)
 
 
 def is_copy(node: Node) -> bool:

@@ -15,13 +15,21 @@ from advisor.model.graph import AXIS, START, AttributeValue
 
 _SPLITS = ("aten.unbind.int", "aten.split.Tensor", "aten.split_with_sizes.default")
 _PARTS = ("aten.select.int", "aten.slice.Tensor")
+_JOINED = "aten.cat.default"
 
 
 def cut_attributes(node: fx.Node) -> dict[str, AttributeValue]:
     """`axis` of a cut, and `start` where one part is taken; {} for anything else or if unknown.
 
+    Of parts that are put together again, the axis along which they are.
+
     A size that is only known at run time, or a slice with gaps, has no such attributes.
     """
+    if node.op == "call_function" and str(node.target) == _JOINED:
+        joined, along = node.meta.get("val"), _argument(node, "dim")
+        if isinstance(joined, torch.Tensor) and type(along) is int and joined.dim():
+            return {AXIS: along % joined.dim()}
+        return {}
     if node.op != "call_function" or str(node.target) not in (*_SPLITS, *_PARTS):
         return {}
     source = node.args[0] if node.args else None

@@ -16,8 +16,8 @@ from advisor.samples import mamba_block
 from analyzers.metrics import trace_metrics
 from analyzers.recurrence import recurrences
 from analyzers.rules import find_all, scan, without_overlaps
-from analyzers.rules.scan_form import form_of
 from analyzers.rules.walk import is_gemm
+from analyzers.scan_form import form_of
 from analyzers.trace_subject import trace_subject
 from collectors import read_trace
 from tests.analyzers.planted.loops import LOOPS, NONE, STEPS, Loop, graph_of
@@ -67,7 +67,7 @@ def test_each_step_of_a_loop_is_the_same_op_on_the_next_part() -> None:
     loop = next(loop for loop in LOOPS if loop.name == "a selective scan read out by products")
     (subject,) = subject_of([graph_of(loop)]).graphs
     (found,) = recurrences(subject.flow, lambda node: node.op != "opaque", is_gemm)
-    assert form_of(subject, found) is not None
+    assert form_of(subject.flow, found) is not None
     assert found.steps == STEPS
     for column in found.columns:
         ops = {

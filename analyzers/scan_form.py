@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from advisor.model.graph import Node, is_value
 from advisor.model.optable import spec_of
+from analyzers.dataflow import Dataflow
+from analyzers.library_ops import is_product
 from analyzers.recurrence import Recurrence
-from analyzers.rules.walk import is_gemm
-from analyzers.subject import GraphFacts
 
 _ADDING = frozenset({"add", "sub", "neg", "cast"})
 # Operands of a product that are multiplied: an addend comes first where there are three.
@@ -36,21 +36,21 @@ class Form:
     network: bool = False
 
 
-def form_of(facts: GraphFacts, loop: Recurrence) -> Form | None:
+def form_of(flow: Dataflow, loop: Recurrence) -> Form | None:
     """What a loop computes; None for layers with weights of their own, which are no recurrence."""
-    nodes = {at: facts.flow.nodes[loop.sample(at)] for at in loop.carried}
-    if any(is_gemm(node) for node in nodes.values()):
-        own = [at for at, node in nodes.items() if is_gemm(node)]
-        shared = all(_has_fixed_matrix(facts, loop, at) for at in own)
+    nodes = {at: flow.nodes[loop.sample(at)] for at in loop.carried}
+    if any(is_product(node) for node in nodes.values()):
+        own = [at for at, node in nodes.items() if is_product(node)]
+        shared = all(_has_fixed_matrix(flow, loop, at) for at in own)
         multiplied = any(_multiplies_state(loop, at, nodes[at]) for at in own)
         return Form("recurrent network", network=True) if shared and multiplied else None
-    feeding = set(products(facts, loop)) - loop.readers(loop.carried)
-    if not all(_has_fixed_matrix(facts, loop, at) for at in feeding):
+    feeding = set(products(flow, loop)) - loop.readers(loop.carried)
+    if not all(_has_fixed_matrix(flow, loop, at) for at in feeding):
         return None
     if any(spec_of(node.op).kind == "reduction" for node in nodes.values()):
         return Form("recurrence")
     call = _call(loop, nodes)
-    if call and not reads_states(facts, loop):
+    if call and not reads_states(flow, loop):
         return Form(f"{_FOLDS[call]} over an axis", f"torch.{_FOLDS[call]}", parallel=True)
     if call:
         return Form(call, f"torch.{call}", parallel=True)
@@ -63,38 +63,38 @@ def form_of(facts: GraphFacts, loop: Recurrence) -> Form | None:
     return Form("recurrence")
 
 
-def products(facts: GraphFacts, loop: Recurrence) -> list[int]:
+def products(flow: Dataflow, loop: Recurrence) -> list[int]:
     """The columns that are matrix products."""
     every = range(len(loop.columns))
-    return [at for at in every if is_gemm(facts.flow.nodes[loop.sample(at)])]
+    return [at for at in every if is_product(flow.nodes[loop.sample(at)])]
 
 
-def scanned_nodes(facts: GraphFacts, loop: Recurrence) -> frozenset[str]:
+def scanned_nodes(flow: Dataflow, loop: Recurrence) -> frozenset[str]:
     """What a scan computes: all but products by a matrix of all steps, and what comes of these.
 
     Such a product is taken out of the loop whole: before it for the inputs, behind it for the
     states. One that reads out the state by a vector of its step belongs to the scan.
     """
     apart: set[int] = set()
-    for at in products(facts, loop):
-        read_out = facts.flow.nodes[loop.sample(at)].outputs[0].shape[-1] == 1
-        if at not in loop.carried and (_has_fixed_matrix(facts, loop, at) or not read_out):
+    for at in products(flow, loop):
+        read_out = flow.nodes[loop.sample(at)].outputs[0].shape[-1] == 1
+        if at not in loop.carried and (_has_fixed_matrix(flow, loop, at) or not read_out):
             states = at in loop.readers(loop.carried)
             apart |= loop.readers({at}) - loop.carried if states else {at}
     kept = (column for at, column in enumerate(loop.columns) if at not in apart)
     return frozenset(name for column in kept for name in column.values())
 
 
-def reads_states(facts: GraphFacts, loop: Recurrence) -> bool:
+def reads_states(flow: Dataflow, loop: Recurrence) -> bool:
     """Whether more than the last state is needed outside the steps that carry it."""
     carried = {name for at in loop.carried for name in loop.columns[at].values()}
     for at in loop.states:
         column = loop.columns[at]
         last = max(column)
         for k, name in column.items():
-            value = facts.flow.nodes[name].value()
-            users = {use.consumer for use in facts.flow.uses.get(value, ())}
-            if k != last and (value in facts.flow.escapes_graph or users - carried):
+            value = flow.nodes[name].value()
+            users = {use.consumer for use in flow.uses.get(value, ())}
+            if k != last and (value in flow.escapes_graph or users - carried):
                 return True
     return False
 
@@ -104,12 +104,12 @@ def _multiplies_state(loop: Recurrence, place: int, node: Node) -> bool:
     return any(_depends(loop, place, position) for position in factors)
 
 
-def _has_fixed_matrix(facts: GraphFacts, loop: Recurrence, place: int) -> bool:
+def _has_fixed_matrix(flow: Dataflow, loop: Recurrence, place: int) -> bool:
     """Whether a product multiplies by the same matrix in every step."""
-    args = facts.flow.nodes[loop.sample(place)].args
+    args = flow.nodes[loop.sample(place)].args
     for at, position in loop.fixed:
         value = args[position] if at == place else None
-        meta = facts.flow.meta(value) if isinstance(value, str) and is_value(value) else None
+        meta = flow.meta(value) if isinstance(value, str) and is_value(value) else None
         if meta is not None and len(meta.shape) >= 2:
             return True
     return False

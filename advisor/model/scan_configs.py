@@ -1,0 +1,151 @@
+"""Launch configurations of scans, the likeliest first.
+
+A modelled time in ns orders them: traffic at the bandwidth that the running multiprocessors draw,
+beside the chain of dependent steps. A step costs its arithmetic one after the other, and a trip to
+memory where too few loads are ahead of it; a block of steps costs a trip and the levels of its
+tree. The figures are those of `ranking`; what spills is dropped by compiling, the rest is timed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from advisor.model.launch import (
+    MAX_BLOCK_STEPS,
+    LaunchConfig,
+    Scheme,
+    next_power_of_two,
+    steps_per_split,
+)
+from advisor.model.plan import FusionPlan, Site
+from advisor.model.ranking import BASE_REGISTERS, LIVE_TILES, resident_programs
+from advisor.model.scan import lanes_of, linear_path, steps_of
+from advisor.model.site_work import site_bytes
+
+KEPT: dict[Scheme, int] = {"scan_steps": 6, "scan_blocks": 6, "scan_chunks": 4}
+WARPS, STAGES = (1, 2, 4, 8), (1, 3, 5)
+# Elements of one step's tile, and of a block of steps, that a thread holds.
+MOST_PER_THREAD, MOST_IN_BLOCK = 8, 16
+# Latency of a trip to DRAM, of one dependent op (in clocks of 0.6 ns), and of a level of a scan
+# over the threads of a program, through shared memory; a second launch.
+TRIP_NS, OP_NS, LEVEL_NS, LAUNCH_NS = 700.0, 4.0, 30.0, 2500.0
+BYTES_PER_NS = 4000.0
+# Fewer steps than this are not worth sharing.
+SHORTEST_SHARE = 32
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A plan at one site on a GPU."""
+
+    lanes: int
+    steps: int
+    columns: int
+    bytes_moved: int
+    step_ops: int
+    sm_count: int
+
+
+def scan_schemes(plan: FusionPlan) -> tuple[Scheme, ...]:
+    """The schemes that can compute a scan."""
+    joined: tuple[Scheme, ...] = ("scan_blocks", "scan_chunks")
+    return ("scan_steps", *(joined if linear_path(plan) is not None else ()))
+
+
+def scan_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchConfig, ...]:
+    """Configurations of all schemes that suit a site, the likeliest first; at least one."""
+    task = _Task(
+        lanes=max(lanes_of(site), 1),
+        steps=max(steps_of(site), 1),
+        columns=max(site.columns, 1),
+        bytes_moved=site_bytes(plan, site),
+        step_ops=len(plan.ops),
+        sm_count=sm_count,
+    )
+    found: list[tuple[float, int, LaunchConfig]] = []
+    for scheme in scan_schemes(plan):
+        ranked = sorted((_time_ns(task, c), n, c) for n, c in enumerate(_every(task, scheme)))
+        found += ranked[: KEPT[scheme]]
+    if not found:
+        warps = min(max(next_power_of_two(task.columns) // 256, 1), 32)
+        return (LaunchConfig(scheme="scan_steps", block_rows=1, num_warps=warps),)
+    return tuple(config for _, _, config in sorted(found, key=lambda item: item[:2]))
+
+
+def _every(task: _Task, scheme: Scheme) -> Iterator[LaunchConfig]:
+    width = next_power_of_two(task.columns)
+    for power, warps in product(range(11), WARPS):
+        lanes, threads = 1 << power, 32 * warps
+        if lanes > next_power_of_two(task.lanes):
+            continue
+        if scheme == "scan_blocks":
+            yield from _blocks(task, lanes, width, warps)
+        elif threads <= lanes * width <= MOST_PER_THREAD * threads or _is_least(
+            lanes, width, warps
+        ):
+            for stages in STAGES:
+                plain = LaunchConfig(
+                    scheme="scan_steps", block_rows=lanes, num_warps=warps, num_stages=stages
+                )
+                yield from [plain] if scheme == "scan_steps" else _chunks(task, plain)
+
+
+def _is_least(lanes: int, width: int, warps: int) -> bool:
+    """A tile smaller than a warp: the only way for few columns and few lanes."""
+    return warps == 1 and lanes * width < 32
+
+
+def _blocks(task: _Task, lanes: int, width: int, warps: int) -> Iterator[LaunchConfig]:
+    for steps in (16, 32, 64, 128, 256, 512, 1024, 2048, MAX_BLOCK_STEPS):
+        tile = lanes * width * steps
+        small = steps >= 2 * next_power_of_two(task.steps) and steps > 16
+        if not small and 64 * warps <= tile <= MOST_IN_BLOCK * 32 * warps:
+            yield LaunchConfig(
+                scheme="scan_blocks", block_rows=lanes, block_steps=steps, num_warps=warps
+            )
+
+
+def _chunks(task: _Task, plain: LaunchConfig) -> Iterator[LaunchConfig]:
+    """Shares of the steps, where the lanes alone leave multiprocessors idle."""
+    programs = -(-task.lanes // plain.block_rows)
+    for power in range(1, 11):
+        splits = 1 << power
+        enough = task.steps >= SHORTEST_SHARE * splits and programs * splits <= 16 * task.sm_count
+        if enough and programs < 2 * task.sm_count:
+            yield LaunchConfig(
+                scheme="scan_chunks",
+                block_rows=plain.block_rows,
+                num_warps=plain.num_warps,
+                num_stages=plain.num_stages,
+                splits=splits,
+            )
+
+
+def _time_ns(task: _Task, config: LaunchConfig) -> float:
+    """The modelled time: traffic and the chain of steps overlap in part."""
+    programs = -(-task.lanes // config.block_rows) * (config.splits or 1)
+    tile = config.block_rows * next_power_of_two(task.columns) * (config.block_steps or 1)
+    per_thread = tile / (32 * config.num_warps)
+    resident = resident_programs(config.num_warps, BASE_REGISTERS + LIVE_TILES * per_thread)
+    waves = max(math.ceil(programs / (resident * task.sm_count)), 1)
+    active = min(programs / task.sm_count, 1.0)
+    warps = min(programs, resident * task.sm_count) * config.num_warps / task.sm_count
+    # A few warps of one multiprocessor cannot ask for all of its share of the bandwidth.
+    memory = task.bytes_moved / (BYTES_PER_NS * min(active, 1.0) * min(warps / 8, 1.0))
+    reductions = math.log2(max(min(task.columns, 32), 1)) * OP_NS
+    if config.scheme == "scan_blocks":
+        blocks = math.ceil(task.steps / (config.block_steps or 1))
+        levels = math.log2(max(config.block_steps or 1, 2))
+        chain = blocks * (TRIP_NS + levels * LEVEL_NS + per_thread * task.step_ops * OP_NS / 4)
+    else:
+        own = steps_per_split(config, task.steps)
+        work = task.step_ops * OP_NS * (1 + per_thread / 4) + reductions
+        step = max(work, TRIP_NS / config.num_stages)
+        chain = own * step
+        if config.splits is not None:
+            chain = 2 * chain + LAUNCH_NS + config.splits * TRIP_NS / 8
+            memory *= 2
+    return math.hypot(memory, chain * waves)

@@ -1,0 +1,115 @@
+"""Plans for written-out scans: equal loops share a kernel, priced on the kernels of today."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from advisor.hardware.learned import widened
+from advisor.model.base import Phase, Range
+from advisor.model.guards import Prediction
+from advisor.model.plan import FusionPlan, Site
+from advisor.model.scan import lanes_of, linear_path, steps_of
+from advisor.model.site_work import site_bytes
+from advisor.units import counted
+from analyzers.dataflow import Dataflow
+from analyzers.exposure import Situation
+from analyzers.pricing import PriceList
+from analyzers.program_cost import modelled_before, program_time, residual_time, sum_of
+from analyzers.row_plans import Program, cluster, plan_of
+from analyzers.scan_programs import scan_programs
+
+
+@dataclass(frozen=True)
+class ScannedGraph:
+    """A captured graph with what its nodes cost today."""
+
+    flow: Dataflow
+    prices: PriceList
+    phase: Phase
+
+
+@dataclass(frozen=True)
+class ScanAdvice:
+    """The plans of all scans, and why loops have none, by (graph, node of the loop)."""
+
+    plans: tuple[FusionPlan, ...] = ()
+    refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+
+def advise_scans(graphs: Sequence[ScannedGraph], situation: Situation) -> ScanAdvice:
+    """The scans of graphs that are compiled; in a graph that was inferred no plan has a place."""
+    programs: list[tuple[Phase, Program]] = []
+    refused: dict[tuple[str, str], str] = {}
+    facts = {item.flow.graph.id: item for item in graphs}
+    for item in graphs:
+        if item.flow.graph.source != "compiled":
+            continue
+        for found in scan_programs(item.flow):
+            if found.program is not None:
+                programs.append((item.phase, found.program))
+            else:
+                keys = ((item.flow.graph.id, name) for name in found.loop.nodes)
+                refused |= dict.fromkeys(keys, found.why)
+    plans = []
+    for group in cluster(programs):
+        phase = facts[group[0].site.graph].phase
+        plan = plan_of(group, phase, "")
+        titled = msgspec.structs.replace(plan, title=title_of(plan))
+        prediction = _prediction(titled, facts, situation)
+        plans.append(msgspec.structs.replace(titled, prediction=prediction))
+    return ScanAdvice(tuple(plans), refused)
+
+
+def title_of(plan: FusionPlan) -> str:
+    """What a scan is called: `linear scan of 24 ops a step`."""
+    kind = "linear scan" if linear_path(plan) is not None else "recurrence"
+    last = ", last state" if any(output.last for output in plan.outputs) else ""
+    return f"{kind} of {counted(len(plan.ops), 'op')} a step{last}"
+
+
+def sizes_text(site: Site) -> str:
+    """The sizes of a scan in words: `64 steps, 1,536 lanes × 16`."""
+    columns = f" × {site.columns:,}" if site.columns > 1 else ""
+    return f"{counted(steps_of(site), 'step')}, {counted(lanes_of(site), 'lane')}{columns}"
+
+
+def _prediction(
+    plan: FusionPlan, facts: Mapping[str, ScannedGraph], situation: Situation
+) -> Prediction:
+    """The kernels that the sites run as today against one kernel each."""
+    gpu, calibration = situation.gpu, situation.calibration
+    before: list[Range] = []
+    after: list[Range] = []
+    moved, measured, modelled_too = 0, False, False
+    for site in plan.sites:
+        item = facts[site.graph]
+        price = item.prices.price(item.flow, site.nodes)
+        modelled, size = modelled_before(
+            item.flow, site.nodes, gpu, calibration, only=price.unpriced
+        )
+        now = price.time_ns
+        before += [Range(low=now, mid=now, high=now), modelled]
+        moved += size
+        measured |= bool(price.units)
+        modelled_too |= bool(price.unpriced)
+        left = residual_time(item.flow, price.shared, frozenset(site.nodes), gpu, calibration)
+        after += [program_time(plan, site, gpu, calibration), *([left] if left else [])]
+    was, then = sum_of(before), sum_of(after)
+    saving = Range(
+        low=was.low - then.high,
+        mid=was.mid - then.mid,
+        high=was.high - then.low,
+        coverage=then.coverage,
+    )
+    bases = [w for w, holds in (("measured", measured), ("modelled", modelled_too)) if holds]
+    return Prediction(
+        before_ns=was,
+        after_ns=then,
+        saving_ns=widened(saving, situation.interval_factor),
+        bytes_before=moved,
+        bytes_after=sum(site_bytes(plan, site) for site in plan.sites),
+        basis=" and ".join(bases) + " kernel times",
+    )
