@@ -193,9 +193,10 @@ def _best(
         return base, recipe
     comparison, way, variant, told = max(measured, key=lambda item: item[0].gain_mid_ns)
     if not judge_region(comparison).keep:
-        loss = format_ns(max(-comparison.gain_mid_ns, 0))
-        ended = f"the best of {counted(len(measured), 'other way')} takes {loss} more"
-        found.details.append(f"{name}: stays, {ended}")
+        gain = comparison.gain_mid_ns
+        worse = f"takes {format_ns(-gain)} more" if gain < 0 else "saves nothing beyond noise"
+        best = f"the best of {counted(len(measured), 'other way')} {worse}"
+        found.details.append(f"{name}: stays, {best}")
         return base, recipe
     found.splits, found.retuned = found.splits + way.splits, found.retuned + way.retuned
     saved = format_ns(comparison.gain_mid_ns)

@@ -1,0 +1,218 @@
+"""Which of the compiler's own kernels are changed, given what each way measures (scripted)."""
+
+from __future__ import annotations
+
+import gzip
+import tarfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import msgspec
+import pytest
+import torch
+from torch._inductor.runtime.triton_heuristics import lookup_autotune_config
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from advisor.apply.compiler.apart import Cut
+from advisor.apply.compiler.cuts import CompiledKernel
+from advisor.apply.compiler.generated import (
+    GeneratedKernel,
+    as_retuned,
+    configs_of,
+    kernels_of_code,
+)
+from advisor.apply.recipe import UNCHANGED, Recipe
+from advisor.errors import IllegalFusionError, WorkloadError
+from advisor.model.applied import Applied
+from advisor.model.cures import Split
+from advisor.pipeline.apply import kept_before
+from advisor.pipeline.backend import SwapLog
+from advisor.pipeline.curing import Cured, cured
+from advisor.pipeline.kept import kept_recipe
+from advisor.pipeline.measure import Bench, Variant
+from advisor.pipeline.peers import Alone
+from advisor.pipeline.search import OF_RANKS, Search, unlimited
+from advisor.pipeline.switch import Seen
+from advisor.pipeline.trials import Trial, trials_of
+from advisor.pipeline.verdicts import action_verdicts
+from advisor.store import RunStore
+from tests.builders.run import norm_plan, report_of, sample_run
+from tests.pipeline.test_search import US, Scripted, quiet
+
+ARCHIVE = Path(__file__).parents[2] / "sample_traces" / "overfusion" / "overfusion.tgz"
+CODE = "code/compiled_softmax-65536-1024-bf16-persistentTrue.fused.py.gz"
+
+
+def _seen() -> Seen:
+    """A kernel whose activation three readers compute again, and a small one beside it."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        p = torch.sin(x) * 3
+        return p[:, :-2] + p[:, 1:-1] + p[:, 2:]
+
+    graph = make_fx(step)(torch.randn(8, 16)).graph
+    names = tuple(node.name for node in graph.nodes if node.op == "call_function")
+    kernels = (CompiledKernel("triton_poi_fused_big", names), CompiledKernel("small", ("other",)))
+    return Seen(graph, kernels, ())
+
+
+@dataclass
+class Measured(Scripted):
+    """A bench in which a step takes what its cuts say."""
+
+    seen_graph: Seen = field(default_factory=_seen)
+    tried: list[Recipe] = field(default_factory=list)
+    breaks: Callable[[Recipe], bool] = lambda _: False
+
+    def as_tried(self, recipe: Recipe) -> Variant:
+        return self.trial(recipe)
+
+    def seen(self, recipe: Recipe) -> tuple[Seen, ...]:
+        return (self.seen_graph,)
+
+    def kernel_times(self, variant: Variant) -> dict[str, int]:
+        return {"triton_poi_fused_big": 900, "small": 5, "gemm": 100}
+
+    def trial(self, recipe: Recipe) -> Variant:
+        if self.breaks(recipe):
+            raise WorkloadError("the step cannot be compiled with it", why="out of resources")
+        self.tried.append(recipe)
+        log = SwapLog(cuts=[Cut(split, ("p",)) for split in recipe.splits])
+        return Variant(recipe.name(), lambda: None, list, len, recipe, log)
+
+
+def _saving(gains: dict[str, int]) -> Callable[[Recipe], int]:
+    """1 ms less what the words of the recipe's cuts save, µs."""
+
+    def takes(recipe: Recipe) -> int:
+        saved = [g for s in recipe.splits for word, g in gains.items() if word in s.words]
+        return 1_000 * US - sum(saved) * US
+
+    return takes
+
+
+def _bench(gains: dict[str, int]) -> Measured:
+    return Measured(_saving(gains), _saving(gains))
+
+
+def _unfused(bench: Measured, only: str = "") -> Cured:
+    return cured(cast(Bench, bench), UNCHANGED, "unfuse", only=only, gpu=None, emit=quiet,
+                 late=lambda: False)  # fmt: skip
+
+
+def test_the_cut_that_saves_most_is_taken_and_all_are_measured() -> None:
+    found = _unfused(_bench({"stored once": 100, "own": 40}))
+    assert [split.words for split in found.splits] == [
+        "mul is stored once, not computed for each of 3 readers"
+    ]
+    assert found.tried >= 2
+    assert found.details == [
+        "triton_poi_fused_big: mul is stored once, not computed for each of 3 readers; "
+        "100 µs of GPU time less"
+    ]
+
+
+def test_nothing_is_cut_where_every_cut_loses() -> None:
+    found = _unfused(_bench({"stored once": -20, "own": -300, "before": -30}))
+    assert (found.splits, found.retuned) == ((), ())
+    assert "stays, the best of" in found.details[0]
+    assert "takes 20 µs more" in found.details[0]
+
+
+def test_a_cut_that_cannot_be_compiled_costs_itself_alone() -> None:
+    bench = _bench({"own": 40})
+    bench.breaks = lambda recipe: any("stored once" in split.words for split in recipe.splits)
+    assert "own" in _unfused(bench).splits[0].words
+
+
+def test_small_kernels_are_looked_at_only_by_name() -> None:
+    assert all("small" not in line for line in _unfused(_bench({})).details)
+    with pytest.raises(IllegalFusionError, match="called 'small' can be cut"):
+        _unfused(_bench({}), only="small")
+
+
+def test_a_search_keeps_the_cuts_and_their_record_gives_them_again(tmp_path: Path) -> None:
+    bench = _bench({"stored once": 100})
+    (trial,) = trials_of(report_of(norm_plan(), "norm", "sample:x"), ("unfuse:fused_big",))
+    assert (trial.action, trial.kernel) == ("unfuse", "fused_big")
+    search = Search(cast(Bench, bench), {}, [trial], Path(), quiet, unlimited())
+    best, result = search.run()
+    assert (result.verdict, result.actions) == ("kept", ("unfuse",))
+    assert best is not None
+    assert len(best.recipe.splits) == 1
+    (verdict,) = action_verdicts([trial], result)
+    assert verdict.splits == best.recipe.splits
+    assert "100 µs of GPU time less" in verdict.details[0]
+    run = sample_run(RunStore(tmp_path), applied=False)
+    applied = Applied(created="now", device="a GPU", versions={}, plans=(), actions=(verdict,),
+                      set=result)  # fmt: skip
+    run.write_applied(applied)
+    assert kept_recipe(run) == best.recipe
+    (again,) = kept_before(run.applied())
+    assert again.splits == best.recipe.splits
+
+
+def test_nothing_of_the_compiler_is_changed_in_jobs_of_several_ranks() -> None:
+    trial = Trial("unfuse", action="unfuse")
+    peers = SimpleNamespace(**{"rank": 0, "count": 2})
+    peers.exchange = Alone().exchange
+    search = Search(cast(Bench, _bench({})), {}, [trial], Path(), quiet, unlimited(), peers)
+    search.run()
+    assert trial.judgement is not None
+    assert (trial.judgement.reason, trial.judgement.applies) == (OF_RANKS, False)
+
+
+# --- other launches -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def softmax() -> GeneratedKernel:
+    """A kernel that Inductor wrote on a GPU."""
+    with tarfile.open(ARCHIVE) as archive:
+        content = archive.extractfile(CODE)
+        assert content is not None
+        code = gzip.decompress(content.read()).decode()
+    (kernel,) = kernels_of_code(code)
+    return kernel
+
+
+def test_inductor_takes_the_launch_that_a_kernel_of_its_text_is_given(
+    softmax: GeneratedKernel,
+) -> None:
+    function = SimpleNamespace(src=softmax.text.split("@triton.jit\n")[1])
+    hints = dict(softmax.size_hints)
+    assert lookup_autotune_config(hints, function) is None
+    chosen = next(c for c in configs_of(softmax) if c.num_warps == 8)
+    with as_retuned([chosen]):
+        found = lookup_autotune_config(hints, function)
+        renamed = SimpleNamespace(src=function.src.replace(softmax.name, "triton_per_fused_other"))
+        assert lookup_autotune_config(hints, renamed) is not None
+        assert lookup_autotune_config({**hints, "x": 2}, function) is None
+    assert found is not None
+    assert (found.kwargs, found.num_warps, found.num_stages) == (chosen.blocks, 8, 1)
+    assert lookup_autotune_config(hints, function) is None
+
+
+def test_launches_are_data_within_the_kernels_loops(softmax: GeneratedKernel) -> None:
+    assert softmax.heuristic == "persistent_reduction"
+    configs = configs_of(softmax)
+    assert len(configs) > 5
+    for config in configs:
+        config.check()
+        assert msgspec.json.decode(msgspec.json.encode(config), type=type(config)) == config
+        assert config.blocks["XBLOCK"] * 1_024 <= 64 * 32 * config.num_warps
+    request = softmax.request(configs[0])
+    assert request.constexprs["XBLOCK"] == configs[0].blocks["XBLOCK"]
+    assert "XBLOCK" not in request.signature
+    assert "in_ptr0" in request.aligned
+
+
+def test_recipes_with_other_cuts_have_other_names() -> None:
+    splits: Sequence[Split] = [
+        Split(kernel="k", words="", groups=((letter * 24,), ("f" * 24,))) for letter in "ab"
+    ]
+    names = {UNCHANGED.with_cures((split,)).name() for split in splits}
+    assert len(names | {UNCHANGED.name()}) == 3
