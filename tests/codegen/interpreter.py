@@ -54,7 +54,7 @@ class Interpreter:
         source: str,
         inputs: Sequence[torch.Tensor],
         shapes: Sequence[tuple[tuple[int, ...], torch.dtype]],
-        block_rows: int = 1,
+        block_rows: int | None = 1,
         *,
         strided: Sequence[str] = (),
         **options: int,
@@ -70,7 +70,8 @@ class Interpreter:
         kernel.write_text(source)
         ways = strided or [""] * len(shapes)
         out = tuple(_poisoned(s, d, way) for (s, d), way in zip(shapes, ways, strict=True))
-        options["block_rows"] = block_rows
+        if block_rows is not None:
+            options["block_rows"] = block_rows
         torch.save({"kernel": str(kernel), "in": list(inputs), "out": out, "options": options}, job)
         assert self.child.stdin is not None
         assert self.child.stdout is not None

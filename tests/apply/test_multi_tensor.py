@@ -1,0 +1,115 @@
+"""Steps of optimizers by one launch: what float64 gives, the state included; or a reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="kernels need triton")
+
+from advisor.apply.model.multi_tensor import own_step, use_multi_tensor
+from advisor.apply.recipe import UNCHANGED
+from advisor.verify.binaries import read_cubin
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_steps_are_as_near_to_float64_as_the_optimizers_own() -> None:
+    """Every rule, float32 and bfloat16, a parameter without gradient, kernels out and in again."""
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests" / "builders" / "updates.py"],
+        env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    errors: dict[str, tuple[float, float]] = json.loads(done.stdout)
+    assert len(errors) == 6
+    for name, (ours, own) in errors.items():
+        assert ours <= max(2.0, 2 * own), (name, ours, own)
+
+
+def weights() -> list[torch.nn.Parameter]:
+    return [torch.nn.Parameter(torch.ones(3, 4))]
+
+
+def test_what_has_no_kernel_says_so() -> None:
+    replaced = torch.optim.SGD(weights(), lr=0.1)
+    replaced.step = lambda: None  # type: ignore[method-assign, assignment]
+    wide = torch.optim.SGD([torch.nn.Parameter(torch.ones(2, dtype=torch.float64))], lr=0.1)
+    gaps = torch.optim.SGD([torch.nn.Parameter(torch.ones(4, 4)[:, :2])], lr=0.1)
+    refused = {
+        "there is no kernel for the update of RMSprop": torch.optim.RMSprop(weights()),
+        "the step of this SGD was replaced by something else": replaced,
+        "a parameter is torch.float64 or sparse": wide,
+        "a parameter has gaps in memory": gaps,
+        "AdamW is differentiable: a kernel is not": torch.optim.AdamW(
+            weights(), differentiable=True
+        ),
+    }
+    for reason, optimizer in refused.items():
+        assert use_multi_tensor(optimizer) == reason
+
+
+def test_hooks_schedulers_and_the_way_back_are_the_optimizers_own() -> None:
+    (weight,) = weights()
+    optimizer = torch.optim.SGD([weight], lr=0.5, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    own = optimizer.step
+    seen: list[Any] = []
+    optimizer.register_step_post_hook(lambda *_: seen.append("hook"))
+    assert use_multi_tensor(optimizer) is None
+    assert optimizer.step is not own
+    weight.grad = torch.ones(3, 4)
+    optimizer.step()  # without state the step is its own
+    schedule.step()
+    assert seen == ["hook"]
+    assert float(weight[0, 0]) == 0.5
+    own_step(optimizer)
+    assert optimizer.step is own
+    optimizer.step()
+    assert seen == ["hook", "hook"]
+
+
+def test_it_takes_the_place_of_the_fused_step_in_a_recipe() -> None:
+    recipe = UNCHANGED.with_action("fused_optimizer").with_action("multi_tensor")
+    assert recipe.on_model == ("multi_tensor",)
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_kernels_compile_for_an_h200_with_wide_loads_and_no_spills(name: str) -> None:
+    import triton
+    import triton.language as tl
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from advisor.apply.model import update_kernels as u
+
+    kinds = dict.fromkeys(("parameters", "gradients", "states"), tl.float32)
+    constants: dict[str, Any] = {
+        "fields": u.FIELDS, "chunk": 8192, "block": 1024, "aligned": True, "rate_in_memory": True,
+        "maximize": False, **kinds,
+    }  # fmt: skip
+    own = {
+        "adam": {"decoupled": True, "amsgrad": False},
+        "sgd": {"has_momentum": True, "nesterov": True},
+    }
+    constants |= own[name]
+    kernel = getattr(u, name)
+    types = {"table": "*i64", "chunks": "*i32", "rate": "*fp32"}
+    signature = {
+        n: "constexpr" if n in constants else types.get(n, "fp32") for n in kernel.arg_names
+    }
+    source = ASTSource(kernel, signature, constexprs=constants)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+    usage = read_cubin(made.asm["cubin"], "")
+    assert usage.registers is not None
+    assert usage.registers <= 64, "half of the warps at least"
+    assert not usage.local_bytes
+    assert "ld.global.v4.b32" in made.asm["ptx"]
