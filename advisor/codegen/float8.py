@@ -21,7 +21,7 @@ INTERPRETED = "INTERPRETED"
 HELPERS: dict[str, str] = {
     INTERPRETED: """
 # Triton's interpreter rounds to narrow floats otherwise than GPUs do.
-INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 """,
     TO_BFLOAT16: '''
 @triton.jit
