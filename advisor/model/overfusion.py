@@ -80,7 +80,7 @@ class FusionVerdict(Record, frozen=True, kw_only=True):
     `kernel` is the fused kernel that takes longest, by name, and `config` its launch where that is
     known (`num_warps=2`). `members_ns` is measured in the tier `pair`, else modelled; None if
     nothing can be said. `cause` is None where none of the evidence explains the loss; `candidates`
-    are ordered, the cause first.
+    are ordered, the cause first. `cure` is what this very run shows to be better, if anything.
     """
 
     tier: Tier
@@ -94,6 +94,7 @@ class FusionVerdict(Record, frozen=True, kw_only=True):
     candidates: tuple[Candidate, ...] = ()
     reason: str = ""
     config: str = ""
+    cure: str = ""
     code: KernelCode | None = None
 
     def check(self) -> None:

@@ -22,6 +22,7 @@ from advisor.units import counted, format_bytes, format_ns
 from analyzers.overfusion.causes import EXPLAINS, explain
 from analyzers.overfusion.judge import WORTH, config_of, members_of
 from analyzers.overfusion.members_model import group_of, members_ns
+from analyzers.overfusion.variants import variants
 
 # Kernels that people or compilers wrote for one program.
 WRITTEN = ("inductor", "triton", "xla", "unknown", "nvfuser", "tvm")
@@ -53,7 +54,7 @@ def judge_alone(step: StepRecord) -> tuple[FusionVerdict, ...]:
         if is_candidate(launch):
             places[launch.name, launch.operands, launch.grid].append(launch)
     found = [_judge(tuple(group), step, gpu) for group in places.values()]
-    found += late_copies(step)
+    found += late_copies(step) + variants(step, gpu)
     return tuple(sorted(found, key=lambda v: (v.outcome != "regression", -(v.lost_ns or 0))))
 
 

@@ -353,7 +353,7 @@ def _counted_spill(group: Group) -> Candidate | None:
     results = max(least, sizes[-1] if sizes else 0)
     if not results or written < 3 * results:
         return None
-    extra = 2 * (written - results)
+    extra = max(2 * (written - results), launch.spill_bytes or 0)
     text = f"{format_bytes(written)} written for {format_bytes(results)} of results"
     share = group.share(group.bytes_ns(extra))
     return _candidate("register_spill", share, text, dram_write_bytes=written)

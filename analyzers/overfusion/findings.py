@@ -90,7 +90,7 @@ def finding_of(verdict: FusionVerdict) -> Finding:
         evidence=tuple(evidence),
         members=(*verdict.fused, *verdict.members),
         provenance="inferred",
-        action=UNTOLD if cause is None else REMEDIES[cause],
+        action=verdict.cure or (UNTOLD if cause is None else REMEDIES[cause]),
     )
 
 

@@ -114,6 +114,26 @@ def _judge(group: Sequence[Pairing], after: StepRecord) -> FusionVerdict | None:
     )
 
 
+def judge_times(kernel: str, fused_ns: Range, members_ns: Range) -> FusionVerdict:
+    """A fusion switched on and off, of which only times are known: middles, and what they vary in.
+
+    Raised if even the low end lies above the high end of the members by as much as processes
+    differ; what the cause is, times do not tell.
+    """
+    ratio = fused_ns.low / max(1, members_ns.high)
+    apart = fused_ns.mid / max(1, members_ns.mid)
+    row = Member(name=kernel, count=1, time_ns=fused_ns.mid)
+    return FusionVerdict(
+        tier="pair",
+        outcome="regression" if ratio > LOST else "benign",
+        kernel=kernel,
+        fused=(row,),
+        fused_ns=fused_ns,
+        members_ns=members_ns,
+        reason=f"{apart:.2f} times the time without it, at least {ratio:.2f}",
+    )
+
+
 def cause_of(candidates: Sequence[Candidate]) -> Cause | None:
     """The cause, None where the best of all accounts for too little of the loss."""
     return candidates[0].cause if candidates and candidates[0].share >= NAMED else None

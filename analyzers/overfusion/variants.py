@@ -1,0 +1,101 @@
+"""Launches of one kernel with different configurations in one run: somebody's sweep.
+
+That one variant is slower than another is what a sweep is for, and no regression. A variant whose
+values spill, told by counted traffic, is worth a word if it loses half of its time to that.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable
+from math import prod
+
+from advisor.hardware.gpu import Gpu
+from advisor.model.base import Range
+from advisor.model.counters import CounterFile
+from advisor.model.overfusion import FusionVerdict
+from advisor.model.step_record import Launch, StepRecord
+from analyzers.kernel_roles import classify
+from analyzers.overfusion.causes import EXPLAINS, register_spill
+from analyzers.overfusion.group import Group
+from analyzers.overfusion.judge import members_of
+
+WORTH_A_WORD = 1.5
+
+
+def counted_step(counters: CounterFile, gpu: Gpu) -> StepRecord:
+    """The kernels of a counter file in order, as one step: for files without a trace."""
+    launches, start = [], 0
+    for kernel in counters.kernels:
+        known = classify(kernel.name)
+        time_ns = kernel.duration_ns or 0
+        spills = [kernel.local_load_bytes, kernel.local_store_bytes]
+        shared = [kernel.static_shared_bytes, kernel.dynamic_shared_bytes]
+        launches.append(
+            Launch(
+                name=kernel.name,
+                role=known.role,
+                library=known.library,
+                start_ns=start,
+                time_ns=time_ns,
+                times_ns=(time_ns,),
+                grid=kernel.grid,
+                threads=None if kernel.block is None else prod(kernel.block),
+                registers=kernel.registers_per_thread,
+                shared_bytes=_sum(shared),
+                dram_read_bytes=kernel.dram_read_bytes,
+                dram_write_bytes=kernel.dram_write_bytes,
+                spill_bytes=_sum(spills),
+            )
+        )
+        start += time_ns
+    return StepRecord(launches=tuple(launches), busy_ns=(start,), span_ns=(start,), gpu=gpu.key)
+
+
+def _sum(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def variants(step: StepRecord, gpu: Gpu) -> list[FusionVerdict]:
+    """Variants that spill, each against the fastest of the same kernel on the same grid."""
+    groups: dict[Hashable, list[Launch]] = defaultdict(list)
+    for launch in step.launches:
+        if launch.is_kernel and launch.grid is not None and launch.threads is not None:
+            groups[launch.name, launch.grid, launch.operands].append(launch)
+    found = []
+    for group in groups.values():
+        best = min(group, key=lambda launch: launch.time_ns)
+        for launch in group:
+            if launch.threads != best.threads and launch.time_ns > WORTH_A_WORD * best.time_ns:
+                verdict = _judge(launch, best, gpu)
+                if verdict is not None:
+                    found.append(verdict)
+    return found
+
+
+def _judge(launch: Launch, best: Launch, gpu: Gpu) -> FusionVerdict | None:
+    spill = register_spill(Group((launch,), (best,), launch.time_ns - best.time_ns, gpu))
+    if spill is None or spill.share < EXPLAINS:
+        return None
+    warps = [(x.threads or 0) // gpu.limits.warp_size for x in (launch, best)]
+    return FusionVerdict(
+        tier="pair",
+        outcome="regression",
+        kernel=launch.name,
+        fused=members_of([launch]),
+        members=members_of([best]),
+        fused_ns=_point(launch),
+        members_ns=_point(best),
+        cause="register_spill",
+        candidates=(spill,),
+        reason=f"{launch.time_ns / best.time_ns:.1f} times its time at {warps[1]} warps",
+        config=f"num_warps={warps[0]}",
+        cure=f"launch it with {warps[1]} warps, as it runs fastest here",
+        code=launch.code,
+    )
+
+
+def _point(launch: Launch) -> Range:
+    times = launch.times_ns or (launch.time_ns,)
+    return Range(low=min(times), mid=launch.time_ns, high=max(times))
