@@ -116,6 +116,7 @@ ANSWERS: dict[str, tuple[ActionKind, ...]] = {
     "layout-conversion": ("channels_last",),
     "optimizer-updates": ("fused_optimizer", "multi_tensor"),
     "launch-bound": ("cuda_graph", "step_graph"),
+    "over-fusion": ("unfuse", "retune"),
 }
 
 # What another action is done in place of: both would do the same thing.

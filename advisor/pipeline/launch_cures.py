@@ -7,6 +7,7 @@ to be timed by whoever has the GPU.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,17 +15,20 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from advisor.folders import cache_folder
 from advisor.hardware.gpu import Gpu
 from advisor.model.applied import KernelResources
-from advisor.model.overfusion import Cause
+from advisor.model.overfusion import Cause, KernelCode
 from advisor.model.resources import LaunchCure
 from advisor.pipeline.sizing import TOLERATED_SPILL_BYTES, spilled_bytes, spills
-from advisor.store.files import read_bounded
+from advisor.store.files import make_directory, read_bounded, write_atomic
 from advisor.verify.kernel_file import MAX_FILE_BYTES
 from advisor.verify.kernel_tiles import Tile, has_products, tiles_of
 from advisor.verify.resources import ResourceRequest, resources_of
 
 MOST_WARPS, MOST_TILE = 32, 16_384
+# Triton's own, where a launch does not say.
+DEFAULT_WARPS, DEFAULT_STAGES = 4, 3
 # Above half of what a thread can have, the assembler has little room left to reorder loads.
 ROOMY_REGISTERS = 128
 # More resident warps than this hide no more latency of memory; fewer than this are few.
@@ -131,6 +135,46 @@ def cures_of(
                 cure = replace(cure, change=best.words, after=after)
             cures.append(cure)
     return tuple(cures)
+
+
+def cure_of_code(
+    code: KernelCode,
+    cause: Cause,
+    gpu: Gpu,
+    *,
+    timeout_s: float = 60.0,
+    cache: Path | None = None,
+) -> LaunchCure | None:
+    """Another launch of a kernel that lost for a cause, from what is known of its code.
+
+    None where its source or its types are not known, or where no launch cures the cause.
+    """
+    if not code.source or not code.signature or code.resources is None:
+        return None
+    folder = cache_folder() / "cures"
+    make_directory(folder, parents=True)
+    path = folder / f"{hashlib.sha256(code.source.encode()).hexdigest()[:24]}.py"
+    write_atomic(path, code.source.encode())
+    request = ResourceRequest(
+        source=str(path),
+        kernel=code.name,
+        signature={n: kind for n, kind in code.signature.items() if kind != "constexpr"},
+        constexprs=dict(code.constants),
+        aligned=code.aligned,
+        num_warps=code.num_warps or DEFAULT_WARPS,
+        num_stages=code.num_stages or DEFAULT_STAGES,
+    )
+    try:
+        (launches,) = proved([(request, cause, {})], gpu, timeout_s=timeout_s, cache=cache)
+    except SyntaxError:  # not the source of one file
+        return None
+    if not launches:
+        return None
+    best, after = launches[0]
+    return LaunchCure(
+        kernel=code.name, gpu=gpu.key, cause=cause, change=best.words, before=code.resources,
+        after=after, tried=len(relaunches(request, cause)),
+    )  # fmt: skip
 
 
 def _rank(row: KernelResources, cause: Cause) -> tuple[float, ...]:

@@ -13,9 +13,9 @@ from advisor.hardware.gpus import gpu_by_key
 from advisor.hardware.occupancy import occupancy
 from advisor.model.applied import KernelResources
 from advisor.model.base import decode
-from advisor.model.overfusion import Cause
+from advisor.model.overfusion import Cause, KernelCode
 from advisor.model.resources import ResourceTable
-from advisor.pipeline.launch_cures import _rank, grid_of, relaunches
+from advisor.pipeline.launch_cures import _rank, cure_of_code, grid_of, relaunches
 from advisor.verify.kernel_tiles import tiles_of
 from advisor.verify.resources import ResourceRequest
 from tests.builders.trace import SHARED
@@ -135,6 +135,24 @@ def test_the_spill_probe_is_cured_by_sixteen_warps() -> None:
     del rows[2]  # the launch to be cured; the others keep 8 words of slow paths, no spills
     order = sorted(rows, key=lambda warps: (_rank(rows[warps], "register_spill"), warps))
     assert order[0] == 16
+
+
+def test_a_kernel_known_by_its_code_alone_gets_a_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    code = KernelCode(
+        name="flat", source=SOURCE, constants={"BLOCK": 128}, num_warps=4, num_stages=3,
+        signature={"x": "*u8", "y": "*u8", "size": "i32", "BLOCK": "constexpr"},
+        aligned=("x", "y", "size"), resources=KernelResources(gpu="h200", config=""),
+    )  # fmt: skip
+    gpu = gpu_by_key("h200")
+    cure = cure_of_code(code, "lost_vectorisation", gpu)
+    assert cure is not None
+    # Sixteen bytes a thread: 16 elements, 128 threads.
+    assert cure.change == "BLOCK=2048"
+    assert cure_of_code(code, "serialised_streams", gpu) is None
+    assert cure_of_code(KernelCode(name="flat"), "register_spill", gpu) is None
 
 
 def test_the_command_proves_a_cure_by_compiling(
