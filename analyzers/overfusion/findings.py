@@ -62,6 +62,7 @@ def finding_of(verdict: FusionVerdict) -> Finding:
     name = _short(verdict.kernel)
     ratio = verdict.fused_ns.mid / max(1, verdict.members_ns.mid if verdict.members_ns else 1)
     subject = "The step's work" if cause in ORDER else name
+    other = "it does launched otherwise" if verdict.cure else "what it replaced"
     against = "measured" if verdict.tier == "pair" else "modelled"
     evidence = [
         Evidence(
@@ -85,7 +86,7 @@ def finding_of(verdict: FusionVerdict) -> Finding:
         id=finding_id(RULE_ID, f"{verdict.kernel} {verdict.config} {cause} {verdict.tier}"),
         rule=RULE_ID,
         kind="regression",
-        title=(f"{subject} takes {ratio:.2f} times as long as what it replaced ({against}): {why}"),
+        title=f"{subject} takes {ratio:.2f} times as long as {other} ({against}): {why}",
         exposed_saving_ns=None,
         evidence=tuple(evidence),
         members=(*verdict.fused, *verdict.members),
