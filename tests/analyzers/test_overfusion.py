@@ -179,7 +179,7 @@ def test_every_launch_is_in_one_pairing_and_shares_add_up(a: StepRecord, b: Step
 
 
 def test_few_programs_and_low_bandwidth_are_raised_from_a_trace_alone() -> None:
-    (verdict,) = judge_alone(step(launch("sums", 3_000, grid=(32, 1, 1))))
+    (verdict,) = judge_alone(step(launch("sums", 900, grid=(32, 1, 1), operands=(FULL, FULL))))
     assert (verdict.outcome, verdict.cause, verdict.tier) == (
         "regression", "too_few_programs", "trace",
     )  # fmt: skip
@@ -191,8 +191,8 @@ def test_few_programs_and_low_bandwidth_are_raised_from_a_trace_alone() -> None:
         launch("nvjet_sm90_tst_256x128", 900, library="cublas", role="gemm", registers=255),
         launch("tiny", 3, grid=(4, 1, 1), operands=(Tensor(shape=(64,), dtype="float"),)),
         launch("flash_fwd_kernel", 900, library="flash", role="attention", registers=255),
-        launch("near_roof", 220, registers=255),
-        launch("slow_for_no_reason", 5_000),
+        launch("near_roof", 220, registers=255, operands=(FULL, FULL)),
+        launch("slow_for_no_reason", 5_000, operands=(FULL, FULL)),
         launch("unknown_work", 5_000, operands=(), grid=(8, 1, 1)),
     ],
     ids=lambda one: one.name,
