@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from advisor.codegen import abi
+from advisor.codegen.families import site_launches
 from advisor.codegen.host import column_names
 from advisor.codegen.host_side import launcher, reference
 from advisor.codegen.layout import WIDTH, statement, wrapped
@@ -64,7 +64,7 @@ def render_standalone(export: Standalone) -> str:
     options = ", ".join(f"{name}={value}" for name, value in export.config.options().items())
     return joined(
         [
-            header(plan, _notes(export)),
+            header(plan, notes(export)),
             "import os\nimport sys\n\n" + IMPORTS,
             *(HELPER_TEXT[name] for name in helpers),
             *device_code(plan, scheme),
@@ -81,9 +81,10 @@ def render_standalone(export: Standalone) -> str:
 # --- provenance -----------------------------------------------------------------------------------
 
 
-def _notes(export: Standalone) -> list[str]:
+def notes(export: Standalone) -> list[str]:
+    """The lines of the docstring that say where a kernel is from, and who chose its launch."""
     plan = export.plan
-    places = [_place(site) for site in plan.sites[:MOST_PLACES]]
+    places = [place_text(site) for site in plan.sites[:MOST_PLACES]]
     more = len(plan.sites) - len(places)
     lines = ["", f"Found by {printable(plan.rule)} at these places (rows × columns, runs a step):"]
     lines += [line for place in places for line in wrapped(place, 1)]
@@ -95,7 +96,7 @@ def _notes(export: Standalone) -> list[str]:
     ]
 
 
-def _place(site: Site) -> str:
+def place_text(site: Site) -> str:
     sizes = " × ".join(str(size) for size in site.sizes)
     at = site.location
     line = f":{at.line}" if at.line is not None else ""
@@ -124,14 +125,14 @@ def _program(plan: FusionPlan, config: LaunchConfig, made: Operator) -> list[str
         "# Of each output: the last place that errors are counted in, the error allowed, and what",
         "# is allowed at most where eager's own is as large; None for what must be equal.",
         "ALLOWED = (",
-        *(f"    {_allowed(plan, output, terms)}," for output in plan.outputs),
+        *(f"    {allowed_errors(plan, output, terms)}," for output in plan.outputs),
         ")",
         "# Kernels compiled for SHAPE: parameters in order (:16: divisible by 16), warps, stages.",
         "COMPILED = {",
         *(
             line
             for each in ((plan, config), *made.compiled)
-            for launch in _launches(*each)
+            for launch in compiled_entries(*each)
             for line in launch
         ),
         "}",
@@ -177,10 +178,10 @@ def _small(site: Site) -> tuple[tuple[int, ...], ...]:
     return ((*rows, *outer, columns), (*rows, *outer, max(columns - 1, 1)))
 
 
-def _launches(plan: FusionPlan, config: LaunchConfig) -> Iterator[list[str]]:
+def compiled_entries(plan: FusionPlan, config: LaunchConfig) -> Iterator[list[str]]:
     """An entry of `COMPILED` for each kernel."""
     site = plan.sites[0]
-    for one in abi.site_launches(plan, config, site):
+    for one in site_launches(plan, config, site):
         kinds = [f"{kind}:16" if name in one.aligned else kind for name, kind in one.types.items()]
         signature = ", ".join([*kinds, *(str(value) for value in one.constants.values())])
         *lines, last = textwrap.wrap(signature, WIDTH - 12)
@@ -200,7 +201,8 @@ def _small_launch(config: LaunchConfig) -> str:
     return f'{{"block_columns": {min(config.block_columns, INTERPRETED_BLOCK)}, "num_stages": 1}}'
 
 
-def _allowed(plan: FusionPlan, output: PlanOutput, terms: int) -> str:
+def allowed_errors(plan: FusionPlan, output: PlanOutput, terms: int) -> str:
+    """The last place, the error and the most that are allowed, as a tuple; or None."""
     if output.dtype not in FLOAT_DTYPES:
         return "None"
     kinds = (output.dtype, *roundings(plan, output.value))
@@ -222,14 +224,15 @@ def _make_inputs(plan: FusionPlan) -> str:
         *(
             line
             for item in plan.inputs
-            for line in statement(f"{_random(item, names, plan.along(item))},", 2)
+            for line in statement(f"{random_input(item, names, plan.along(item))},", 2)
         ),
         "    )",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _random(item: PlanInput, names: list[str], along: tuple[bool, ...]) -> str:
+def random_input(item: PlanInput, names: list[str], along: tuple[bool, ...]) -> str:
+    """An expression for a random input; `names` are those of the sizes of its axes."""
     shape = [name if span else "1" for name, span in zip(names, along, strict=True)]
     cut = ""
     if not item.dense:

@@ -18,8 +18,8 @@ def prefix(plan: FusionPlan, count: int) -> FusionPlan | None:
     """
     if count == len(plan.ops):
         return plan
-    if plan.states:
-        return None  # the state goes through the whole step
+    if plan.states or plan.members:
+        return None  # the state goes through the whole step; members are no row of ops
     late = plan.late_values()
     ops, rest = plan.ops[:count], plan.ops[count:]
     needed = {arg for op in rest for arg in op.args} | {out.value for out in plan.outputs}

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from advisor.codegen.standalone import Standalone, render_standalone
+from advisor.codegen.standalone import Standalone
+from advisor.codegen.standalone_group import render_file
 from advisor.errors import IllegalFusionError, UsageError
 from advisor.hardware.gpu import Gpu
 from advisor.model.applied import Applied
@@ -107,7 +108,7 @@ def generate_files(
     for item in chosen:
         export = Standalone(item.plan, item.config, item.why, custom_op)
         try:
-            sources[item.plan.id] = render_standalone(export)
+            sources[item.plan.id] = render_file(export)
         except IllegalFusionError as error:
             refused.append((item.plan, error.what))
     written = []

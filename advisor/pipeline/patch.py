@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from advisor import __version__
-from advisor.codegen.standalone import Standalone, render_standalone
+from advisor.codegen.standalone import Standalone
+from advisor.codegen.standalone_group import render_file
 from advisor.errors import IllegalFusionError, UsageError
 from advisor.model.actions import ANSWERS
 from advisor.model.applied import Applied, SetVerdict
@@ -122,9 +123,9 @@ def kernel_text(plan: FusionPlan, applied: Applied) -> str:
     """The kernel as a file of its own, with its gradient where one can be derived."""
     chosen = chosen_launch(plan, None, applied)
     try:
-        return render_standalone(Standalone(plan, chosen.config, chosen.why, custom_op=True))
+        return render_file(Standalone(plan, chosen.config, chosen.why, custom_op=True))
     except IllegalFusionError:
-        return render_standalone(Standalone(plan, chosen.config, chosen.why))
+        return render_file(Standalone(plan, chosen.config, chosen.why))
 
 
 def _made(run: RunDirectory) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from advisor.model.base import Location
 from advisor.model.findings import Alternative, Evidence, Finding
-from advisor.model.plan import FusionPlan, PlanInput
+from advisor.model.plan import FusionPlan, PlanInput, Site
 from advisor.model.report import Report
 from advisor.model.site_work import equation, site_arithmetic, site_bytes
 from advisor.report.text import headline, plain, range_text, spread, table
@@ -118,14 +118,20 @@ def _roofline(report: Report, plan: FusionPlan) -> list[RenderableType]:
     return [plain(line) for line in lines]
 
 
+def _size(site: Site) -> str:
+    if site.members:
+        return f"{len(site.members)} members, {site.columns:,} elements"
+    return f"{site.rows:,} rows × {site.columns:,} columns"
+
+
 def _places(
     finding: Finding, plans: Sequence[FusionPlan], source: SourceLine
 ) -> list[RenderableType]:
     """Every place, with its sizes where a plan knows them and its line where it can be read."""
     sites = [site for plan in plans[:1] for site in plan.sites]
-    places: list[tuple[Location, str]] = [
-        (site.location, f"{site.rows:,} rows × {site.columns:,} columns") for site in sites
-    ] or [(location, "") for location in finding.locations]
+    places: list[tuple[Location, str]] = [(site.location, _size(site)) for site in sites] or [
+        (location, "") for location in finding.locations
+    ]
     lines: list[RenderableType] = []
     for place, size in places[:MAX_SITES]:
         where = " · ".join(part for part in (place.module, _line(place), size) if part)

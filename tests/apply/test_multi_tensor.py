@@ -41,7 +41,7 @@ def weights() -> list[torch.nn.Parameter]:
 
 def test_what_has_no_kernel_says_so() -> None:
     replaced = torch.optim.SGD(weights(), lr=0.1)
-    replaced.step = lambda: None  # type: ignore[method-assign, assignment]
+    vars(replaced)["step"] = print
     wide = torch.optim.SGD([torch.nn.Parameter(torch.ones(2, dtype=torch.float64))], lr=0.1)
     gaps = torch.optim.SGD([torch.nn.Parameter(torch.ones(4, 4)[:, :2])], lr=0.1)
     refused = {

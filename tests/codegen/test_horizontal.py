@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -49,7 +50,7 @@ def groups(draw: st.DrawFn) -> FusionPlan:
 
 
 def launched(
-    plan: FusionPlan, interpreter: Interpreter, **options: int
+    plan: FusionPlan, interpreter: Interpreter, elements: int
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """(what the kernel writes, what float64 gives) of every output."""
     inputs = site_inputs(plan, plan.sites[0], CPU)
@@ -58,7 +59,7 @@ def launched(
         for part, site in parts(plan, plan.sites[0])
         for output in part.outputs
     ]
-    got = interpreter.run(render(plan).text, inputs, shapes, None, **options)
+    got = interpreter.run(render(plan).text, inputs, shapes, None, elements=elements)
     return list(zip(got, evaluate(plan, inputs, "exact"), strict=True))
 
 
@@ -68,13 +69,13 @@ def test_random_members_are_what_they_are_alone(
     interpreter: Interpreter, plan: FusionPlan, elements: int
 ) -> None:
     torch.manual_seed(0)
-    for got, exact in launched(plan, interpreter, elements=elements):
+    for got, exact in launched(plan, interpreter, elements):
         torch.testing.assert_close(got.double(), exact.expand(got.shape), rtol=3e-5, atol=3e-6)
 
 
 def test_members_of_different_types_share_a_launch(interpreter: Interpreter) -> None:
     torch.manual_seed(0)
-    for got, exact in launched(m.group(*MIXED), interpreter, elements=128):
+    for got, exact in launched(m.group(*MIXED), interpreter, 128):
         narrow = got.dtype == torch.bfloat16
         torch.testing.assert_close(
             got.double(), exact.expand(got.shape), rtol=8e-3 if narrow else 3e-5, atol=1e-5
@@ -122,7 +123,7 @@ def test_no_member_reads_what_another_computes() -> None:
     plan = m.group(m.softmax(3, 33), m.flat(2, 8))
     first = plan.members[0]
     last = plan.ops[-1]
-    wrong = [
+    wrong: list[dict[str, Any]] = [
         {"ops": (*plan.ops[:-1], msgspec.structs.replace(last, args=("v0", last.args[1])))},
         {"members": (msgspec.structs.replace(first, inputs=first.inputs + 1), plan.members[1])},
         {"members": plan.members[:1]},

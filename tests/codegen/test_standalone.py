@@ -15,12 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.codegen.standalone import Standalone, render_standalone
+from advisor.codegen.standalone_group import render_file
 from advisor.errors import IllegalFusionError
 from advisor.model.base import Location, load
 from advisor.model.configs import default_config
 from advisor.model.launch import LaunchConfig
 from advisor.model.optable import FLOAT_DTYPES
 from advisor.model.plan import FusionPlan
+from tests.builders import members
 from tests.builders.forked import Forked
 from tests.builders.plan import PlanBuilder, rms_norm
 from tests.codegen.plans import (
@@ -257,3 +259,16 @@ def test_a_plan_without_a_place_has_no_file() -> None:
     plan = msgspec.structs.replace(rms_norm(), sites=())
     with pytest.raises(IllegalFusionError, match="no site"):
         render_standalone(Standalone(plan, LaunchConfig(), "not timed"))
+
+
+def test_a_group_of_programs_checks_every_member(tmp_path: Path, forked: Forked) -> None:
+    programs = (members.rms_norm(4, 40), members.softmax(3, 33), members.rms_norm(2, 40))
+    plan = members.group(*programs)
+    export = Standalone(plan, default_config(plan, plan.sites[0]), "not timed")
+    text = render_file(export)
+    assert max(map(len, text.splitlines())) <= 100
+    done = quickly(forked, text, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("passed  3 members") == 3
+    with pytest.raises(IllegalFusionError, match="no operator with a gradient"):
+        render_file(Standalone(plan, export.config, "not timed", custom_op=True))
