@@ -71,7 +71,7 @@ def opened(browser: Any, **options: Any) -> Iterator[Any]:
     """A page that fails the test on a script error, a dialog or a request to another host."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
     page = context.new_page()
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(45_000)
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(f"script error: {error}"))
     page.on("dialog", lambda dialog: (faults.append("dialog"), dialog.dismiss()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 from collections.abc import Iterator
@@ -18,13 +19,15 @@ from tests.dashboard.conftest import ROOT
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = playwright.expect
-expect.set_options(timeout=20_000)  # a busy machine reads a trace for longer than the usual 5 s
+expect.set_options(timeout=45_000)  # a busy machine reads a trace for longer than the usual 5 s
 pytestmark = needs_chromium
 
 TRACES, RUNS = ROOT / "sample_traces", ROOT / "sample_traces" / "runs"
 EAGER, COMPILED = "/run/llama_prefill_eager", "/run/llama_prefill_compile"
 NORM = "row-program-3fe649bf68"
 WIDTH = "document.documentElement.scrollWidth"
+# Looks at a page that is being drawn: on a busy machine that takes seconds.
+STILL_AFTER = 4
 # page, what is on it once it is there
 PAGES: tuple[tuple[str, str], ...] = (
     ("/", "llama_train_eager"),
@@ -87,13 +90,23 @@ def test_every_page_is_there_fits_and_axe_finds_nothing(
             if width > 1000:
                 expect(page.get_by_text(words).first).to_be_visible()
             expect(page.get_by_role("heading", level=1).first).to_be_attached()
-            assert page.evaluate(WIDTH) <= width + 1, path
             page.evaluate(axe)
-            said = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-            faults = [(v["id"], v["nodes"][0]["html"][:200]) for v in said["violations"]]
-            if faults:
+            if faults := _lasting_faults(page, width):
                 found[path] = faults
     assert found == {}
+
+
+def _lasting_faults(page: Any, width: int) -> list[tuple[str, str]]:
+    """What axe finds, and a page wider than the screen; not of what is drawn half yet."""
+    for _ in range(STILL_AFTER):
+        said = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        faults = [(v["id"], v["nodes"][0]["html"][:200]) for v in said["violations"]]
+        if (wide := page.evaluate(WIDTH)) > width + 1:
+            faults.append(("wider than the screen", f"{wide} px"))
+        if not faults:
+            break
+        page.wait_for_timeout(1_000)
+    return faults
 
 
 def test_the_timeline_zooms_moves_marks_and_tells(browser: Any, served: Served) -> None:
@@ -103,10 +116,7 @@ def test_the_timeline_zooms_moves_marks_and_tells(browser: Any, served: Served) 
         expect(status).to_contain_text("spans")
         whole = _spans(status)
         for _ in range(3):
-            before = status.inner_text()
-            page.get_by_role("button", name="Zoom in").click()
-            expect(status).not_to_have_text(before)
-            page.wait_for_timeout(200)  # the window that the next click starts from is stored too
+            _zoom_in(page, status)
         assert 0 < _spans(status) < whole
         page.get_by_role("button", name="Later").click()
         page.get_by_role("button", name="Whole run").click()
@@ -124,6 +134,17 @@ def test_the_timeline_zooms_moves_marks_and_tells(browser: Any, served: Served) 
         expect(page.get_by_text("Time per step").first).to_be_visible()
         page.go_back()
         expect(status).to_contain_text("spans")
+
+
+def _zoom_in(page: Any, status: Any) -> None:
+    """Click until the picture changes: a click starts from the window that is stored by then."""
+    before = status.inner_text()
+    for _ in range(STILL_AFTER):
+        page.get_by_role("button", name="Zoom in").click()
+        with contextlib.suppress(AssertionError):
+            expect(status).not_to_have_text(before, timeout=7_000)
+            return
+    raise AssertionError(f"it stays at {before}")
 
 
 def _spans(status: Any) -> int:
