@@ -93,6 +93,7 @@ def _measure(name: str, budget_s: float, out: Path) -> dict[str, Any]:
         profiled = time.perf_counter() - started
         log = _Log(out / f"{name}.log")
         applied = apply_run(run, (), log, budget_s)
+        (out / f"{name}.applied").write_bytes(msgspec.json.encode(applied))
         load = partial(load_workload, target, device)
         recipe = _kept(run, applied.set.verdict)
         bench = Bench(load(), load)
@@ -167,6 +168,7 @@ def _compiled(work: Any, mode: str) -> Step:
         step()
     for _ in range(WARMUP):
         step()
+    torch.cuda.synchronize()  # a fault is this column's
     return step
 
 
