@@ -12,7 +12,7 @@ from advisor.units import NS_PER_S
 
 # A whole step is compiled and measured; tuning matrix kernels compiles each many times.
 COMPILATIONS = 1.5
-TUNING_COMPILATIONS = 6.0
+TUNING_COMPILATIONS = 4.5
 # A timed step follows one that is not; profiling, checking results and reading traces cost about as
 # much as the timed steps, twice over.
 MEASURED_STEPS = 9 * STEP_ROUNDS
