@@ -14,6 +14,7 @@ from advisor.cli.sized import gpus_of, launch_of
 from advisor.errors import AdvisorError, UsageError
 from advisor.hardware.gpu import Gpu
 from advisor.model.base import encode
+from advisor.model.halves import halves
 from advisor.model.plan import FusionPlan
 from advisor.model.resources import Cliff
 from advisor.pipeline.cliff import cliff_of
@@ -21,6 +22,7 @@ from advisor.pipeline.exports import chosen_launch, named_plans
 from advisor.report.resources import cliff_verdict, render_cliff
 from advisor.report.text import plain
 from advisor.store import ProgressWriter, RunDirectory
+from advisor.store.files import make_directory, write_atomic
 
 
 @click.command()
@@ -35,6 +37,8 @@ from advisor.store import ProgressWriter, RunDirectory
               metavar="SECONDS", help="How long one compilation may take.")  # fmt: skip
 @click.option("--launch", metavar="CONFIG",
               help="Launch all as this says, such as 'rows=1 warps=8'.")  # fmt: skip
+@click.option("--split", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
+              help="Write both plans of each kernel that is cut in two, to generate.")  # fmt: skip
 @click.option("--save", is_flag=True, help="Keep it in the run, where the dashboard shows it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one record a line.")
 def cliff(
@@ -43,6 +47,7 @@ def cliff(
     only: tuple[str, ...],
     timeout: float,
     launch: str | None,
+    split: Path | None,
     save: bool,
     as_json: bool,
 ) -> None:
@@ -67,12 +72,21 @@ def cliff(
                 keep.begin(plan, gpu)
                 found = cliff_of(plan, gpu, config, timeout_s=timeout)
                 keep.end(found)
+                if split is not None:
+                    _write_halves(plan, found, split)
                 if as_json:
                     echo_json(encode(found))
                 else:
                     echo(render_cliff(found))
     if save and not as_json:
         echo(plain("kept in the run: the page of its finding shows it"))
+
+
+def _write_halves(plan: FusionPlan, found: Cliff, folder: Path) -> None:
+    """`ID.json` of both kernels where a plan is cut in two."""
+    for half in halves(plan, found.split_after or 0) or ():
+        make_directory(folder, parents=True)
+        write_atomic(folder / f"{half.id}.json", encode(half))
 
 
 class _Keep:

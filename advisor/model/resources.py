@@ -79,7 +79,8 @@ class Cliff(Record, frozen=True, kw_only=True):
     """The ops of a plan added one by one to a kernel, all launched as `config` says.
 
     `falls_at` is the number of ops at which the kernel ceases to be one to use, None if it never
-    does. Ops whose values no kernel of their own can write are no points.
+    does. Ops whose values no kernel of their own can write are no points. `split_after` says after
+    how many ops to cut it in two then, `rest` what the second kernel needs.
     """
 
     schema_version: int = RESOURCES_SCHEMA_VERSION
@@ -90,6 +91,8 @@ class Cliff(Record, frozen=True, kw_only=True):
     config: str
     points: tuple[CliffPoint, ...]
     falls_at: int | None = None
+    split_after: int | None = None
+    rest: KernelResources | None = None
 
     def check(self) -> None:
         if self.schema_version != RESOURCES_SCHEMA_VERSION:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from advisor.errors import IllegalFusionError
 from advisor.hardware.gpu import Gpu
 from advisor.model.applied import KernelResources
 from advisor.model.configs import default_config, schemes_of
+from advisor.model.halves import halves
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.model.prefix import prefix
@@ -62,6 +64,14 @@ def cliff_of(
                 loss=_loss(points[-1].resources, row) if points else "",
             )
         )
+    falls_at = _falls_at(points)
+    cut = _cut(plan, points, falls_at)
+    rest = None
+    if cut is not None:
+        part = cut[1]
+        group = requests(part, _suited(part, config))
+        sized_rest = resources_of(group, [gpu], timeout_s=timeout_s, cache=cache)
+        rest = max((row for (row,) in sized_rest), key=needs_most)
     return Cliff(
         tool=TOOL,
         plan_id=plan.id,
@@ -69,8 +79,22 @@ def cliff_of(
         gpu=gpu.key,
         config=config.label(),
         points=tuple(points),
-        falls_at=_falls_at(points),
+        falls_at=falls_at,
+        split_after=cut[0] if cut is not None else None,
+        rest=rest,
     )
+
+
+def _cut(
+    plan: FusionPlan, points: Sequence[CliffPoint], falls_at: int | None
+) -> tuple[int, FusionPlan] | None:
+    """The last point before the fall after which a kernel of the other ops exists, and its plan."""
+    before = [point.ops for point in points if falls_at is not None and point.ops < falls_at]
+    for count in reversed(before):
+        found = halves(plan, count)
+        if found is not None:
+            return count, found[1]
+    return None
 
 
 def _suited(part: FusionPlan, config: LaunchConfig) -> LaunchConfig:

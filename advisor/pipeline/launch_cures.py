@@ -7,6 +7,7 @@ to be timed by whoever has the GPU.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,6 +46,12 @@ class Relaunch:
     request: ResourceRequest
     words: str
     tiles: Mapping[str, tuple[int, int]]
+    of_product: bool = False
+
+    @property
+    def shrinks(self) -> float:
+        """How many times smaller a tile is than it was."""
+        return math.prod(old / new for old, new in self.tiles.values())
 
 
 def relaunches(
@@ -68,8 +75,11 @@ def relaunches(
         "too_few_programs": (_smaller,),
     }
     found = [one for way in ways.get(cause, ()) for one in way(request, tiles, known or {})]
-    fitting = [one for one in found if not products or _is_product(one, tiles)]
-    return list({(one.request.label, one.words): one for one in fitting}.values())
+    if products:
+        found = [
+            dataclasses.replace(one, of_product=True) for one in found if _is_product(one, tiles)
+        ]
+    return list({(one.request.label, one.words): one for one in found}.values())
 
 
 def cause_of(row: KernelResources) -> Cause | None:
@@ -99,8 +109,9 @@ def proved(
     found = []
     for (_, cause, _), group in zip(requests, asked, strict=True):
         sized = [(one, next(rows)[0]) for one in group]
-        free = [pair for pair in sized if not spills(pair[1])]
-        found.append(sorted(free, key=lambda pair: _rank(pair[1], cause)))
+        ranked = [(_rank(one, row, cause), one, row) for one, row in sized if not spills(row)]
+        ranked.sort(key=lambda item: item[0])
+        found.append([(one, row) for _, one, row in ranked])
     return found
 
 
@@ -177,11 +188,16 @@ def cure_of_code(
     )  # fmt: skip
 
 
-def _rank(row: KernelResources, cause: Cause) -> tuple[float, ...]:
-    """Orders launches that spill nothing; equal ones stay in the order of least change."""
+def _rank(one: Relaunch, row: KernelResources, cause: Cause) -> tuple[float, ...]:
+    """Orders launches that spill nothing; equal ones stay in the order of least change.
+
+    Matrix products live on few warps and many registers: theirs keep their tiles large.
+    """
     held = row.occupancy or 0.0
     if cause in ("occupancy_registers", "occupancy_shared_memory"):
-        return (-min(held, ENOUGH),)
+        return (-min(held, FEW if one.of_product else ENOUGH), one.shrinks)
+    if one.of_product:
+        return (one.shrinks,)
     cramped = (row.registers or 0) > ROOMY_REGISTERS and held < ENOUGH
     return (float(cramped), float(held < FEW))
 

@@ -144,7 +144,7 @@ def cliff_verdict(cliff: Cliff) -> str:
     if at is not None:
         return (
             f"Op {at.ops}, {at.op}, is one too many on {cliff.gpu}: {at.why}. A kernel of the ops"
-            f" before it fits; so may all of them in another configuration."
+            f" before it fits; so may all of them in another configuration.{_split_text(cliff)}"
         )
     unknown = [point for point in cliff.points if point.verdict == "unknown"]
     if unknown:
@@ -155,6 +155,20 @@ def cliff_verdict(cliff: Cliff) -> str:
     return (
         f"No cliff on {cliff.gpu}: none of the {counted(len(cliff.points), 'point')} is "
         f"one too many; the lowest occupancy is {format_fraction(lowest)}, from op {ops}."
+    )
+
+
+def _split_text(cliff: Cliff) -> str:
+    """Where to cut the kernel in two, and what the second one needs."""
+    rest = cliff.rest
+    if cliff.split_after is None or rest is None or rest.error is not None:
+        return ""
+    spilled = (rest.spill_store_bytes or 0) + (rest.spill_load_bytes or 0)
+    held = "" if rest.occupancy is None else f", occupancy {format_fraction(rest.occupancy)}"
+    return (
+        f" Cut in two after op {cliff.split_after}, the kernel of the other ops needs "
+        f"{format_value(rest.registers, 'count')} registers and spills {format_bytes(spilled)}"
+        f"{held}."
     )
 
 

@@ -13,8 +13,9 @@ pytest.importorskip("triton", reason="compiling needs triton")
 from advisor.cli.main import run as command
 from advisor.cli.sized import launch_of
 from advisor.errors import UsageError
-from advisor.model.base import decode
+from advisor.model.base import decode, load
 from advisor.model.launch import LaunchConfig
+from advisor.model.plan import FusionPlan
 from advisor.model.resources import Cliff, ResourceTable
 from advisor.store import RunDirectory
 
@@ -200,16 +201,24 @@ def test_a_target_that_nothing_here_compiles_for(
 # --- cliff ----------------------------------------------------------------------------------------
 
 
-def test_the_op_that_is_one_too_many(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_op_that_is_one_too_many(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """32,000 columns in the registers of 32 warps: the last addition spills."""
-    held = ("cliff", LOSS, "--launch", "rows=1 warps=32")
+    held = ("cliff", LOSS, "--launch", "rows=1 warps=32", "--split", tmp_path)
     cliff = decode(output(capsys, *held, "--json").encode(), Cliff)
     assert [point.ops for point in cliff.points] == list(range(1, 16))
     assert cliff.falls_at == 15
     last = cliff.points[-1]
     assert (last.op, last.verdict) == ("v14 = in0 + v13", "avoid")
     assert "spilled" in last.loss
-    assert "Op 15, v14 = in0 + v13, is one too many on h200" in output(capsys, *held)
+    text = " ".join(output(capsys, *held).split())
+    assert "Op 15, v14 = in0 + v13, is one too many on h200" in text
+    # Cut there, both kernels fit; they are plans that anything takes.
+    assert cliff.split_after == 14
+    assert cliff.rest is not None
+    assert cliff.rest.spill_store_bytes == 0
+    assert "Cut in two after op 14, the kernel of the other ops needs" in text
+    halves = [load(path, FusionPlan) for path in sorted(tmp_path.glob("*.json"))]
+    assert sorted(len(half.ops) for half in halves) == [1, 14]
 
 
 def test_a_cliff_is_kept_in_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from advisor.model.applied import KernelResources
 from advisor.model.base import decode
 from advisor.model.overfusion import Cause, KernelCode
 from advisor.model.resources import ResourceTable
-from advisor.pipeline.launch_cures import _rank, cure_of_code, grid_of, relaunches
+from advisor.pipeline.launch_cures import Relaunch, _rank, cure_of_code, grid_of, relaunches
 from advisor.verify.kernel_tiles import tiles_of
 from advisor.verify.resources import ResourceRequest
 from tests.builders.trace import SHARED
@@ -133,7 +133,8 @@ def test_the_spill_probe_is_cured_by_sixteen_warps() -> None:
                 spill_store_bytes=0, spill_load_bytes=0, occupancy=held.fraction,
             )  # fmt: skip
     del rows[2]  # the launch to be cured; the others keep 8 words of slow paths, no spills
-    order = sorted(rows, key=lambda warps: (_rank(rows[warps], "register_spill"), warps))
+    launch = Relaunch(_request(PROBE, "rows"), "", {})
+    order = sorted(rows, key=lambda warps: (_rank(launch, rows[warps], "register_spill"), warps))
     assert order[0] == 16
 
 
