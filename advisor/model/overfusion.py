@@ -136,7 +136,7 @@ class Bisection(Record, frozen=True, kw_only=True):
 
     @property
     def unexplained(self) -> float:
-        """The share of the change without a cause, of its size; 0 where nothing changed."""
-        change = abs(self.after_ns - self.before_ns)
-        left = abs(sum(share.change_ns for share in self.shares if share.cause is None))
-        return left / change if change else 0.0
+        """What has no cause, of all that changed in either direction; 0 where nothing did."""
+        changed = sum(abs(share.change_ns) for share in self.shares)
+        left = sum(abs(share.change_ns) for share in self.shares if share.cause is None)
+        return left / changed if changed else 0.0

@@ -161,7 +161,7 @@ def _regressions(comparison: ReportComparison) -> list[Block]:
     total = (
         f"From the first activity of a step to its last: {format_value(found.before_ns, 'ns')} "
         f"before, {format_value(found.after_ns, 'ns')} after; "
-        f"{format_fraction(found.unexplained)} of the change is unexplained."
+        f"{format_fraction(found.unexplained)} of what changed is unexplained."
     )
     titles = (("Cause", False), ("Change", True), ("Share", True), ("What", False), ("", False))
     return [*blocks, Heading("What the change is made of"), Paragraph(total), table(titles, rows)]

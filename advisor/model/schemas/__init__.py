@@ -22,6 +22,7 @@ from advisor.model.report import Report
 from advisor.model.resources import Cliff, ResourceTable
 from advisor.model.run import Progress, RunInfo
 from advisor.model.scores import Scores
+from advisor.model.step_record import StepRecord
 
 DIRECTORY = Path(__file__).parent
 
@@ -34,6 +35,7 @@ RECORDS: tuple[tuple[str, type[Record], str], ...] = (
     ("resources", ResourceTable, "resources --json"),
     ("cliff", Cliff, "cliff --json"),
     ("run", RunInfo, "run.json"),
+    ("step", StepRecord, "step.json"),
     ("comparison", ReportComparison, "compare --format json"),
     ("gate", GateConfig, "gates.toml"),
     ("verdict", GateResult, "gate --json"),
