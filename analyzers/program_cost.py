@@ -9,7 +9,7 @@ from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
 from advisor.model.base import Range
 from advisor.model.column_configs import workspace_bytes
-from advisor.model.configs import default_config
+from advisor.model.configs import bytes_read_again, default_config
 from advisor.model.dealing import dealt
 from advisor.model.graph import node_of
 from advisor.model.launch import LaunchConfig, grid_size
@@ -40,6 +40,8 @@ def program_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibratio
     config = default_config(plan, site)
     if plan.states:
         return scan_time(plan, config, site, gpu, calibration).scaled(site.executions)
+    if config.scheme == "split":
+        return _split_time(plan, site, gpu, calibration).scaled(site.executions)
     partial = workspace_bytes(plan, config, site)
     moved = site_bytes(plan, site)
     part = config.block_columns if config.scheme == "blocks" else None
@@ -57,6 +59,28 @@ def program_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibratio
     if partial:
         cost = cost.plus(kernel_time(gpu, calibration, bytes_moved=partial))
     return cost.scaled(site.executions)
+
+
+def _split_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibration) -> Range:
+    """The same of rows that programs share: one launch reads all, a second reads it again.
+
+    What the first read is in L2 for the second, if it fits there; the partial results are few.
+    """
+    flops, special = site_arithmetic(plan, site)
+    again = bytes_read_again(plan, "split") * site.rows * site.columns
+    held = again <= (gpu.l2_bytes or 0)
+    moved = site_bytes(plan, site)
+    first = kernel_time(gpu, calibration, bytes_moved=again)
+    return first.plus(
+        kernel_time(
+            gpu,
+            calibration,
+            bytes_moved=moved - again if held else moved,
+            cached_bytes=moved,
+            flops=flops,
+            special=special,
+        )
+    )
 
 
 def _group_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibration) -> Range:

@@ -32,6 +32,7 @@ from analyzers.program_cost import (
     source_ops,
     sum_of,
 )
+from analyzers.program_notes import draws, walk
 from analyzers.replay_changes import Change, distinct
 from analyzers.row_plans import Program, cluster, plan_of
 
@@ -293,12 +294,6 @@ class FindingVariants:
 
     def _evidence(self, best: Variant) -> list[Evidence]:
         plan, prediction = best.plans[0], best.prediction
-        site = plan.sites[0]
-        space = (
-            f"the ops share one iteration space of {site.rows:,} rows × {site.columns:,} columns; "
-            f"one pass reads {counted(len(plan.inputs), 'tensor')} "
-            f"and writes {len(plan.outputs)}"
-        )
         traffic = (
             f"{format_bytes(prediction.bytes_after)} moved per step after fusing, "
             f"{format_bytes(prediction.bytes_before)} before"
@@ -312,9 +307,8 @@ class FindingVariants:
             f"({prediction.basis}), {format_ns(prediction.after_ns.mid)} fused ({model})"
         )
         return [
-            Evidence(
-                kind="dataflow", text=space, values={"rows": site.rows, "columns": site.columns}
-            ),
+            walk(plan, plan.sites[0]),
+            *draws(plan),
             Evidence(
                 kind="traffic",
                 text=traffic,

@@ -14,8 +14,8 @@ from advisor.model.graph import Arg, literal_value
 from advisor.model.plan import PlanOp
 
 LN_2, TWO_OVER_ROOT_PI = math.log(2.0), 2.0 / math.sqrt(math.pi)
-# Constant almost everywhere: no gradient.
-FLAT = ("floor", "ceil", "round", "sign")
+# Constant almost everywhere, or of a seed: no gradient.
+FLAT = ("floor", "ceil", "round", "sign", "random")
 
 Rule = Callable[[Tape, PlanOp, str], Sequence[str | None]]
 

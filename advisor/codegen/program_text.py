@@ -24,15 +24,15 @@ def widened(tensors):
 _ULPS = '''
 def ulps(value, truth, epsilon):
     """The largest error of a result, in last places at the largest value of its row."""
-    truth = truth.expand(value.shape)
-    finite = torch.isfinite(truth.to(value.dtype))
+    kind, truth = value.dtype, truth.expand(value.shape).double()
+    value, finite = value.double(), torch.isfinite(truth.to(kind).double())
     if not torch.equal(torch.isfinite(value), finite):
         return float("inf")
     size = torch.where(finite, truth, 0.0).abs()
     size = size.amax(COLUMNS, keepdim=True) if WIDE else size.max()
-    tiny = torch.finfo(value.dtype).tiny
+    tiny = torch.finfo(kind).tiny
     unit = torch.exp2(torch.floor(torch.log2(size.clamp(min=tiny)))) * epsilon
-    return torch.where(finite, (value.double() - truth).abs() / unit, 0.0).max().item()
+    return torch.where(finite, (value - truth).abs() / unit, 0.0).max().item()
 '''
 
 
@@ -57,6 +57,10 @@ def check(sizes, device):
         name = f"{'×'.join(map(str, sizes))} out{place}"
         if ALLOWED[place] is None:
             passed, words = torch.equal(mine, own.expand(mine.shape)), "equal to eager's"
+        elif ALLOWED[place] == 1:
+            apart = (mine.long() - own.long()).abs()
+            passed = apart.max() <= 1 and apart.double().mean() <= 1e-3
+            words = f"{int(apart.sum())} of {apart.numel()} one off eager's"
         else:
             epsilon, ulp, most = ALLOWED[place]
             error, eagers = ulps(mine, truth, epsilon), ulps(own, truth, epsilon)

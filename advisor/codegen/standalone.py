@@ -31,13 +31,20 @@ from advisor.errors import IllegalFusionError
 from advisor.model.launch import LaunchConfig
 from advisor.model.optable import FLOAT_DTYPES
 from advisor.model.plan import FusionPlan, PlanInput, PlanOutput, Site
-from advisor.model.tolerance import allowance, longest_sum, roundings
+from advisor.model.tolerance import allowance, longest_sum, roundings, steps
 
 MOST_PLACES = 12
 # Elements of a checked shape: its float64 reference must fit beside everything else.
 MOST_CHECKED, MOST_INTERPRETED_ROWS, MOST_INTERPRETED_COLUMNS = 1 << 22, 3, 1024
 INTERPRETED_BLOCK = 128
-EPSILON = {"float16": "2**-10", "bfloat16": "2**-7", "float32": "2**-23"}
+# From the coarsest type to the finest.
+EPSILON = {
+    "float8_e5m2": "2**-2",
+    "float8_e4m3fn": "2**-3",
+    "bfloat16": "2**-7",
+    "float16": "2**-10",
+    "float32": "2**-23",
+}
 
 
 @dataclass(frozen=True)
@@ -123,7 +130,8 @@ def _program(plan: FusionPlan, config: LaunchConfig, made: Operator) -> list[str
         "# Rows of the interpreter are short: there, short blocks.",
         f'LAUNCH = {{"cuda": {{}}, "cpu": {_small_launch(config)}}}',
         "# Of each output: the last place that errors are counted in, the error allowed, and what",
-        "# is allowed at most where eager's own is as large; None for what must be equal.",
+        "# is allowed at most where eager's own is as large; None for what must be equal; 1 for",
+        "# integers that a few floats halfway between two of them may be rounded to otherwise.",
         "ALLOWED = (",
         *(f"    {allowed_errors(plan, output, terms)}," for output in plan.outputs),
         ")",
@@ -203,10 +211,12 @@ def _small_launch(config: LaunchConfig) -> str:
 
 def allowed_errors(plan: FusionPlan, output: PlanOutput, terms: int) -> str:
     """The last place, the error and the most that are allowed, as a tuple; or None."""
-    if output.dtype not in FLOAT_DTYPES:
+    if steps(plan, output.value):
+        return "1"
+    if output.dtype not in EPSILON:
         return "None"
     kinds = (output.dtype, *roundings(plan, output.value))
-    epsilon = next(EPSILON[kind] for kind in ("bfloat16", "float16", "float32") if kind in kinds)
+    epsilon = next(text for kind, text in EPSILON.items() if kind in kinds)
     most = allowance(plan, output.value, terms, narrow=epsilon != EPSILON["float32"])
     return f"({epsilon}, {most.ulps:.1f}, {most.most_ulps:.1f})"
 

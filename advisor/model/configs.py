@@ -94,7 +94,7 @@ def candidate_configs(
         rows=site.rows,
         columns=site.columns,
         tile_bytes=_tile_bytes(plan),
-        again={s: _read_again(plan, s) for s in schemes_of(plan) if s != "registers"},
+        again={s: bytes_read_again(plan, s) for s in schemes_of(plan) if s != "registers"},
         column_bytes={s: _column_bytes(plan, s) for s in schemes_of(plan)},
         sm_count=sm_count,
         l2_bytes=l2_bytes,
@@ -248,7 +248,7 @@ def _traffic(task: _Task, config: LaunchConfig, running: int) -> float:
     return doublings + (0.5 if config.scheme == "split" else 0.0)
 
 
-def _read_again(plan: FusionPlan, scheme: Scheme) -> int:
+def bytes_read_again(plan: FusionPlan, scheme: Scheme) -> int:
     """Bytes per element that passes after the first to read them read again."""
     widths = {i.name: item_bytes(i.dtype) for i in plan.inputs if i.traffic == "tile"}
     seen: set[str] = set()

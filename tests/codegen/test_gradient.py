@@ -24,9 +24,7 @@ from tests.codegen.programs import Program, programs
 
 RUNS = Path(__file__).parents[2] / "sample_traces" / "runs"
 DIFFERENTIABLE = [
-    op.name
-    for op in OPS
-    if op.kind in ("pointwise", "reduction") and op.result != "bool" and op.name != "cast"
+    op.name for op in OPS if op.kind in ("pointwise", "reduction") and op.result == "promote"
 ]
 
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from advisor.codegen import render
+from advisor.codegen.gradient import gradient
 from advisor.errors import InvalidRecordError
 from advisor.model.configs import schemes_of
 from advisor.model.launch import Scheme
@@ -217,6 +218,18 @@ def test_the_written_reference_draws_the_same() -> None:
         mine = module["reference"](*inputs)  # type: ignore[operator]
         for one, other in zip(mine, evaluate(plan, inputs, "native"), strict=True):
             assert torch.equal(one, other)
+
+
+def test_a_gradient_draws_the_mask_again() -> None:
+    """It reads the seed in place of a mask: one number for a byte an element."""
+    make = PlanBuilder()
+    kept, _ = dropped(make, make.input(), "float32")
+    found = gradient(make.plan(kept, title="dropout"))
+    assert found.plan.ops[0].op == "random"
+    seed, arriving = torch.tensor([[2**61 + 7]]), torch.randn(4, 64)
+    (mine,) = evaluate(found.plan, [seed, arriving], "native")
+    mask = uniform(seed, (4, 64)) > 0.25
+    torch.testing.assert_close(mine, mask * arriving / 0.75)
 
 
 @pytest.mark.parametrize("target", [*EIGHT, "int8"])

@@ -1,0 +1,34 @@
+"""What is worth knowing of a row program beside its price: how it is walked, what it draws."""
+
+from __future__ import annotations
+
+from advisor.model.configs import default_config
+from advisor.model.findings import Evidence
+from advisor.model.optable import RANDOM
+from advisor.model.plan import FusionPlan, Site
+from advisor.units import counted
+
+_DRAWN = (
+    "random numbers come from the seed that Inductor draws and each element's own index, so the "
+    "mask is that of a compiled step (from PyTorch 2.13 on, of its kernels that reduce), of the same "
+    "probability as eager's and not the same; kernel and reference are compared under one mask"
+)
+
+
+def walk(plan: FusionPlan, site: Site) -> Evidence:
+    """The iteration space, and how often memory is read."""
+    split = not plan.members and default_config(plan, site).scheme == "split"
+    reads = "two launches share it out and read" if split else "one pass reads"
+    text = (
+        f"the ops share one iteration space of {site.rows:,} rows × {site.columns:,} columns; "
+        f"{reads} {counted(len(plan.inputs), 'tensor')} and "
+        f"{'write' if split else 'writes'} {len(plan.outputs)}"
+    )
+    return Evidence(kind="dataflow", text=text, values={"rows": site.rows, "columns": site.columns})
+
+
+def draws(plan: FusionPlan) -> list[Evidence]:
+    """Where the mask of a dropout comes from, if there is one."""
+    if not any(op.op == RANDOM for op in plan.ops):
+        return []
+    return [Evidence(kind="legality", text=_DRAWN, values={})]
