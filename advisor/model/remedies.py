@@ -71,3 +71,17 @@ REMEDIES: dict[Cause, tuple[Remedy, ...]] = {
     "atomics_contention": (_APART,),
     "widened_traffic": (_APART,),
 }
+
+
+def command_of(kernel: str, cause: Cause) -> str:
+    """The command that tries a cure of a kernel, by its name; empty where there is none.
+
+    Kernels of PyTorch's compiler are cut or launched otherwise in the step; those of a user's file
+    are compiled in other launches.
+    """
+    kinds = {remedy.kind for remedy in REMEDIES[cause]}
+    if "_fused_" in kernel:
+        if "split" in kinds:
+            return "fusion-advisor unfuse RUN"
+        return "fusion-advisor apply RUN --only retune" if "launch" in kinds else ""
+    return "fusion-advisor resources KERNEL.py --cure" if "launch" in kinds else ""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from advisor.model.findings import Evidence, Finding, finding_id
 from advisor.model.overfusion import Bisection, Cause, FusionVerdict
+from advisor.model.remedies import command_of
 from advisor.units import counted, format_ns
 
 RULE_ID = "over-fusion"
@@ -91,8 +92,14 @@ def finding_of(verdict: FusionVerdict) -> Finding:
         evidence=tuple(evidence),
         members=(*verdict.fused, *verdict.members),
         provenance="inferred",
-        action=verdict.cure or (UNTOLD if cause is None else REMEDIES[cause]),
+        action=verdict.cure or (UNTOLD if cause is None else _remedy(verdict.kernel, cause)),
     )
+
+
+def _remedy(kernel: str, cause: Cause) -> str:
+    """What to do, and the command that does it where there is one."""
+    command = command_of(kernel, cause)
+    return f"{REMEDIES[cause]}: `{command}`" if command else REMEDIES[cause]
 
 
 def note_of(verdict: FusionVerdict) -> Finding:

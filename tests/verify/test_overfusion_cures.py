@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.model.remedies import REMEDIES
+from advisor.model.remedies import REMEDIES, command_of
 from analyzers.bucket_advice import best_pieces, step_ns
 
 pytest.importorskip("triton", reason="the interpreter is Triton's")
@@ -54,3 +54,13 @@ def test_every_cause_has_a_cure_and_the_last_resort_is_not_the_first() -> None:
         kinds = [remedy.kind for remedy in remedies]
         assert kinds, cause
         assert "separate" not in kinds[:-1], cause
+
+
+def test_a_finding_names_the_command_that_tries_its_cure() -> None:
+    compiled = "triton_red_fused_add_gelu_0"
+    assert command_of(compiled, "recompute") == "fusion-advisor unfuse RUN"
+    assert command_of(compiled, "stale_config") == "fusion-advisor apply RUN --only retune"
+    assert command_of("norm_gate", "register_spill") == (
+        "fusion-advisor resources KERNEL.py --cure"
+    )
+    assert command_of("norm_gate", "widened_traffic") == ""
