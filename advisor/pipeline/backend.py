@@ -22,7 +22,7 @@ from torch._inductor.compile_fx import compile_fx_inner
 
 from advisor import __version__
 from advisor.apply.compiler.apart import Cut, choosing_apart, keep_apart
-from advisor.apply.compiler.generated import as_retuned
+from advisor.apply.compiler.generated import as_retuned, settings_of
 from advisor.apply.graph.attention import rewrite_attention
 from advisor.apply.graph.loss import rewrite_losses
 from advisor.apply.graph.records import Rewritten
@@ -82,6 +82,11 @@ class Told:
     splits: tuple[Split, ...] = ()
     retuned: tuple[Retuned, ...] = ()
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What Inductor must know as well where it loads what is in its caches."""
+        return settings_of(self.retuned) if self.retuned else {}
+
     def compiling(self, inner: Callable[..., Any]) -> Callable[..., Any]:
         """An inner compiler that does so."""
         if not (self.splits or self.retuned):
@@ -125,7 +130,9 @@ def plan_backend(
 
     layout = EXACT_LAYOUT if kernels else {}
     backend = backend_with(
-        HookPass(hook, cache_key(kernels, told)), told.compiling(inner), **settings | layout
+        HookPass(hook, cache_key(kernels, told)),
+        told.compiling(inner),
+        **settings | layout | told.settings,
     )
     return with_rewrites(backend, rewrites, log)
 

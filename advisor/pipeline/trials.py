@@ -116,7 +116,8 @@ def _check_target(info: RunInfo) -> None:
 def trials_of(report: Report, only: Sequence[str]) -> list[Trial]:
     """What to try, best finding first, best variant first.
 
-    `only` names findings, plans or actions; without it every action is tried too, where it applies.
+    `only` names findings, plans or actions; without it every action is tried too, where it applies,
+    but those on the compiler's own kernels only where a finding asks for them: they compile much.
     Raises `UsageError` for another name, and for a finding that nothing here answers.
     """
     by_id = {finding.id: finding for finding in report.findings}
@@ -137,7 +138,7 @@ def trials_of(report: Report, only: Sequence[str]) -> list[Trial]:
                 remedy=f"`fusion-advisor show RUN` lists them; actions: {', '.join(KINDS)}",
             )
     if not only:
-        tried = {trial.action for trial in trials}
+        tried = {trial.action for trial in trials} | {*OF_KERNELS}
         trials += [Trial(kind, action=kind) for kind in KINDS if kind not in tried]
     return trials
 

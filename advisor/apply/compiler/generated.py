@@ -193,11 +193,18 @@ def _blocks(kernel: GeneratedKernel) -> Iterator[dict[str, int]]:
         yield {}
 
 
-def table_of(retuned: Sequence[Retuned]) -> dict[str, dict[str, int]]:
-    """`config.autotune_lookup_table` for these kernels."""
-    return {
+def settings_of(retuned: Sequence[Retuned]) -> dict[str, Any]:
+    """Inductor's options under which it launches these kernels so.
+
+    It compiles them itself: its children may have kernels of the same text loaded, as they were.
+    """
+    table = {
         one.source: {**one.blocks, "num_warps": one.num_warps, "num_stages": one.num_stages}
         for one in retuned
+    }
+    return {
+        "autotune_lookup_table": {**config.autotune_lookup_table, **table},
+        "compile_threads": 1,
     }
 
 
@@ -205,14 +212,13 @@ def table_of(retuned: Sequence[Retuned]) -> dict[str, dict[str, int]]:
 def as_retuned(retuned: Sequence[Retuned]) -> Iterator[None]:
     """While this lasts, Inductor launches the kernels it compiles as they are retuned.
 
-    Kernels of the same text that were loaded before keep their configurations, and so do those that
-    run: modules are loaded anew, and here, for children that compile may have them loaded too.
+    Kernels of the same text that were loaded before keep their configurations: modules are loaded
+    anew.
     """
     PyCodeCache.cache_clear()
     CompiledTritonKernels.cache_clear()
-    table = {**config.autotune_lookup_table, **table_of(retuned)}
     try:
-        with config.patch(autotune_lookup_table=table, compile_threads=1):
+        with config.patch(settings_of(retuned)):
             yield
     finally:
         PyCodeCache.cache_clear()
