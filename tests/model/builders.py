@@ -26,6 +26,7 @@ from advisor.model.findings import Alternative, Evidence, Finding, Member
 from advisor.model.gate import FindingLimit, GateCheck, GateConfig, GateResult, MetricLimit
 from advisor.model.graph import Graph, Node, TensorMeta
 from advisor.model.guards import Guard, Prediction
+from advisor.model.overfusion import KernelCode
 from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site
 from advisor.model.report import (
     Hardware,
@@ -41,6 +42,7 @@ from advisor.model.report import (
 from advisor.model.resources import Cliff, CliffPoint, Fit, ResourceTable, SizedKernel
 from advisor.model.run import Progress, RunInfo
 from advisor.model.scores import PlanScore, Scores
+from advisor.model.step_record import Launch, StepRecord, Tensor
 
 PLAN_ID = "0123456789abcdef"
 CREATED = "2026-01-02T03:04:05.678+00:00"
@@ -379,3 +381,20 @@ def scores() -> Scores:
         inside=True,
     )
     return Scores(plans=(plan,), median_error=0.004, coverage=1.0)
+
+
+def step_record() -> StepRecord:
+    """A step of one kernel."""
+    kernel = Launch(
+        name="norm", role="norm", library="triton", op="my::norm", stream=7, grid=(16, 1, 1),
+        operands=(Tensor(shape=(16, 64), dtype="float"),), threads=128, registers=40,
+        time_ns=2_000, times_ns=(2_000, 2_100),
+    )  # fmt: skip
+    code = KernelCode(name="norm", constants={"BLOCK": 64}, signature={"x": "*fp32"}, num_warps=4)
+    return StepRecord(
+        launches=(kernel,),
+        busy_ns=(2_000, 2_100),
+        span_ns=(2_000, 2_100),
+        gpu="h200",
+        codes=(code,),
+    )

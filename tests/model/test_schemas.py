@@ -18,6 +18,7 @@ from advisor.model.resources import Cliff, ResourceTable
 from advisor.model.run import Progress, RunInfo
 from advisor.model.schemas import DIRECTORY, RECORDS, schema_of, schema_text, write_schemas
 from advisor.model.scores import Scores
+from advisor.model.step_record import StepRecord
 from tests.model import builders, strategies
 
 NAMES = [name for name, _, _ in RECORDS]
@@ -35,6 +36,7 @@ EXAMPLES: dict[str, Any] = {
     "verdict": builders.gate_result,
     "scores": builders.scores,
     "resources": builders.resource_table,
+    "step": builders.step_record,
     "cliff": builders.cliff,
 }
 ANY_RECORD: dict[str, st.SearchStrategy[Any]] = {
@@ -44,13 +46,19 @@ ANY_RECORD: dict[str, st.SearchStrategy[Any]] = {
     "applied": strategies.applications(),
     "run": strategies.records(RunInfo),
     "progress": strategies.records(Progress),
-    "comparison": strategies.records(ReportComparison, comparability=strategies.comparability()),
+    "comparison": strategies.records(
+        ReportComparison,
+        comparability=strategies.comparability(),
+        regressions=st.just(()),
+        bisection=st.none(),
+    ),
     "gate": strategies.gate_configs(),
     "verdict": strategies.records(
         GateResult, status=st.just("failed"), comparability=st.none() | strategies.comparability()
     ),
     "scores": strategies.records(Scores),
     "resources": strategies.records(ResourceTable),
+    "step": strategies.records(StepRecord),
     "cliff": strategies.records(Cliff, points=st.just(()), falls_at=st.none()),
 }
 
