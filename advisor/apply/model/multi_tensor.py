@@ -112,6 +112,9 @@ class MultiTensorStep:
         tables = self._tables.get(key)
         if tables is None or tables.held != held:
             tables = self._tables[key] = self._made(rows, held, bucket)
+            device = tables.table.device
+            if device.type == "cuda" and not _is_captured(device):
+                self._reserve()
         return tables
 
     def _rows(self, bucket: _Bucket, group: dict[str, Any]) -> list[tuple[int, ...]]:
@@ -149,6 +152,13 @@ class MultiTensorStep:
             self._captured.append(tables)
         return tables
 
+    def _reserve(self) -> None:
+        """Pinned memory enough to make all tables anew while a graph is captured."""
+        held = [t for tables in self._tables.values() for t in (tables.table, tables.chunks)]
+        needed = sum(tensor.nbytes + ALIGNMENT for tensor in held)
+        if self._staging is None or self._staging.numel() < needed:
+            self._staging = torch.empty(2 * needed, dtype=torch.uint8, pin_memory=True)
+
     def _uploaded(
         self, numbers: Sequence[int], dtype: torch.dtype, device: torch.device
     ) -> torch.Tensor:
@@ -160,7 +170,6 @@ class MultiTensorStep:
         if device.type != "cuda":
             return made
         if not _is_captured(device):
-            self._staging = torch.empty(4 * made.nbytes + 4096, dtype=torch.uint8, pin_memory=True)
             return made.to(device)
         if self._staging is None or self._staging.numel() < made.nbytes:
             raise RuntimeError("the optimizer has to take a step before it is captured")
