@@ -49,6 +49,7 @@ from analyzers.overfusion.judge import judge_pair
 
 ROOT = Path(__file__).parents[1]
 MANIFEST = ROOT / "sample_traces" / "overfusion" / "MANIFEST.json"
+CUDA = torch.device("cuda")
 BAR = 0.8
 ROUNDS = 11
 # How long one launch may compile; of the time of the GPUs, what may go by before they measure.
@@ -132,6 +133,8 @@ def main(arguments: Sequence[str]) -> int:
         if options.prepare is not None:
             options.prepare.write_bytes(encode(work))
             return 0
+        if not torch.cuda.is_available():
+            parser.error("cures are timed on a GPU; --prepare needs none")
         found = [Cured(case=name, cause=None, why="no cause is named") for name in work.unnamed]
         found += _on_all_gpus(work.cases, folder, ends)
     report = Report(gpu=torch.cuda.get_device_name(), causes=work.causes, cases=tuple(found))
@@ -257,7 +260,8 @@ def _serve(role: str, folder: Path) -> int:
         try:
             cured = _cure(case, work, recording, rounds=ROUNDS if role == "measure" else 0)
         except Exception as error:  # compilers and drivers raise anything
-            cured = Cured(case=work.case, cause=work.cause, why=f"{type(error).__name__}: {error}")
+            said = next(iter(str(error).splitlines()), "")[:160]
+            cured = Cured(case=work.case, cause=work.cause, why=f"{type(error).__name__}: {said}")
             if not serving.usable():
                 raise
         if role == "measure":
@@ -266,9 +270,11 @@ def _serve(role: str, folder: Path) -> int:
     return 0
 
 
-def _cure(case: Case, work: Work, recording: Recording, rounds: int) -> Cured:
+def _cure(
+    case: Case, work: Work, recording: Recording, rounds: int, device: torch.device = CUDA
+) -> Cured:
     """The case with all its cures, each run once, and `rounds` times in turn."""
-    scope = Relaunching(torch.device("cuda"))
+    scope = Relaunching(device)
     launches = [Relaunch(one.request, one.words, one.tiles) for one in work.launches]
     pair, ways = cures.ways_of(case, work.cause, launches, scope, recording)
     wanted = [t.float().clone() for t in pair.members()]
@@ -278,7 +284,7 @@ def _cure(case: Case, work: Work, recording: Recording, rounds: int) -> Cured:
         return Cured(case=case.id, cause=work.cause)
     runs = {"fused": pair.fused, "members": pair.members}
     runs |= {str(number): run for number, (_, run) in enumerate(right)}
-    times = gpu_recorder(runs, rounds, flusher(torch.device("cuda")))
+    times = gpu_recorder(runs, rounds, flusher(device))
     middle = {name: round(median(found)) for name, found in times.items()}
     return Cured(
         case=case.id,

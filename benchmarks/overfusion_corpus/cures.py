@@ -36,7 +36,8 @@ from .streams import LAYERS
 
 # What starting a transfer costs beside its bytes.
 TRANSFER_OVERHEAD_NS = 3_000
-MOST_LAUNCHES = 3
+# Launches and cuts of one kernel that are timed: the likeliest.
+MOST_LAUNCHES, MOST_CUTS = 3, 2
 
 
 class Way(Record, frozen=True, kw_only=True):
@@ -131,7 +132,7 @@ def ways_of(
         elif remedy.kind == "split" and functions:
             found += _cut(functions[0])
         elif remedy.kind == "buckets" and "buckets" in case.sizes:
-            found.append(_in_pieces(case, recording))
+            found.append(_in_pieces(case, recording, scope.device))
         elif remedy.kind in ("separate", "streams"):
             found.append((Way(kind=remedy.kind, words=remedy.text), pair.members))
     return pair, found
@@ -152,7 +153,7 @@ def _relaunched(
         yield Way(kind="launch", words=launch.words), run
 
 
-def _in_pieces(case: Case, recording: Recording) -> tuple[Way, Run]:
+def _in_pieces(case: Case, recording: Recording, device: torch.device) -> tuple[Way, Run]:
     """The transfers in as many pieces as the trace of the case says are best."""
     trace = read_trace(recording.trace(case.id, "fused"))
     layer = round(median(trace.kernels["duration_ns"]))
@@ -164,7 +165,7 @@ def _in_pieces(case: Case, recording: Recording) -> tuple[Way, Run]:
     other = msgspec.structs.replace(case, sizes={**case.sizes, "buckets": pieces})
     # Ops are registered by name: those of the case itself must stay what they are.
     with mock.patch.object(streams, "as_op", lambda name, *rest: as_op(f"{name}_again", *rest)):
-        pair = build(other, Scope(torch.device("cuda")))
+        pair = build(other, Scope(device))
     return Way(kind="buckets", words=f"{pieces} pieces"), pair.fused
 
 
@@ -215,7 +216,7 @@ def _cut(one: _Compiled) -> Iterator[tuple[Way, Run]]:
     seen = switch.seen()
     names = dict.fromkeys(kernel.name for look in seen for kernel in look.kernels)
     for name in names:
-        for way in cuts_by_kernel([(look, name) for look in seen]):
+        for way in cuts_by_kernel([(look, name) for look in seen])[:MOST_CUTS]:
             selection = switch.with_kernels((), SwapLog(), Told(splits=way.splits))
             if selection.graphs:
                 yield Way(kind="split", words=way.words), _selected(switch, selection, part)

@@ -32,6 +32,24 @@ def test_a_kernel_launched_with_other_tiles_computes_the_same() -> None:
             assert error < 0.02, (family, words, error)
 
 
+def test_cases_are_cured_from_end_to_end_but_for_the_clock() -> None:
+    child = Path(__file__).with_name("overfusion_cured.py")
+    path = f"{ROOT}{os.pathsep}{ROOT / 'benchmarks'}"
+    done = subprocess.run(
+        [sys.executable, str(child)], capture_output=True, text=True, check=False,
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    kinds = [tuple(dict.fromkeys(kinds)) for kinds in found["kinds"].values()]
+    assert kinds == [
+        ("launch", "separate"), ("launch", "separate"), ("buckets",), ("split", "separate"),
+    ]  # fmt: skip
+    # The stub's clock: 2,000 ns as it is, 1,000 its members, 1,100 with any cure.
+    assert found["won"] == pytest.approx(0.9)
+    assert "4 of 4 losing cases cured" in found["text"]
+
+
 # Sixteen layers and the transfer of their results, ns, as recorded on an H200; what one piece and
 # sixteen took, without the profiler.
 MEASURED = ((71_680, 1_213_024, 2_358_275, None), (11_232, 1_215_803, 1_390_946, 1_273_890),
