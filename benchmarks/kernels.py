@@ -22,9 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import kernel_groups
 import kernel_patterns
 import torch
-
 from advisor.errors import AdvisorError
 from advisor.hardware.gpus import find_gpu
 from advisor.model.base import Record, decode, encode, load
@@ -62,7 +62,8 @@ class Row(Record, frozen=True, kw_only=True):
     """One pattern at one shape; `why` says why nothing of ours was timed.
 
     `covers` is (ops of the captured graph in our kernel, all of them); `configs` the median of
-    every configuration tried; `intervals` the spread of what was timed beside it.
+    every configuration tried; `others` of other ways to do it (PyTorch's own fused kernels);
+    `intervals` the spread of what was timed beside it.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Row(Record, frozen=True, kw_only=True):
     peak_ns: int | None = None
     error: float | None = None
     configs: dict[str, int] = {}
+    others: dict[str, int] = {}
     intervals: dict[str, tuple[int, int]] = {}
     why: str = ""
 
@@ -85,6 +87,9 @@ class Row(Record, frozen=True, kw_only=True):
     def key(self) -> str:
         """Identifies the row in the file of results."""
         return f"{self.name} {'x'.join(map(str, self.shape))}"
+
+
+FIELDS = frozenset(Row.__struct_fields__)
 
 
 class Results(Record, frozen=True, kw_only=True):
@@ -97,11 +102,19 @@ class Results(Record, frozen=True, kw_only=True):
 def main(arguments: Sequence[str]) -> int:
     """Record rows until the time is over, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Plain)
-    parser.add_argument("--table", action="store_true", help="print the table of recorded rows")
+    parser.add_argument(
+        "--table", action="store_true", help="print the table of recorded rows"
+    )
     parser.add_argument("--only", default="", help="names of patterns, comma separated")
-    parser.add_argument("--seconds", type=float, default=80, help="begin no row after this")
-    parser.add_argument("--again", action="store_true", help="record rows that are there anew")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="the file of results")
+    parser.add_argument(
+        "--seconds", type=float, default=80, help="begin no row after this"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="record rows that are there anew"
+    )
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, help="the file of results"
+    )
     options = parser.parse_args(arguments)
     if options.table:
         sys.stdout.write(table(read(options.results)))
@@ -144,23 +157,31 @@ def record_rows(options: argparse.Namespace) -> None:
         row = kept[bare.key] = measured(bare, make)
         torch.cuda.empty_cache()
         write_atomic(
-            options.results, encode(Results(versions=found, rows=tuple(kept.values()))) + b"\n"
+            options.results,
+            encode(Results(versions=found, rows=tuple(kept.values()))) + b"\n",
         )
         sys.stderr.write(f"{time.monotonic() - begun:5.1f} s  {line(row)}\n")
 
 
-Task = tuple[Callable[..., Any], list[torch.Tensor], FusionPlan | None, tuple[int, int] | None]
+Task = tuple[
+    Callable[..., Any], list[torch.Tensor], FusionPlan | None, tuple[int, int] | None
+]
 
 
-def tasks() -> Iterator[tuple[str, tuple[int, ...], Callable[[], Task]]]:
+def tasks() -> Iterator[tuple[str, tuple[int, ...], Callable[[], Any]]]:
     """Name, shape and a maker of every row: stored plans first."""
     for path in sorted(STORED.glob("*.json")):
         plan = load(path, FusionPlan)
         site = plan.sites[0]
-        yield f"plan:{plan.id[:8]}", (*site.row_sizes, site.columns), partial(stored, plan)
+        yield (
+            f"plan:{plan.id[:8]}",
+            (*site.row_sizes, site.columns),
+            partial(stored, plan),
+        )
     for name, pattern in kernel_patterns.PATTERNS.items():
         for shape in pattern.shapes:
             yield name, shape, partial(captured, pattern, shape, torch.device("cuda"))
+    yield from kernel_groups.rows(torch.device("cuda"))
 
 
 def stored(plan: FusionPlan) -> Task:
@@ -181,7 +202,9 @@ def captured(
         graph = item.lowered.graph
         programs = find_row_programs(graph)
         groups = [canonical_program(programs.flow, group) for group in programs.whole]
-        ops = sum(spec_of(node.op).kind in ("pointwise", "reduction") for node in graph.nodes)
+        ops = sum(
+            spec_of(node.op).kind in ("pointwise", "reduction") for node in graph.nodes
+        )
         for group in cluster((graph.phase, program) for program in groups):
             plan = plan_of(group, graph.phase, "benchmark")
             if best is None or len(plan.ops) > best[0]:
@@ -190,20 +213,25 @@ def captured(
     return pattern.function, inputs, best[1] if best else None, covers
 
 
-def measured(bare: Row, make: Callable[[], Task]) -> Row:
+def measured(bare: Row, make: Callable[[], Any]) -> Row:
     """One row; what cannot be done is said in it."""
     torch._dynamo.reset()  # one function is compiled for many shapes
     try:
-        function, inputs, plan, covers = make()
+        made = make()
     except AdvisorError as error:
         return replaced(bare, why=error.line())
+    if isinstance(made, kernel_groups.Calls):
+        return compared(bare, made)
+    function, inputs, plan, covers = made
     if plan is None:
         return replaced(bare, why="no row program: a family that is not generated yet")
     gpu = find_gpu(torch.cuda.get_device_name())
     try:
         configs = without_spills(plan, gpu) if gpu is not None else ()
         if not configs:
-            return replaced(bare, why="every configuration spills, or the GPU is not in the table")
+            return replaced(
+                bare, why="every configuration spills, or the GPU is not in the table"
+            )
         return timed(bare, function, inputs, plan, covers, configs)
     except AdvisorError as error:
         return replaced(bare, why=error.line())
@@ -219,7 +247,9 @@ def timed(
 ) -> Row:
     """The search over configurations, then the fastest beside the others."""
     device, site = torch.device("cuda"), plan.sites[0]
-    sources = {scheme: scheme_source(plan, scheme) for scheme in {c.scheme for c in configs}}
+    sources = {
+        scheme: scheme_source(plan, scheme) for scheme in {c.scheme for c in configs}
+    }
     given = site_inputs(plan, site, device)
     calls = configured_calls(plan, sources, device, configs, given)
     searched = {
@@ -229,7 +259,9 @@ def timed(
     best = min(searched, key=searched.__getitem__)
     moved = site_bytes(plan, site)
     source = torch.empty(moved // 2, dtype=torch.uint8, device=device).random_()
-    large = torch.empty(PEAK_COPY_BYTES // 2, dtype=torch.uint8, device=device).random_()
+    large = torch.empty(
+        PEAK_COPY_BYTES // 2, dtype=torch.uint8, device=device
+    ).random_()
     target, large_target = torch.empty_like(source), torch.empty_like(large)
     compiled = torch.compile(function, dynamic=False)
     variants: dict[str, Callable[[], object]] = {
@@ -244,7 +276,9 @@ def timed(
             call()
         times = {
             name: timing(values)
-            for name, values in gpu_recorder(variants, TIMING_ROUNDS, flusher(device)).items()
+            for name, values in gpu_recorder(
+                variants, TIMING_ROUNDS, flusher(device)
+            ).items()
         }
         error = worst_error(plan, given, calls[best]())
     return replaced(
@@ -255,8 +289,34 @@ def timed(
         **{f"{name}_ns": found.median_ns for name, found in times.items()},
         error=error,
         configs=searched,
-        intervals={name: (found.low_ns, found.high_ns) for name, found in times.items()},
+        intervals={
+            name: (found.low_ns, found.high_ns) for name, found in times.items()
+        },
         why="" if error <= TOLERANCE else "the result is wrong",
+    )
+
+
+def compared(bare: Row, calls: kernel_groups.Calls) -> Row:
+    """Ready ways to do the same, in turn, beside a copy of the bytes that must be moved."""
+    source = torch.empty(calls.bytes // 2, dtype=torch.uint8, device="cuda").random_()
+    target = torch.empty_like(source)
+    variants = {**calls.variants, "copy": lambda: target.copy_(source)}
+    for call in variants.values():
+        call()
+    measured = gpu_recorder(variants, TIMING_ROUNDS, flusher(torch.device("cuda")))
+    times = {name: timing(values) for name, values in measured.items()}
+    columns = {
+        f"{name}_ns": t.median_ns for name, t in times.items() if f"{name}_ns" in FIELDS
+    }
+    return replaced(
+        bare,
+        bytes=calls.bytes,
+        config="one launch",
+        **columns,
+        others={n: t.median_ns for n, t in times.items() if f"{n}_ns" not in FIELDS},
+        intervals={
+            name: (found.low_ns, found.high_ns) for name, found in times.items()
+        },
     )
 
 
@@ -288,7 +348,9 @@ def line(row: Row) -> str:
     for label, taken in row.configs.items():
         scheme = label.split()[0] if not label.startswith("rows=") else "registers"
         by_scheme[scheme] = min(by_scheme.get(scheme, (taken, label)), (taken, label))
-    found = ", ".join(f"{t / 1000:.1f} us {label}" for t, label in sorted(by_scheme.values()))
+    found = ", ".join(
+        f"{t / 1000:.1f} us {label}" for t, label in sorted(by_scheme.values())
+    )
     return f"{row.key}: {row.copy_ns / row.ours_ns:.2f} of a copy; {found}"
 
 
@@ -315,7 +377,7 @@ def table(results: Results) -> str:
         cells = [
             row.name, shape, f"{row.bytes / 1e6:.0f}", covers, f"{row.copy_ns / 1000:.1f}",
             f"{row.ours_ns / 1000:.1f}", f"{row.copy_ns / row.ours_ns:.2f}", *others,
-            row.config or "",
+            "; ".join((row.config or "", *(f"{n} {t / 1000:.1f}" for n, t in row.others.items()))),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     versions = json.dumps(results.versions)
