@@ -58,7 +58,7 @@ ANY_RECORD: dict[str, st.SearchStrategy[Any]] = {
     ),
     "scores": strategies.records(Scores),
     "resources": strategies.records(ResourceTable),
-    "step": strategies.records(StepRecord),
+    "step": strategies.records(StepRecord, launches=st.just(builders.step_record().launches)),
     "cliff": strategies.records(Cliff, points=st.just(()), falls_at=st.none()),
 }
 
