@@ -1,0 +1,98 @@
+"""Loops of captured graphs become scans: plans equal their regions, graphs compute the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from advisor.apply.rewrite import rewrite
+from advisor.model.configs import candidate_configs, schemes_of
+from advisor.model.plan import FusionPlan
+from advisor.pipeline.backend import choose_swaps
+from advisor.pipeline.graph_programs import programs_of
+from advisor.samples import mamba_block
+from advisor.verify.region import region_disagreement
+from collectors.live.fx_graph import Lowered
+from tests.analyzers.planted.loops import LOOPS, Loop
+from tests.builders.captured import CPU, arguments_of, captured, captured_training, execute, ready
+from tests.builders.scans import refusals_of, scans_of
+
+# What is told of a loop that no kernel replaces; of networks nothing is said here.
+REFUSED = {
+    "two states that read each other": "not in every step",
+    "a sum over the state": "read one by one",
+    "products beside the state": "every step reads a value of its own",
+    "a sum over experts": "every step reads a value of its own",
+}
+LAST_ONLY = "a sum of which nobody reads a part"
+
+
+def lowered_of(loop: Loop) -> Lowered:
+    torch.manual_seed(0)
+    return captured(loop.function, *loop.inputs()).graphs[0].lowered
+
+
+def check(lowered: Lowered, plan: FusionPlan) -> Lowered:
+    """The plan equals its region; returns the graph with all of its sites swapped."""
+    for site in plan.sites:
+        assert region_disagreement(plan, site, lowered.fx_aliases, CPU) is None
+    arguments = arguments_of(lowered.fx_graph)
+    wanted = execute(lowered.copy(), arguments)
+    for scheme in schemes_of(plan):
+        configs = candidate_configs(plan, plan.sites[0])
+        config = next((c for c in configs if c.scheme == scheme), None)
+        if config is None:
+            continue
+        twin = lowered.copy()
+        kernel = ready(plan, config)
+        swaps = choose_swaps(programs_of(lowered.graph), [kernel])
+        outcomes = rewrite(twin.fx_graph, twin.fx_node, twin.fx_aliases, swaps)
+        assert [outcome.refused for outcome in outcomes] == [None] * len(plan.sites)
+        found = execute(twin, arguments, [kernel])
+        for mine, theirs in zip(found, wanted, strict=True):
+            assert mine.stride() == theirs.stride()
+            torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=1e-3, equal_nan=True)
+    return twin
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=str)
+def test_planted_loops(loop: Loop) -> None:
+    lowered = lowered_of(loop)
+    plans = scans_of(lowered)
+    if loop.what == "recurrent network":
+        assert not plans
+    elif loop.name in REFUSED:
+        assert not plans
+        assert any(REFUSED[loop.name] in why for why in refusals_of(lowered))
+    else:
+        (plan,) = plans
+        twin = check(lowered, plan)
+        assert plan.outputs[0].last == (loop.name == LAST_ONLY)
+        assert not [n for n in twin.fx_graph.nodes if "add" in n.name and loop.name == LAST_ONLY]
+
+
+def test_a_mamba_block_becomes_one_kernel_with_all_that_feeds_it() -> None:
+    block, inputs = mamba_block.inference()
+    lowered = captured(block, *inputs).graphs[0].lowered
+    (plan,) = scans_of(lowered)
+    site = plan.sites[0]
+    assert (site.row_sizes, site.columns) == (
+        (mamba_block.BATCH, mamba_block.INNER, mamba_block.TOKENS),
+        mamba_block.STATES,
+    )
+    # Neither decay nor drive is written: the steps compute them from what is as small as a token.
+    assert {op.op for op in plan.ops} >= {"exp", "log1p", "sum"}
+    largest = max(lowered.graph.nodes, key=lambda node: len(node.args))
+    assert largest.id in site.nodes
+    before = len(list(lowered.fx_graph.nodes))
+    after = len(list(check(lowered, plan).fx_graph.nodes))
+    assert before - after > 5 * mamba_block.TOKENS
+
+
+def test_the_forward_pass_of_training_has_one_and_the_backward_says_why_not() -> None:
+    block, inputs = mamba_block.inference()
+    forward, backward = (item.lowered for item in captured_training(block, *inputs).graphs)
+    (plan,) = scans_of(forward)
+    check(forward, plan)
+    assert not scans_of(backward)
+    assert any("gradients of its parts are added up" in why for why in refusals_of(backward))
