@@ -101,7 +101,12 @@ def advise(
     ]
     # One op is one kernel in eager: a library's own, not to be replaced without a measurement.
     least = 2 if situation.eager else 1
-    built = [item.result() for item in found_variants if item.source_op_count >= least]
+    scanned = [
+        ScannedGraph(item.flow, item.prices or price_list(()), item.graph.phase) for item in graphs
+    ]
+    scans = advise_scans(scanned, situation)
+    several = [item.result() for item in found_variants if item.source_op_count >= least]
+    built = [item for item in several if not scans.hold(item[0])]
     built.sort(key=lambda item: -rank(item[1]))
     plans = {plan.id: plan for own, _, _ in built for plan in own}
     findings = tuple(finding for _, finding, _ in built)
@@ -109,12 +114,9 @@ def advise(
     flows = {item.graph.id: item.flow for item in graphs}
     every = paired(tuple(plans.values()), flows)
     for plan, finding, change in group_findings(sets, outside, situation):
-        every, changes[finding.id] = (*every, plan), change
-        findings = (*findings, with_rest(finding, *_left(plan, built)))
-    scanned = [
-        ScannedGraph(item.flow, item.prices or price_list(()), item.graph.phase) for item in graphs
-    ]
-    scans = advise_scans(scanned, situation)
+        if not scans.hold((plan,)):
+            every, changes[finding.id] = (*every, plan), change
+            findings = (*findings, with_rest(finding, *_left(plan, built)))
     return Advice((*every, *scans.plans), findings, near_misses, changes, scans)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import msgspec
 
@@ -37,6 +38,16 @@ class ScanAdvice:
 
     plans: tuple[FusionPlan, ...] = ()
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    @cached_property
+    def nodes(self) -> frozenset[tuple[str, str]]:
+        """All nodes that a scan takes the place of, by graph."""
+        return frozenset((s.graph, name) for p in self.plans for s in p.sites for name in s.nodes)
+
+    def hold(self, plans: Sequence[FusionPlan]) -> bool:
+        """Whether scans replace something at every site of these plans: single steps of a loop."""
+        keys = [{(site.graph, n) for n in site.nodes} for plan in plans for site in plan.sites]
+        return bool(self.nodes) and all(self.nodes & own for own in keys)
 
 
 def advise_scans(graphs: Sequence[ScannedGraph], situation: Situation) -> ScanAdvice:

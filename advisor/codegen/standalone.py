@@ -36,7 +36,7 @@ from advisor.model.tolerance import allowance, longest_sum, roundings, steps
 MOST_PLACES = 12
 # Elements of a checked shape: its float64 reference must fit beside everything else.
 MOST_CHECKED, MOST_INTERPRETED_ROWS, MOST_INTERPRETED_COLUMNS = 1 << 22, 3, 1024
-INTERPRETED_BLOCK = 128
+INTERPRETED_BLOCK, MOST_INTERPRETED_STEPS = 128, 20
 # From the coarsest type to the finest.
 EPSILON = {
     "float8_e5m2": "2**-2",
@@ -93,7 +93,8 @@ def notes(export: Standalone) -> list[str]:
     plan = export.plan
     places = [place_text(site) for site in plan.sites[:MOST_PLACES]]
     more = len(plan.sites) - len(places)
-    lines = ["", f"Found by {printable(plan.rule)} at these places (rows × columns, runs a step):"]
+    axes = "lanes × steps × columns" if plan.states else "rows × columns"
+    lines = ["", f"Found by {printable(plan.rule)} at these places ({axes}, runs a step):"]
     lines += [line for place in places for line in wrapped(place, 1)]
     lines += [f"    and {more} more"] if more else []
     lines += ["", *wrapped(f"Launched as {export.config.label()}: {printable(export.chosen)}.")]
@@ -118,15 +119,14 @@ def place_text(site: Site) -> str:
 def _program(plan: FusionPlan, config: LaunchConfig, made: Operator) -> list[str]:
     site = plan.sites[0]
     terms = longest_sum(plan, site.rows, site.columns)
+    checked = _scan_shapes(site) if plan.states else (_shapes(site), _small(site))
     lines = [
         "",
         "# --- this file as a program: checks, then times " + "-" * (WIDTH - 49),
         "",
         "# Sizes of the axes where it was first found, and those it is checked at.",
         f"SHAPE = {site.sizes}",
-        *statement(
-            f"CHECKED = {{'cuda': {_shapes(site)}, 'cpu': {_small(site)}}}".replace("'", '"')
-        ),
+        *statement(f"CHECKED = {{'cuda': {checked[0]}, 'cpu': {checked[1]}}}".replace("'", '"')),
         "# Rows of the interpreter are short: there, short blocks.",
         f'LAUNCH = {{"cuda": {{}}, "cpu": {_small_launch(config)}}}',
         "# Of each output: the last place that errors are counted in, the error allowed, and what",
@@ -173,6 +173,18 @@ def _shapes(site: Site) -> tuple[tuple[int, ...], ...]:
     odd = tuple(3 for _ in rows)
     found = ((*rows, *outer, columns), (*odd, *outer, max(columns - 1, 1)))
     return tuple(dict.fromkeys((*found, (*odd, *outer, columns // 2 + 1))))
+
+
+def _scan_shapes(site: Site) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Few lanes and all steps, fewer of these than a block, and one; in an interpreter fewer."""
+    *lanes, steps = site.row_sizes
+    few = tuple(min(size, 5 - place) for place, size in enumerate(lanes[:2])) + (1,) * len(
+        lanes[2:]
+    )
+    some = min(steps, MOST_INTERPRETED_STEPS)
+    gpu = ((steps, site.columns), (steps + 3, max(site.columns - 1, 1)), (1, site.columns))
+    cpu = ((some, site.columns), (some // 2 + 1, max(site.columns - 1, 1)))
+    return tuple(tuple((*few, *sizes) for sizes in dict.fromkeys(each)) for each in (gpu, cpu))
 
 
 def _small(site: Site) -> tuple[tuple[int, ...], ...]:

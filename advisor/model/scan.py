@@ -13,7 +13,6 @@ once (G. Blelloch, "Prefix Sums and Their Applications", 1990).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from advisor.errors import InvalidRecordError
@@ -183,15 +182,7 @@ def _fail(what: str) -> None:
     raise InvalidRecordError(what, where="scan")
 
 
-# --- sums of times and sizes ----------------------------------------------------------------------
-
-
 def carried_ops(plan: FusionPlan) -> int:
     """The ops of a step that its next state takes: each rounds once more."""
     needed = set[str]().union(*(_needed(plan, state.value) for state in plan.states))
     return len(needed)
-
-
-def shape_text(sizes: Sequence[int]) -> str:
-    """Sizes as people write them."""
-    return " × ".join(f"{size:,}" for size in sizes)

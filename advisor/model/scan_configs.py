@@ -20,6 +20,7 @@ from advisor.model.launch import (
     next_power_of_two,
     steps_per_split,
 )
+from advisor.model.optable import item_bytes
 from advisor.model.plan import FusionPlan, Site
 from advisor.model.ranking import BASE_REGISTERS, LIVE_TILES, resident_programs
 from advisor.model.scan import lanes_of, linear_path, steps_of
@@ -33,19 +34,22 @@ MOST_PER_THREAD, MOST_IN_BLOCK = 8, 16
 # over the threads of a program, through shared memory; a second launch.
 TRIP_NS, OP_NS, LEVEL_NS, LAUNCH_NS = 700.0, 4.0, 30.0, 2500.0
 BYTES_PER_NS = 4000.0
+# Narrower elements cannot be copied ahead of their step (cp.async moves four bytes at least).
+STREAMED_BYTES = 4
 # Fewer steps than this are not worth sharing.
 SHORTEST_SHARE = 32
 
 
 @dataclass(frozen=True)
 class _Task:
-    """A plan at one site on a GPU."""
+    """A plan at one site on a GPU; loads of `wide` elements are ahead of their step."""
 
     lanes: int
     steps: int
     columns: int
     bytes_moved: int
     step_ops: int
+    wide: bool
     sm_count: int
 
 
@@ -63,6 +67,7 @@ def scan_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchCon
         columns=max(site.columns, 1),
         bytes_moved=site_bytes(plan, site),
         step_ops=len(plan.ops),
+        wide=all(item_bytes(i.dtype) >= STREAMED_BYTES for i in plan.inputs if i.spans[-2]),
         sm_count=sm_count,
     )
     found: list[tuple[float, int, LaunchConfig]] = []
@@ -143,7 +148,7 @@ def _time_ns(task: _Task, config: LaunchConfig) -> float:
     else:
         own = steps_per_split(config, task.steps)
         work = task.step_ops * OP_NS * (1 + per_thread / 4) + reductions
-        step = max(work, TRIP_NS / config.num_stages)
+        step = max(work, TRIP_NS / (config.num_stages if task.wide else 1))
         chain = own * step
         if config.splits is not None:
             chain = 2 * chain + LAUNCH_NS + config.splits * TRIP_NS / 8

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from advisor.model.graph import Graph
+from collectors.live.fx_graph import Lowered
 from tests.analyzers.planted.captured import Inputs, tensors
 from tests.builders.captured import captured
 
@@ -45,10 +46,15 @@ class Loop:
 
 
 @cache
-def graph_of(loop: Loop) -> Graph:
-    """The loop's graph, captured once."""
+def lowered_of(loop: Loop) -> Lowered:
+    """The loop's graph with the way back to FX, captured once."""
     torch.manual_seed(0)
-    return captured(loop.function, *loop.inputs()).graphs[0].lowered.graph
+    return captured(loop.function, *loop.inputs()).graphs[0].lowered
+
+
+def graph_of(loop: Loop) -> Graph:
+    """The loop's graph."""
+    return lowered_of(loop).graph
 
 
 def decayed(a: Tensor, b: Tensor) -> Tensor:
