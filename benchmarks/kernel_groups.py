@@ -31,7 +31,7 @@ class Calls:
     """Ways to do the same, by name (`ours` among them), and the bytes that must be moved."""
 
     bytes: int
-    variants: dict[str, Callable[[], object]]
+    variants: dict[str, Callable[..., object]]
 
 
 def norms(*tensors: torch.Tensor) -> list[torch.Tensor]:

@@ -102,19 +102,11 @@ class Results(Record, frozen=True, kw_only=True):
 def main(arguments: Sequence[str]) -> int:
     """Record rows until the time is over, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Plain)
-    parser.add_argument(
-        "--table", action="store_true", help="print the table of recorded rows"
-    )
+    parser.add_argument("--table", action="store_true", help="print the table of recorded rows")
     parser.add_argument("--only", default="", help="names of patterns, comma separated")
-    parser.add_argument(
-        "--seconds", type=float, default=80, help="begin no row after this"
-    )
-    parser.add_argument(
-        "--again", action="store_true", help="record rows that are there anew"
-    )
-    parser.add_argument(
-        "--results", type=Path, default=RESULTS, help="the file of results"
-    )
+    parser.add_argument("--seconds", type=float, default=80, help="begin no row after this")
+    parser.add_argument("--again", action="store_true", help="record rows that are there anew")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the file of results")
     options = parser.parse_args(arguments)
     if options.table:
         sys.stdout.write(table(read(options.results)))
@@ -157,15 +149,12 @@ def record_rows(options: argparse.Namespace) -> None:
         row = kept[bare.key] = measured(bare, make)
         torch.cuda.empty_cache()
         write_atomic(
-            options.results,
-            encode(Results(versions=found, rows=tuple(kept.values()))) + b"\n",
+            options.results, encode(Results(versions=found, rows=tuple(kept.values()))) + b"\n"
         )
         sys.stderr.write(f"{time.monotonic() - begun:5.1f} s  {line(row)}\n")
 
 
-Task = tuple[
-    Callable[..., Any], list[torch.Tensor], FusionPlan | None, tuple[int, int] | None
-]
+Task = tuple[Callable[..., Any], list[torch.Tensor], FusionPlan | None, tuple[int, int] | None]
 
 
 def tasks() -> Iterator[tuple[str, tuple[int, ...], Callable[[], Any]]]:
@@ -173,11 +162,7 @@ def tasks() -> Iterator[tuple[str, tuple[int, ...], Callable[[], Any]]]:
     for path in sorted(STORED.glob("*.json")):
         plan = load(path, FusionPlan)
         site = plan.sites[0]
-        yield (
-            f"plan:{plan.id[:8]}",
-            (*site.row_sizes, site.columns),
-            partial(stored, plan),
-        )
+        yield f"plan:{plan.id[:8]}", (*site.row_sizes, site.columns), partial(stored, plan)
     for name, pattern in kernel_patterns.PATTERNS.items():
         for shape in pattern.shapes:
             yield name, shape, partial(captured, pattern, shape, torch.device("cuda"))
@@ -202,9 +187,7 @@ def captured(
         graph = item.lowered.graph
         programs = find_row_programs(graph)
         groups = [canonical_program(programs.flow, group) for group in programs.whole]
-        ops = sum(
-            spec_of(node.op).kind in ("pointwise", "reduction") for node in graph.nodes
-        )
+        ops = sum(spec_of(node.op).kind in ("pointwise", "reduction") for node in graph.nodes)
         for group in cluster((graph.phase, program) for program in groups):
             plan = plan_of(group, graph.phase, "benchmark")
             if best is None or len(plan.ops) > best[0]:
@@ -229,9 +212,7 @@ def measured(bare: Row, make: Callable[[], Any]) -> Row:
     try:
         configs = without_spills(plan, gpu) if gpu is not None else ()
         if not configs:
-            return replaced(
-                bare, why="every configuration spills, or the GPU is not in the table"
-            )
+            return replaced(bare, why="every configuration spills, or the GPU is not in the table")
         return timed(bare, function, inputs, plan, covers, configs)
     except AdvisorError as error:
         return replaced(bare, why=error.line())
@@ -247,9 +228,7 @@ def timed(
 ) -> Row:
     """The search over configurations, then the fastest beside the others."""
     device, site = torch.device("cuda"), plan.sites[0]
-    sources = {
-        scheme: scheme_source(plan, scheme) for scheme in {c.scheme for c in configs}
-    }
+    sources = {scheme: scheme_source(plan, scheme) for scheme in {c.scheme for c in configs}}
     given = site_inputs(plan, site, device)
     calls = configured_calls(plan, sources, device, configs, given)
     searched = {
@@ -259,9 +238,7 @@ def timed(
     best = min(searched, key=searched.__getitem__)
     moved = site_bytes(plan, site)
     source = torch.empty(moved // 2, dtype=torch.uint8, device=device).random_()
-    large = torch.empty(
-        PEAK_COPY_BYTES // 2, dtype=torch.uint8, device=device
-    ).random_()
+    large = torch.empty(PEAK_COPY_BYTES // 2, dtype=torch.uint8, device=device).random_()
     target, large_target = torch.empty_like(source), torch.empty_like(large)
     compiled = torch.compile(function, dynamic=False)
     variants: dict[str, Callable[[], object]] = {
@@ -276,9 +253,7 @@ def timed(
             call()
         times = {
             name: timing(values)
-            for name, values in gpu_recorder(
-                variants, TIMING_ROUNDS, flusher(device)
-            ).items()
+            for name, values in gpu_recorder(variants, TIMING_ROUNDS, flusher(device)).items()
         }
         error = worst_error(plan, given, calls[best]())
     return replaced(
@@ -289,9 +264,7 @@ def timed(
         **{f"{name}_ns": found.median_ns for name, found in times.items()},
         error=error,
         configs=searched,
-        intervals={
-            name: (found.low_ns, found.high_ns) for name, found in times.items()
-        },
+        intervals={name: (found.low_ns, found.high_ns) for name, found in times.items()},
         why="" if error <= TOLERANCE else "the result is wrong",
     )
 
@@ -305,18 +278,14 @@ def compared(bare: Row, calls: kernel_groups.Calls) -> Row:
         call()
     measured = gpu_recorder(variants, TIMING_ROUNDS, flusher(torch.device("cuda")))
     times = {name: timing(values) for name, values in measured.items()}
-    columns = {
-        f"{name}_ns": t.median_ns for name, t in times.items() if f"{name}_ns" in FIELDS
-    }
+    columns = {f"{name}_ns": t.median_ns for name, t in times.items() if f"{name}_ns" in FIELDS}
     return replaced(
         bare,
         bytes=calls.bytes,
         config="one launch",
         **columns,
         others={n: t.median_ns for n, t in times.items() if f"{n}_ns" not in FIELDS},
-        intervals={
-            name: (found.low_ns, found.high_ns) for name, found in times.items()
-        },
+        intervals={name: (found.low_ns, found.high_ns) for name, found in times.items()},
     )
 
 
@@ -348,9 +317,7 @@ def line(row: Row) -> str:
     for label, taken in row.configs.items():
         scheme = label.split()[0] if not label.startswith("rows=") else "registers"
         by_scheme[scheme] = min(by_scheme.get(scheme, (taken, label)), (taken, label))
-    found = ", ".join(
-        f"{t / 1000:.1f} us {label}" for t, label in sorted(by_scheme.values())
-    )
+    found = ", ".join(f"{t / 1000:.1f} us {label}" for t, label in sorted(by_scheme.values()))
     return f"{row.key}: {row.copy_ns / row.ours_ns:.2f} of a copy; {found}"
 
 
