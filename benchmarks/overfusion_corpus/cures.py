@@ -28,6 +28,7 @@ from advisor.pipeline.switch import PLAIN, GraphSwitch, Selection
 from advisor.verify.resources import ResourceRequest
 from analyzers.bucket_advice import best_pieces
 from collectors import read_trace
+from collectors.live.capture import no_compile_caches
 
 from . import build, compiled, streams
 from .frozen import Recording
@@ -212,7 +213,9 @@ def _cut(one: _Compiled) -> Iterator[tuple[Way, Run]]:
     """Every way to cut the kernels of a compiled function, each as its own selection of graphs."""
     switch = GraphSwitch(**one.options)
     part = one.compiled(torch.compile(one.function, backend=switch.backend(), dynamic=False))
-    part()
+    # A graph from a cache has run no pass: nothing of it would be known.
+    with no_compile_caches():
+        part()
     seen = switch.seen()
     names = dict.fromkeys(kernel.name for look in seen for kernel in look.kernels)
     for name in names:

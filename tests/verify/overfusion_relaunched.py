@@ -1,4 +1,4 @@
-"""Child of `test_overfusion_cures`: cures of small cases in Triton's interpreter, against the case itself.
+"""Child of `test_overfusion_cures`: small cases launched otherwise, in Triton's interpreter.
 
 Prints {family: {change of the launch: largest error}}.
 """
