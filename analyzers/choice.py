@@ -2,11 +2,12 @@
 
 Every reduction that no earlier group holds grows a group as if it were alone. Groups that share no
 op are all taken. Then pointwise ops that read across the order in which they write grow groups of
-what is left. Where they overlap, whoever grows first keeps the shared ops and the others grow
-around it, so a set is an order of seeds: up to `MAX_ORDERED` overlapping seeds every order is
-tried, which is exact; beyond that two are, by place in the graph and by worth. The best set wins,
-the first of equals. What a set is worth is the caller's to say; by default it is traffic. A set is
-judged as a whole: an op of the user's program that two groups split between them goes away once.
+what is left, and so do random numbers: a dropout with its residual. Where they overlap, whoever
+grows first keeps the shared ops and the others grow around it, so a set is an order of seeds: up to
+`MAX_ORDERED` overlapping seeds every order is tried, which is exact; beyond that two are, by place
+in the graph and by worth. The best set wins, the first of equals. What a set is worth is the
+caller's to say; by default it is traffic. A set is judged as a whole: an op of the user's program
+that two groups split between them goes away once.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from advisor.model.optable import item_bytes, spec_of
+from advisor.model.optable import RANDOM, item_bytes, spec_of
 from advisor.model.sizes import ONE, Size
 from analyzers.dataflow import Dataflow
 from analyzers.growth import Group, NearMiss, grow
+from analyzers.iteration_space import reads_all_axes
 from analyzers.program_cost import nodes_bytes
 from analyzers.strides import BoundInput
 from analyzers.turned import reads_across
@@ -90,7 +92,8 @@ def choose(flow: Dataflow, worth: Worth) -> Chosen:
         others += rest
         misses += best.misses
     for name in flow.index:
-        if name in claimed or not reads_across(flow, name):
+        drawn = flow.nodes[name].op == RANDOM
+        if name in claimed or not (drawn or reads_across(flow, name)):
             continue
         grown = grow(joint, name, claimed)
         if grown.group is not None and _is_chain(flow, grown.group):
@@ -105,8 +108,10 @@ def choose(flow: Dataflow, worth: Worth) -> Chosen:
 
 
 def _is_chain(flow: Dataflow, group: Group) -> bool:
-    """Whether a group has several ops, none of which reduces."""
-    return len(group.members) > 1 and not _reductions(flow, group.members)
+    """Whether a group has several ops, none of which reduces, and reads something as large."""
+    if len(group.members) < 2 or _reductions(flow, group.members):
+        return False
+    return reads_all_axes(group.space.operands, group.space.axes)
 
 
 def _candidates(flow: Dataflow) -> tuple[list[Candidate], list[NearMiss]]:

@@ -23,7 +23,7 @@ from analyzers.dataflow import Dataflow
 from analyzers.placement import placements
 from analyzers.strides import BoundInput, Strides, has_no_gaps, merged_axes
 
-__all__ = ["ALONE", "MAX_COLUMNS", "IterationSpace", "Shares", "iteration_space"]
+__all__ = ["ALONE", "MAX_COLUMNS", "IterationSpace", "Shares", "iteration_space", "reads_all_axes"]
 
 # float64 runs at 1/2 to 1/64 of the float32 rate and is refused by code generation.
 KERNEL_DTYPES = tuple(name for name in DTYPES if name != "float64")
@@ -121,11 +121,22 @@ def iteration_space(
     return _Verifier(flow, members, seed, shares).space()
 
 
+def reads_all_axes(operands: Operands, axes: tuple[Size, ...]) -> bool:
+    """Whether the inputs together vary along every axis."""
+    read = {
+        axis
+        for bound in operands.values()
+        for axis, stride in enumerate(bound.strides)
+        if stride is not None
+    }
+    return len(read) == len(axes)
+
+
 class _Verifier:
     """The placements of a group, and the check of every use of a value."""
 
     def __init__(self, flow: Dataflow, members: frozenset[str], seed: str, shares: Shares) -> None:
-        self.flow, self.members, self.shares = flow, members, shares
+        self.flow, self.members, self.shares, self.seed = flow, members, shares, seed
         self.order = [flow.nodes[name] for name in sorted(members, key=flow.index.__getitem__)]
         self.device = flow.need_meta(flow.nodes[seed].value()).device
         self.axes = axes_of(flow, self.order, members, seed)
@@ -211,15 +222,8 @@ class _Verifier:
 
     def _check_sizes(self) -> None:
         """A kernel learns its sizes from what it reads, of which random numbers are not."""
-        if not any(node.op == RANDOM for node in self.order):
-            return
-        read = {
-            axis
-            for bound in self.operands.values()
-            for axis, stride in enumerate(bound.strides)
-            if stride is not None
-        }
-        if read != self.rows | self.columns:
+        drawn = [node.id for node in self.order if node.op == RANDOM]
+        if drawn and self.seed not in drawn and not reads_all_axes(self.operands, self.axes.sizes):
             raise IllegalFusionError("random numbers by themselves: nothing as large is read")
 
     def _check_meta(self, node: Node) -> None:

@@ -10,8 +10,8 @@ from advisor.units import counted
 
 _DRAWN = (
     "random numbers come from the seed that Inductor draws and each element's own index, so the "
-    "mask is that of a compiled step (from PyTorch 2.13 on, of its kernels that reduce), of the same "
-    "probability as eager's and not the same; kernel and reference are compared under one mask"
+    "mask is that of a compiled step (from PyTorch 2.13 on, of its kernels that reduce): another "
+    "one than eager's, of the same probability; kernel and reference are compared under one mask"
 )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional as nnf
 
+FLOAT8_LARGEST = 448.0
 ROWS = ((16384, 4096), (4096, 8192), (65536, 1024), (2048, 32000))
 
 
@@ -68,6 +69,37 @@ def _groupnorm_silu(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.
     return nnf.silu(nnf.group_norm(x, 32, w, b))
 
 
+def _dropout_add_layernorm(
+    x: torch.Tensor, r: torch.Tensor, w: torch.Tensor, b: torch.Tensor
+) -> torch.Tensor:
+    return nnf.layer_norm(r + nnf.dropout(x, 0.1), (x.shape[-1],), w, b)
+
+
+def _dropout_softmax(x: torch.Tensor) -> torch.Tensor:
+    return nnf.dropout(torch.softmax(x.float() * 0.125, -1).to(x.dtype), 0.1)
+
+
+def _quantised(x: torch.Tensor, peak: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x in eight bits by the largest magnitude of a row, of a block or of all, and the scale."""
+    scale = peak.float().clamp(min=1e-12) / FLOAT8_LARGEST
+    stored = (x.float() / scale).clamp(-FLOAT8_LARGEST, FLOAT8_LARGEST).to(torch.float8_e4m3fn)
+    return stored, scale
+
+
+def _fp8_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return _quantised(x, x.abs().amax(-1, keepdim=True))
+
+
+def _fp8_blocks(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return _fp8_rows(x.unflatten(-1, (-1, 128)))
+
+
+def _fp8_tensor(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return _quantised(x, x.abs().max())
+
+
+# Those with a dropout are bound by arithmetic, by count: for every element ten rounds of Philox,
+# some 60 integer instructions, beside the six bytes that a residual and its sum take.
 PATTERNS: dict[str, Pattern] = {
     "softmax": Pattern(lambda x: torch.softmax(x, -1)),
     "scale_mask_softmax": Pattern(
@@ -87,6 +119,12 @@ PATTERNS: dict[str, Pattern] = {
         lambda x: torch.softmax(x, -1), shapes=((1 << 20, 64), (1 << 22, 16))
     ),
     "groupnorm_silu": Pattern(_groupnorm_silu, ("channels", "channels"), ((32, 320, 64, 64),)),
+    "dropout_add": Pattern(lambda x, r: r + nnf.dropout(x, 0.1), ("x",)),
+    "dropout_add_layernorm": Pattern(_dropout_add_layernorm, ("x", "w", "w")),
+    "softmax_dropout": Pattern(_dropout_softmax),
+    "fp8_quantise_rows": Pattern(_fp8_rows),
+    "fp8_quantise_blocks": Pattern(_fp8_blocks),
+    "fp8_quantise_tensor": Pattern(_fp8_tensor),
     "silu_mul": Pattern(lambda x, y: nnf.silu(x) * y, ("x",)),
     "bias_gelu": Pattern(lambda x, b: nnf.gelu(x + b), ("w",)),
     "long_chain12": Pattern(_long_chain, ("x",)),

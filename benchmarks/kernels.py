@@ -25,6 +25,7 @@ from typing import Any
 import kernel_groups
 import kernel_patterns
 import torch
+
 from advisor.errors import AdvisorError
 from advisor.hardware.gpus import find_gpu
 from advisor.model.base import Record, decode, encode, load
@@ -290,12 +291,17 @@ def compared(bare: Row, calls: kernel_groups.Calls) -> Row:
 
 
 def worst_error(plan: FusionPlan, given: list[torch.Tensor], got: Any) -> float:
-    """The largest error of any output relative to its largest value; non-finite ones must agree."""
+    """The largest error of any output relative to its largest value; non-finite ones must agree.
+
+    In eight bits it counts as the same number of last places of a bfloat16.
+    """
     worst = 0.0
     for mine, want in zip(got, evaluate(plan, given, "native"), strict=True):
         truth = want.expand(mine.shape).float()
         apart = (mine.float() - truth).abs()[torch.isfinite(truth)]
         scale = truth[torch.isfinite(truth)].abs().max().clamp(min=1e-30)
+        if mine.dtype.is_floating_point and mine.dtype.itemsize == 1:
+            scale = scale * (torch.finfo(mine.dtype).eps / torch.finfo(torch.bfloat16).eps)
         worst = max(worst, float(apart.max() / scale)) if apart.numel() else worst
     return worst
 
@@ -328,7 +334,9 @@ def table(results: Results) -> str:
         "",
         "Written by `python benchmarks/kernels.py --table`; times are medians on the GPU, caches",
         "cold, in µs. `copy` moves the bytes that the kernel must move: 1.00 is its speed. Eager",
-        "and Inductor run the whole pattern; `ops` says how much of it our kernel does.",
+        "and Inductor run the whole pattern; `ops` says how much of it our kernel does. Rows with",
+        "a dropout are bound by arithmetic, by count: ten rounds of Philox for every element; fp8",
+        "with one scale a tensor reads it twice, of which `MB` and `copy` count one.",
         "",
         "| pattern | shape | MB | ops | copy | ours | of copy | Inductor | eager | configuration |",
         "|---|---|---|---|---|---|---|---|---|---|",

@@ -181,6 +181,9 @@ def test_random_numbers_are_drawn_inside_and_counted() -> None:
     bare = msgspec.structs.replace(plan, ops=tuple(op for op in plan.ops if op.op != "random"))
     more = site_arithmetic(plan, plan.sites[0])[0] - site_arithmetic(bare, plan.sites[0])[0]
     assert more == 16 * 32 * spec_of("random").flops
+    advice = advice_for(dropped, torch.randn(512, 1024))
+    texts = [item.text for finding in advice.findings for item in finding.evidence]
+    assert any("another one than eager's" in text for text in texts)
 
 
 def saved(finding: Finding) -> float:

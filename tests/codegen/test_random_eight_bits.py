@@ -7,7 +7,9 @@ the bits as PyTorch does, so what a GPU's own instruction gives is shown on GPUs
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -16,12 +18,15 @@ from hypothesis import strategies as st
 from advisor.codegen import render
 from advisor.codegen.gradient import gradient
 from advisor.errors import InvalidRecordError
-from advisor.model.configs import schemes_of
+from advisor.hardware.gpus import gpu_by_key
+from advisor.model.configs import candidate_configs, schemes_of
 from advisor.model.launch import Scheme
 from advisor.model.plan import FusionPlan, Space
 from advisor.model.tolerance import steps
+from advisor.pipeline.candidates import requests
 from advisor.verify.interpret import evaluate
 from advisor.verify.philox import uniform
+from advisor.verify.resources import resources_of
 from tests.builders.plan import PlanBuilder
 from tests.codegen.interpreter import Interpreter
 from tests.codegen.test_column_sums import config_of as column_config_of
@@ -180,7 +185,7 @@ def test_numbers_for_rows_or_columns_alone(
 
 
 @given(
-    seed=st.integers(0, 2**63 - 1),
+    seed=st.integers(-(2**63), 2**63 - 1),
     rows=st.integers(1, 6),
     columns=st.integers(1, 70),
     scheme=st.sampled_from(("blocks", "registers", "looped")),
@@ -300,3 +305,27 @@ def test_what_no_kernel_computes_is_no_plan(spoil: Callable[[PlanBuilder], str])
     make = PlanBuilder()
     with pytest.raises(InvalidRecordError):
         make.plan(spoil(make))
+
+
+def wide(plan: FusionPlan, rows: int = 512, columns: int = 4096) -> FusionPlan:
+    """The plan at a site of the size of real ones."""
+    strides = tuple((columns * row, int(column)) for row, column in (i.spans for i in plan.inputs))
+    site = msgspec.structs.replace(
+        plan.sites[0], row_sizes=(rows,), columns=columns, input_strides=strides
+    )
+    return msgspec.structs.replace(plan, sites=(site,))
+
+
+def test_nothing_spills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model's first choices, compiled for GPUs that are not here."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = [norm("bfloat16"), residual("bfloat16"), quantised("bfloat16", "float8_e4m3fn")]
+    asked = [
+        request
+        for plan in map(wide, made)
+        for request in requests(plan, candidate_configs(plan, plan.sites[0])[0])
+    ]
+    for rows in resources_of(asked, (gpu_by_key("h200"), gpu_by_key("mi300x"))):
+        for row in rows:
+            assert row.error is None, row
+            assert (row.spill_store_bytes, row.spill_load_bytes) in ((0, 0), (0, None)), row

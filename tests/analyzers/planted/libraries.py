@@ -100,6 +100,8 @@ LIBRARIES: tuple[Case, ...] = (
          outside={"inductor_lookup_seed": "not a row operation"}),
     case("two draws have a seed each", two_draws, X, f"{SOFTMAX} random mul random add",
          outside={"inductor_lookup_seed#1": "not a row operation"}),
+    case("dropout and residual", lambda x, y: y + functional.dropout(x, 0.1, True), XY,
+         "random gt mul mul add"),
     case("random numbers by themselves", lambda x: torch.rand_like(x).mean(-1) + x[:, 0], X,
          "mean add", outside={"random": "nothing as large is read"}),
     case("a tensor scaled by its largest value", lambda x: x / x.abs().max(), X, "abs amax div"),
