@@ -19,12 +19,13 @@ from advisor.model.applied import (
 )
 from advisor.model.base import Range, Record
 from advisor.model.comparison import Comparability
+from advisor.model.cures import Retuned, Split
 from advisor.model.findings import Alternative, Evidence, Finding
 from advisor.model.gate import ComparisonLimit, FindingLimit, GateConfig, MetricLimit
 from advisor.model.graph import Graph, Node, TensorMeta
 from advisor.model.guards import Prediction
 from advisor.model.launch import SCANS, SHARED, LaunchConfig, Scheme
-from advisor.model.optable import DTYPES, FLOAT_DTYPES, ITEM_BYTES, OPS, RANDOM
+from advisor.model.optable import DTYPES, FLOAT8_MAX, FLOAT_DTYPES, ITEM_BYTES, OPS, RANDOM
 from advisor.model.plan import (
     FusionPlan,
     PlanInput,
@@ -52,6 +53,8 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(arguments)
     if origin in (Union, types.UnionType):
         return st.one_of([of(argument) for argument in arguments])
+    if origin is tuple and Ellipsis not in arguments:
+        return st.tuples(*(of(argument) for argument in arguments))
     if origin is tuple:
         return st.lists(of(arguments[0]), max_size=2).map(tuple)
     if origin is dict:
@@ -269,7 +272,7 @@ def plan_inputs(draw: st.DrawFn, position: int, row_axes: int) -> PlanInput:
     whole = all(spans[:-1]) or not any(spans[:-1])
     return PlanInput(
         name=f"in{position}",
-        dtype=draw(st.sampled_from(DTYPES)),
+        dtype=draw(st.sampled_from([name for name in DTYPES if name not in FLOAT8_MAX])),
         spans=spans,
         dense=whole and draw(st.booleans()),
         unit_stride=draw(st.booleans()),
@@ -283,6 +286,8 @@ def plan_ops(draw: st.DrawFn, position: int, known: dict[str, Space]) -> PlanOp:
     kinds = ("pointwise", "reduction") if wide else ("pointwise",)
     fit = [spec for spec in OPS if spec.kind in kinds and spec.name != RANDOM]
     spec = draw(st.sampled_from(fit))
+    if spec.name == "cast":
+        return _cast(f"v{position}", draw(st.sampled_from(sorted(known))), known, draw)
     dtype = draw(st.sampled_from(FLOAT_DTYPES))
     literals = st.integers(-9, 9) | st.sampled_from(["inf", "-inf", "nan", 0.5, True])
     if spec.kind == "reduction":
@@ -305,6 +310,15 @@ def plan_ops(draw: st.DrawFn, position: int, known: dict[str, Space]) -> PlanOp:
     )  # fmt: skip
 
 
+def _cast(name: str, arg: str, known: dict[str, Space], draw: st.DrawFn) -> PlanOp:
+    """A cast to any type; eight bits only hold what is stored, so it is the last of its value."""
+    dtype = draw(st.sampled_from((*FLOAT_DTYPES, *FLOAT8_MAX)))
+    attributes = {"dtype": dtype}
+    return PlanOp(
+        name=name, op="cast", args=(arg,), dtype=dtype, space=known[arg], attributes=attributes
+    )
+
+
 @st.composite
 def plans(draw: st.DrawFn) -> FusionPlan:
     """A valid plan: random ops of the table over random inputs, at least one output."""
@@ -322,7 +336,8 @@ def plans(draw: st.DrawFn) -> FusionPlan:
     known["v0"] = "tile"
     for position in range(1, draw(st.integers(1, 7))):
         ops.append(draw(plan_ops(position, known)))
-        known[ops[-1].name] = ops[-1].space
+        if ops[-1].dtype not in FLOAT8_MAX:
+            known[ops[-1].name] = ops[-1].space
     outputs = [op for op in ops if op.space in ("tile", "row")][-2:]
     sizes = st.integers(0, 2**40)
     per_axis = st.lists(sizes, min_size=row_axes + 1, max_size=row_axes + 1).map(tuple)
@@ -359,7 +374,29 @@ def plans(draw: st.DrawFn) -> FusionPlan:
     )
 
 
+def splits() -> st.SearchStrategy[Split]:
+    """Two or three groups of ops named by hashes, none in two of them."""
+    keys = st.lists(plan_ids, min_size=3, max_size=6, unique=True)
+    return st.builds(
+        lambda kernel, words, names: Split(
+            kernel=kernel, words=words, groups=((names[0],), (names[1],), tuple(names[2:]))
+        ),
+        st.text(max_size=8), st.text(max_size=8), keys,
+    )  # fmt: skip
+
+
+def retuned() -> st.SearchStrategy[Retuned]:
+    """Another launch of a kernel of the compiler."""
+    powers = st.integers(0, 5).map(lambda n: 1 << n)
+    blocks = st.dictionaries(st.sampled_from(("XBLOCK", "R0_BLOCK")), powers)
+    return records(
+        Retuned, source=plan_ids, blocks=blocks, num_warps=powers, num_stages=st.integers(1, 8)
+    )
+
+
 SPECIAL: dict[Any, Any] = {
+    Split: splits,
+    Retuned: retuned,
     Range: ranges,
     Timing: timings,
     Comparison: comparisons,
