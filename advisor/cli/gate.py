@@ -12,7 +12,6 @@ from advisor.errors import EXIT_GATE_FAILED, EXIT_OK, EXIT_UNREADABLE, Unreadabl
 from advisor.model.base import encode
 from advisor.model.gate import GateConfig, GateResult
 from advisor.model.report import Report
-from advisor.pipeline.regressions import with_regressions
 from advisor.report.annotations import to_annotations
 from advisor.report.gate import judge
 from advisor.report.gate_config import MAX_CONFIG_BYTES, default_config, read_config
@@ -60,6 +59,8 @@ def gate(
     subject = read_report(report)
     against = None if baseline is None else read_report(baseline)
     if baseline is not None:
+        from advisor.pipeline.regressions import with_regressions
+
         subject = with_regressions(subject, baseline, report)
     labels = (str(report), str(baseline))
     result = judge(_config(config, subject, against), subject, against, labels)

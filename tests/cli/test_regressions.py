@@ -1,0 +1,82 @@
+"""What lost between two runs, as `compare` prints it and `gate` fails on it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from advisor.cli.main import run
+from advisor.model.overfusion import KernelCode
+from advisor.model.step_record import Launch, StepRecord, Tensor
+from advisor.store import RunDirectory
+from tests.model import builders
+
+TENSOR = Tensor(shape=(4_096, 4_096), dtype="float")
+TIMES = (99_000, 99_500, 100_000, 100_500, 101_000)
+LIMITS = '[[finding]]\nkind = "regression"\nmax = 0\n'
+
+
+def kernel(name: str, times: int) -> Launch:
+    """A kernel that takes so many times 100 us."""
+    own = tuple(times * time for time in TIMES)
+    return Launch(
+        name=name, role="pointwise", library="unknown", op=f"my::{name}", operands=(TENSOR,) * 2,
+        stream=7, grid=(4_096, 1, 1), threads=128, registers=40, time_ns=own[2], times_ns=own,
+    )  # fmt: skip
+
+
+def made(path: Path, *kernels: Launch, codes: tuple[KernelCode, ...] = ()) -> str:
+    """A run whose step runs these kernels in turn."""
+    whole = tuple(map(sum, zip(*(one.times_ns for one in kernels), strict=True)))
+    starts = [sum(x.time_ns for x in kernels[:place]) for place in range(len(kernels))]
+    placed = [replace(x, start_ns=start) for x, start in zip(kernels, starts, strict=True)]
+    stored = RunDirectory.create_at(path)
+    stored.write_report(builders.report())
+    stored.write_step(
+        StepRecord(launches=tuple(placed), busy_ns=whole, span_ns=whole, gpu="h200", codes=codes)
+    )
+    return str(path)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> tuple[str, str]:
+    """Two kernels of 100 us, and one of 500 us in their place."""
+    before = made(tmp_path / "before", kernel("first", 1), kernel("second", 1))
+    return before, made(tmp_path / "after", kernel("fused", 5))
+
+
+def test_compare_says_what_lost_and_what_the_change_is_made_of(
+    runs: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["compare", *runs]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "fused takes 2.50 times as long as what it replaced (measured)" in text
+    assert "cannot tell the cause" in text
+    assert "What the change is made of" in text
+    assert run(["compare", *runs, "--format", "json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    shares = [share["change_ns"] for share in body["bisection"]["shares"]]
+    assert sum(shares) == body["bisection"]["after_ns"] - body["bisection"]["before_ns"] == 300_000
+
+
+def test_gate_fails_on_what_lost_against_the_baseline(
+    runs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits = tmp_path / "gates.toml"
+    limits.write_text(LIMITS)
+    before, after = runs
+    assert run(["gate", before, "--config", str(limits)]) == 0
+    assert run(["gate", after, "--config", str(limits), "--baseline", before]) == 1
+    assert "1 found, at most 0 allowed" in " ".join(capsys.readouterr().out.split())
+    assert run(["gate", before, "--config", str(limits), "--baseline", after]) == 0
+
+
+def test_reports_by_themselves_say_why_nothing_is_paired(
+    runs: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [f"{path}/report.json" for path in runs]
+    assert run(["compare", *files]) == 0
+    assert "no step of its launches is kept" in " ".join(capsys.readouterr().out.split())
