@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,22 +18,9 @@ pytest.importorskip("triton", reason="the interpreter is Triton's")
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_kernel_launched_with_other_tiles_computes_the_same() -> None:
-    child = Path(__file__).with_name("overfusion_relaunched.py")
-    path = f"{ROOT}{os.pathsep}{ROOT / 'benchmarks'}"
-    done = subprocess.run(
-        [sys.executable, str(child)], capture_output=True, text=True, check=False,
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert all(found.values()), found
-    for family, errors in found.items():
-        for words, error in errors.items():
-            assert error < 0.02, (family, words, error)
-
-
-def test_cases_are_cured_from_end_to_end_but_for_the_clock() -> None:
+@pytest.fixture(scope="module")
+def cured() -> Any:
+    """What a child says that interprets kernels."""
     child = Path(__file__).with_name("overfusion_cured.py")
     path = f"{ROOT}{os.pathsep}{ROOT / 'benchmarks'}"
     done = subprocess.run(
@@ -40,14 +28,24 @@ def test_cases_are_cured_from_end_to_end_but_for_the_clock() -> None:
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    kinds = [tuple(dict.fromkeys(kinds)) for kinds in found["kinds"].values()]
+    return json.loads(done.stdout)
+
+
+def test_a_kernel_launched_with_other_tiles_computes_the_same(cured: Any) -> None:
+    assert all(cured["errors"].values()), cured["errors"]
+    for family, errors in cured["errors"].items():
+        for words, error in errors.items():
+            assert error < 0.02, (family, words, error)
+
+
+def test_cases_are_cured_from_end_to_end_but_for_the_clock(cured: Any) -> None:
+    kinds = [tuple(dict.fromkeys(kinds)) for kinds in cured["kinds"].values()]
     assert kinds == [
         ("launch", "separate"), ("launch", "separate"), ("buckets",), ("split", "separate"),
     ]  # fmt: skip
     # The stub's clock: 2,000 ns as it is, 1,000 its members, 1,100 with any cure.
-    assert found["won"] == pytest.approx(0.9)
-    assert "4 of 4 losing cases cured" in found["text"]
+    assert cured["won"] == pytest.approx(0.9)
+    assert "4 of 4 losing cases cured" in cured["text"]
 
 
 # Sixteen layers and the transfer of their results, ns, as recorded on an H200; what one piece and
