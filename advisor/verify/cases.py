@@ -13,7 +13,7 @@ from advisor.model.members import alone
 from advisor.model.plan import FusionPlan, PlanInput
 
 Values = Literal["normal", "small", "large", "zeros", "special"]
-POISON_FLOAT, POISON_INT = 6.3e4, 77
+POISON_FLOAT, POISON_INT, POISON_BITS = 6.3e4, 77, 0x7F
 # Of a case on a GPU: its float64 reference and its random numbers take seconds, not minutes.
 MOST_ELEMENTS = 1 << 24
 
@@ -209,13 +209,18 @@ def poisoned_outputs(
     for position, output in enumerate(plan.outputs):
         shape = output.shape(case.row_sizes, case.column_sizes)
         kind: torch.dtype = getattr(torch, output.dtype)
-        poison = (
-            POISON_FLOAT if kind.is_floating_point else (True if kind == torch.bool else POISON_INT)
-        )
         axes = list(range(len(shape)))
         if output.strided and plan.sites:
             strides = plan.sites[0].output_strides[position]
             axes.sort(key=lambda axis: -strides[axis])
-        made = torch.full([shape[axis] for axis in axes], poison, dtype=kind, device=device)
+        made = _poison([shape[axis] for axis in axes], kind, device)
         found.append(made.permute([axes.index(axis) for axis in range(len(shape))]))
     return tuple(found)
+
+
+def _poison(shape: list[int], kind: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor of one value that is wrong; in eight bits, where any number may be right, NaN."""
+    if kind.is_floating_point and kind.itemsize == 1:
+        return torch.full(shape, POISON_BITS, dtype=torch.uint8, device=device).view(kind)
+    value = POISON_FLOAT if kind.is_floating_point else (True if kind == torch.bool else POISON_INT)
+    return torch.full(shape, value, dtype=kind, device=device)

@@ -15,16 +15,19 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from advisor.apply.kernels import write_source
 from advisor.codegen import render
 from advisor.codegen.gradient import gradient
 from advisor.errors import InvalidRecordError
 from advisor.hardware.gpus import gpu_by_key
+from advisor.model.base import encode
 from advisor.model.configs import candidate_configs, schemes_of
 from advisor.model.launch import Scheme
 from advisor.model.plan import FusionPlan, Space
 from advisor.model.tolerance import steps
 from advisor.pipeline.candidates import requests
 from advisor.verify.interpret import evaluate
+from advisor.verify.numerics import verify_numerics
 from advisor.verify.philox import uniform
 from advisor.verify.resources import resources_of
 from tests.builders.plan import PlanBuilder
@@ -329,3 +332,19 @@ def test_nothing_spills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         for row in rows:
             assert row.error is None, row
             assert (row.spill_store_bytes, row.spill_load_bytes) in ((0, 0), (0, None)), row
+
+
+def test_the_verifier_compares_under_one_mask(tmp_path: Path) -> None:
+    """All cases in a child: a dropout, and what is left of it in three kinds of eight bits."""
+    make = PlanBuilder()
+    kept, mask = dropped(make, make.input("bfloat16"), "bfloat16")
+    wide = make.cast(kept, "float32")
+    scale = make.op("maximum", make.op("amax", make.op("abs", wide)), 1e-12)
+    whole = make.op("round", make.op("mul", make.op("div", wide, scale), 127.0))
+    stored = [make.cast(make.op("div", wide, scale), kind) for kind in EIGHT]
+    plan = make.plan(make.cast(whole, "int8"), *stored, mask, title="one mask")
+    path = tmp_path / "plan.json"
+    path.write_bytes(encode(plan))
+    _, kernel = write_source(plan, tmp_path)
+    found = verify_numerics(path, kernel, device="cpu", config=config_of("registers", 0, rows=2))
+    assert found.passed, [case for case in found.cases if not case.passed]

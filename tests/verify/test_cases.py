@@ -133,3 +133,15 @@ def test_poison_fits_every_dtype(dtype: str) -> None:
     if out.is_floating_point():
         assert math.isfinite(float(out[0, 0])), "an infinite poison could be a result"
         assert float(out[0, 0]) > 1e4
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_eight_bits_are_filled_by_their_bits(dtype: str) -> None:
+    """Poison is NaN there, since any number may be right; special values are what they are."""
+    make = PlanBuilder()
+    plan = make.plan(make.cast(make.cast(make.input(dtype), "float32"), dtype))
+    case = next(c for c in cases(plan, small=True, block_rows=1) if c.values == "special")
+    (given,) = make_inputs(plan, case, CPU, 0)
+    assert bool(given.float().isnan().any())
+    (out,) = poisoned_outputs(plan, case, CPU)
+    assert bool(out.float().isnan().all())
