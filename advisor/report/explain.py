@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from rich.console import Group, RenderableType
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from advisor.model.base import Location
 from advisor.model.findings import Alternative, Evidence, Finding
-from advisor.model.plan import FusionPlan, PlanInput, Site
+from advisor.model.plan import FusionPlan, PlanInput, PlanOutput, Site
 from advisor.model.report import Report
 from advisor.model.site_work import equation, site_arithmetic, site_bytes
 from advisor.report.text import headline, plain, range_text, spread, table
@@ -69,11 +70,16 @@ def _evidence(finding: Finding, kinds: Sequence[str]) -> list[RenderableType]:
 def _plan(report: Report, plan: FusionPlan) -> list[RenderableType]:
     """The program line by line, then its traffic and its place under the roofline."""
     lines: list[RenderableType] = [
-        plain(f"{item.name}: {item.dtype} {_spans(item)}", "dim") for item in plan.inputs
+        plain(f"{item.name}: {item.dtype} {_of_step(item) if plan.states else _spans(item)}", "dim")
+        for item in plan.inputs
+    ]
+    lines += [
+        plain(f"{state.name}: {state.value} of the step before, at first {state.initial}", "dim")
+        for state in plan.states
     ]
     lines += [plain(f"{op.name} = {equation(op)}") for op in plan.ops]
     lines += [
-        plain(f"writes {output.value}: {output.dtype} for every {_of(output.space)}", "dim")
+        plain(f"writes {output.value}: {output.dtype} {_written(plan, output)}", "dim")
         for output in plan.outputs
     ]
     return lines + _roofline(report, plan)
@@ -88,6 +94,22 @@ def _spans(item: PlanInput) -> str:
     if not any(spans):
         return "one value"
     return "for every column" if spans[-1] and not any(spans[:-1]) else "for every row"
+
+
+def _of_step(item: PlanInput) -> str:
+    """Along what an input of a scan varies."""
+    *lanes, step, column = item.spans
+    names = (("lane", any(lanes)), ("step", step), ("column", column))
+    found = [name for name, spans in names if spans]
+    return f"for every {', '.join(found)}" if found else "one value"
+
+
+def _written(plan: FusionPlan, output: PlanOutput) -> str:
+    if not plan.states:
+        return f"for every {_of(output.space)}"
+    column = " and column" if output.space == "tile" else ""
+    when = "of the last step" if output.last else "of every step"
+    return f"{when}, for every lane{column}"
 
 
 def _of(space: str) -> str:
@@ -121,6 +143,9 @@ def _roofline(report: Report, plan: FusionPlan) -> list[RenderableType]:
 def _size(site: Site) -> str:
     if site.members:
         return f"{len(site.members)} members, {site.columns:,} elements"
+    if site.input_offsets:
+        *lanes, steps = site.row_sizes
+        return f"{steps:,} steps, {math.prod(lanes):,} lanes × {site.columns:,}"
     return f"{site.rows:,} rows × {site.columns:,} columns"
 
 

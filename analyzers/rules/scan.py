@@ -10,9 +10,7 @@ import msgspec
 from advisor.model.findings import Alternative, Evidence, finding_id
 from advisor.model.graph import Node
 from advisor.model.optable import spec_of
-from advisor.model.plan import FusionPlan
 from advisor.units import counted, format_bytes, format_ns
-from analyzers.program_cost import sum_of
 from analyzers.reads import passes
 from analyzers.recurrence import FEWEST_STEPS, recurrences
 from analyzers.replay_changes import Change
@@ -32,8 +30,8 @@ from analyzers.rules.base import (
 )
 from analyzers.rules.chains import is_recomputed, whole_ops
 from analyzers.rules.scan_cost import Site, in_parallel, saved, site_cost
+from analyzers.rules.scan_plan import planned, plans_for, refusals
 from analyzers.rules.walk import is_gemm
-from analyzers.scan_advice import sizes_text
 from analyzers.scan_form import form_of, scanned_nodes
 from analyzers.subject import GraphFacts, Subject
 
@@ -79,58 +77,6 @@ def _sites(subject: Subject, facts: GraphFacts) -> Iterator[Site]:
             yield Site(loop, form, place)
 
 
-def _plans(subject: Subject, sites: Sequence[Site]) -> tuple[FusionPlan, ...]:
-    """The plans whose kernels take the place of these loops."""
-    scans = subject.advice.scans.plans if subject.advice is not None else ()
-    nodes = {(site.facts.graph.id, name) for site in sites for name in site.loop.nodes}
-    return tuple(
-        plan
-        for plan in scans
-        if any((place.graph, name) in nodes for place in plan.sites for name in place.nodes)
-    )
-
-
-def _refusals(subject: Subject, sites: Sequence[Site]) -> tuple[Evidence, ...]:
-    """Why a loop has no generated kernel, in words."""
-    known = subject.advice.scans.refused if subject.advice is not None else {}
-    keys = ((site.facts.graph.id, name) for site in sites for name in site.loop.nodes)
-    why = dict.fromkeys(known[key] for key in keys if key in known)
-    return tuple(Evidence(kind="legality", text=f"no kernel is generated: {text}") for text in why)
-
-
-def _planned(match: Match, plans: Sequence[FusionPlan]) -> Match:
-    """The finding with the kernels that can be proven here and now as its first way."""
-    priced = [plan for plan in plans if plan.prediction is not None]
-    if not priced:
-        return match
-    main = max(priced, key=lambda plan: len(plan.sites))
-    saved = sum_of([plan.prediction.saving_ns for plan in priced if plan.prediction is not None])
-    way = Alternative(
-        route="generated_kernel",
-        text="; ".join(f"{p.title}, {sizes_text(p.sites[0])}" for p in priced),
-        saving_ns=saved,
-        plan_ids=tuple(plan.id for plan in priced),
-    )
-    kernels = counted(len(priced), "generated kernel")
-    finding = msgspec.structs.replace(
-        match.finding,
-        plan_id=main.id,
-        action=(
-            f"replace the loop by {kernels} that keeps the state in registers; apply proves and "
-            f"times it on the workload first. By hand: {match.finding.action}"
-        ),
-        alternatives=(way, *match.finding.alternatives),
-    )
-    own = {(site.graph, name) for plan in priced for site in plan.sites for name in site.nodes}
-    return replace(
-        match,
-        finding=finding,
-        nodes=match.nodes | own,
-        saved_ns=saved,
-        route="generated_kernel",
-    )
-
-
 def _match(subject: Subject, sites: Sequence[Site], cost: Cost, key: str) -> Match:
     form = sites[0].form
     match = opportunity(
@@ -154,9 +100,9 @@ def _match(subject: Subject, sites: Sequence[Site], cost: Cost, key: str) -> Mat
         msgspec.structs.replace(item, text=texts.get(item.kind, item.text))
         for item in match.finding.evidence
     )
-    evidence += _refusals(subject, sites)
+    evidence += refusals(subject, sites)
     told = replace(match, finding=msgspec.structs.replace(match.finding, evidence=evidence))
-    return _planned(told, _plans(subject, sites))
+    return planned(subject, told, plans_for(subject, sites))
 
 
 def _network(subject: Subject, sites: Sequence[Site], cost: Cost, key: str) -> list[Match]:
