@@ -19,6 +19,7 @@ from advisor.model.findings import Evidence
 from advisor.model.overfusion import Candidate, Cause, FusionVerdict, Outcome, Tier
 from advisor.model.step_record import DRIVER, Launch, StepRecord
 from advisor.units import counted, format_bytes, format_ns
+from analyzers.bucket_advice import best_pieces, step_ns
 from analyzers.overfusion.causes import EXPLAINS, explain
 from analyzers.overfusion.judge import WORTH, config_of, members_of
 from analyzers.overfusion.members_model import group_of, members_ns
@@ -149,8 +150,20 @@ def late_copies(step: StepRecord) -> list[FusionVerdict]:
         members_ns=Range(low=busy - hidden, mid=busy - hidden, high=busy), cause="lost_overlap",
         candidates=(Candidate(cause="lost_overlap", share=1.0, evidence=evidence),),
         reason="copies begin late",
+        cure=_pieces_text(copies, kernels),
     )  # fmt: skip
     return [verdict]
+
+
+def _pieces_text(copies: Sequence[Launch], kernels: Sequence[Launch]) -> str:
+    """In how many pieces to send what the kernels write, and what that takes."""
+    layers, transfer = [x.time_ns for x in kernels], sum(copy.time_ns for copy in copies)
+    best = best_pieces(layers, transfer, COPY_NS)
+    now, then = (step_ns(layers, transfer, COPY_NS, n) for n in (len(copies), best))
+    return (
+        f"send it in {counted(best, 'piece')}, each as soon as its kernels are done: "
+        f"{format_ns(then)} at best in place of {format_ns(now)}, by the times of these kernels"
+    )
 
 
 def _sent(late: Sequence[tuple[Launch, list[Launch]]]) -> int:
