@@ -59,6 +59,7 @@ def _copy(path: Path, place: Path) -> None:
 def receive(run: RunDirectory, progress: ProgressWriter) -> None:
     """Turn the uploaded file of a run into its report; raises what reading it raises."""
     path = run.upload_path
+    step: StepRecord | None = None
     if _REPORT.match(_head(path)):
         progress.emit("check", "running", message="checking the report")
         report = decode(read_bounded(path, MAX_RECORD_BYTES), Report, run.info().target)
@@ -74,7 +75,8 @@ def receive(run: RunDirectory, progress: ProgressWriter) -> None:
     if len(encode(report)) > MAX_RECORD_BYTES:
         raise InvalidRecordError("the report is larger than a report may be")
     run.write_report(report)
-    run.write_step(step)
+    if step is not None:
+        run.write_step(step)
     path.unlink()
     progress.emit("done", "done", message="The report is ready.")
 

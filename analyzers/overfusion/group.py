@@ -10,6 +10,8 @@ from advisor.hardware.gpu import Gpu
 from advisor.hardware.limits import SmLimits
 from advisor.hardware.occupancy import Occupancy, occupancy
 from advisor.hardware.roofline import bandwidth_of
+from advisor.model.findings import Evidence
+from advisor.model.overfusion import Candidate, Cause
 from advisor.model.step_record import Launch
 from advisor.units import NS_PER_S
 from analyzers.overfusion.kernel_source import read_kernel
@@ -123,3 +125,19 @@ def spilled_bytes(launch: Launch) -> int:
     resources = code.resources
     each = (resources.spill_store_bytes or 0) + (resources.spill_load_bytes or 0)
     return each * (launch.threads or 0) * (launch.programs or 0)
+
+
+def candidate(cause: Cause, share: float, text: str, **values: float | str | None) -> Candidate:
+    """A cause with what speaks for it."""
+    evidence = Evidence(kind="resources", text=text, values=dict(values))
+    return Candidate(cause=cause, share=round(min(share, 1.0), 4), evidence=evidence)
+
+
+def holds_more(group: Group, mine: Occupancy) -> bool:
+    """Whether a member that takes a good part of the time holds twice as many warps."""
+    whole = sum(launch.time_ns for launch in group.members)
+    for launch in group.members:
+        found = occupancy_of(launch, group.gpu)
+        if found and launch.time_ns > 0.2 * whole and found.fraction >= 2 * mine.fraction:
+            return True
+    return not group.members

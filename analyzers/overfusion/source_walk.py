@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ast
 import math
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeAlias
 
 from analyzers.overfusion.reading import (
     ITEM_BYTES,
@@ -17,25 +15,27 @@ from analyzers.overfusion.reading import (
     Product,
     Special,
 )
-from analyzers.overfusion.tile_values import Tile, added, divided, joined, scaled, wrapped
-
-Value: TypeAlias = Any  # a Tile, a number, a string, a tuple of values, or None
-UNKNOWN = Tile()
-MOST_STEPS, DEEPEST, MOST_UNROLLED = 60_000, 12, 512
-_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
-    ast.FloorDiv: operator.floordiv, ast.Div: operator.truediv, ast.Pow: operator.pow,
-}  # fmt: skip
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge,
-}  # fmt: skip
-_DTYPES = {
-    "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64", "int8": "i8",
-    "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "int1": "i1",
-}  # fmt: skip
-_REDUCTIONS = ("sum", "max", "min", "reduce", "argmax", "argmin", "xor_sum", "max2", "sum2")
-_SAME = ("multiple_of", "max_contiguous", "promote_to_tensor", "abs", "round", "floor", "debarrier")
+from analyzers.overfusion.source_parts import (
+    DEEPEST,
+    DTYPES,
+    MOST_STEPS,
+    MOST_UNROLLED,
+    REDUCTIONS,
+    SAME,
+    UNKNOWN,
+    Value,
+    as_tile,
+    blank,
+    bounds_of,
+    called,
+    carried,
+    compared,
+    computed,
+    product_of,
+    sizes_of,
+    unary,
+)
+from analyzers.overfusion.tile_values import Tile, added, divided, joined, wrapped
 
 
 def walk(
@@ -138,11 +138,11 @@ class _Walker:
             self._repeat(node.body, scope, None)
             return
         bounds = [self.value(argument, scope) for argument in call.args]
-        first, last, step = _bounds(bounds)
+        first, last, step = bounds_of(bounds)
         self.ragged |= any(isinstance(bound, Tile) and bound.loaded for bound in bounds)
         known = all(isinstance(bound, int) for bound in (first, last, step)) and step != 0
         trips = max(0, math.ceil((last - first) / step)) if known else None
-        if _called(call) == "static_range" and trips is not None and trips <= MOST_UNROLLED:
+        if called(call) == "static_range" and trips is not None and trips <= MOST_UNROLLED:
             for number in range(first, last, step):
                 self._assign(node.target, number, scope)
                 self.block(node.body, scope)
@@ -162,7 +162,7 @@ class _Walker:
     ) -> None:
         """A body that runs again and again: once, with what it carries along made to vary."""
         loop = loop or self._next_loop()
-        for name in _carried(body) & scope.keys():
+        for name in carried(body) & scope.keys():
             if isinstance(scope[name], Tile):
                 scope[name] = replace(scope[name], steps={**scope[name].steps, loop: None})
             elif isinstance(scope[name], (int, float)):
@@ -197,19 +197,19 @@ class _Walker:
         if isinstance(node, ast.Name):
             return scope.get(node.id, UNKNOWN)
         if isinstance(node, ast.Attribute):
-            return _DTYPES.get(node.attr, UNKNOWN)
+            return DTYPES.get(node.attr, UNKNOWN)
         if isinstance(node, (ast.Tuple, ast.List)):
             return tuple(self.value(part, scope) for part in node.elts)
         if isinstance(node, ast.BinOp):
             left, right = self.value(node.left, scope), self.value(node.right, scope)
             return self._binary(node.op, left, right)
         if isinstance(node, ast.UnaryOp):
-            return _unary(node.op, self.value(node.operand, scope))
+            return unary(node.op, self.value(node.operand, scope))
         if isinstance(node, ast.Compare):
             sides = [self.value(part, scope) for part in (node.left, *node.comparators)]
-            return _compared(node, sides)
+            return compared(node, sides)
         if isinstance(node, ast.BoolOp):
-            return joined(*(_tile(self.value(part, scope)) for part in node.values))
+            return joined(*(as_tile(self.value(part, scope)) for part in node.values))
         if isinstance(node, ast.IfExp):
             return self._chosen(node, scope)
         if isinstance(node, ast.Subscript):
@@ -222,20 +222,20 @@ class _Walker:
         test = self.value(node.test, scope)
         if isinstance(test, Tile):
             sides = (self.value(node.body, scope), self.value(node.orelse, scope))
-            return joined(*map(_tile, sides))
+            return joined(*map(as_tile, sides))
         return self.value(node.body if test else node.orelse, scope)
 
     def _binary(self, op: ast.operator, left: Value, right: Value) -> Value:
         if isinstance(left, tuple) and isinstance(right, tuple):
             return left + right
         if not isinstance(left, Tile) and not isinstance(right, Tile):
-            return _computed(op, left, right)
-        a, b = _tile(left), _tile(right)
+            return computed(op, left, right)
+        a, b = as_tile(left), as_tile(right)
         dtype = a.dtype or b.dtype
         if isinstance(op, (ast.Add, ast.Sub)):
             return replace(added(a, b, 1 if isinstance(op, ast.Add) else -1), dtype=dtype)
         if isinstance(op, ast.Mult):
-            found = _product(left, right)
+            found = product_of(left, right)
         elif isinstance(op, (ast.Mod, ast.FloorDiv)) and not isinstance(left, (int, float)):
             by = right if isinstance(right, int) else None
             found = wrapped(a, by) if isinstance(op, ast.Mod) else divided(a, by)
@@ -263,7 +263,7 @@ class _Walker:
     # --- calls ------------------------------------------------------------------------------------
 
     def _call(self, node: ast.Call, scope: dict[str, Value]) -> Value:
-        name = _called(node)
+        name = called(node)
         values = [self.value(argument, scope) for argument in node.args]
         named = {k.arg: self.value(k.value, scope) for k in node.keywords if k.arg}
         if isinstance(node.func, ast.Name) and name in self._functions:
@@ -273,13 +273,13 @@ class _Walker:
             own = self.value(node.func.value, scope)
         if name in ("to", "cast"):
             value, to = (own, values[0]) if name == "to" and values else (values[0], values[-1])
-            return replace(_tile(value), dtype=to) if isinstance(to, str) else _tile(value)
+            return replace(as_tile(value), dtype=to) if isinstance(to, str) else as_tile(value)
         if isinstance(own, Tile) and own is not UNKNOWN:
             values = [own, *values]
         return self._builtin(name, values, named)
 
     def _builtin(self, name: str, values: list[Value], named: Mapping[str, Value]) -> Value:
-        tiles = [_tile(value) for value in values]
+        tiles = [as_tile(value) for value in values]
         if name in ("program_id", "num_programs"):
             axis = values[0] if values and isinstance(values[0], int) else named.get("axis", 0)
             return Tile(steps={f"pid{axis}": 1}) if name == "program_id" else UNKNOWN
@@ -287,7 +287,7 @@ class _Walker:
             return self._arange(values)
         if name in ("zeros", "full", "zeros_like", "full_like"):
             shape = values[0] if values else named.get("shape")
-            return Tile(shape=_sizes(shape)) if isinstance(shape, tuple) else _blank(tiles)
+            return Tile(shape=sizes_of(shape)) if isinstance(shape, tuple) else blank(tiles)
         if name in ("load", "store") or name.startswith("atomic_"):
             return self._access(name, tiles, named)
         if name == "dot":
@@ -297,7 +297,7 @@ class _Walker:
             if found.loaded:
                 self._special(SPECIALS[name], found)
             return found
-        if name in _REDUCTIONS and tiles:
+        if name in REDUCTIONS and tiles:
             return self._reduced(tiles[0], values, named)
         if name in ("minimum", "maximum") and len(tiles) == 2:
             wide = max(tiles, key=lambda tile: len(tile.steps))
@@ -306,8 +306,8 @@ class _Walker:
             return -(-values[0] // values[1])
         if name == "broadcast_to" and len(values) > 1:
             shape = values[1] if isinstance(values[1], tuple) else tuple(values[1:])
-            return replace(tiles[0], shape=_sizes(shape))
-        if name in _SAME and tiles:
+            return replace(tiles[0], shape=sizes_of(shape))
+        if name in SAME and tiles:
             return tiles[0]
         if name in ("make_block_ptr", "make_tensor_descriptor", "inline_asm_elementwise"):
             self.complete = False
@@ -330,7 +330,7 @@ class _Walker:
         return None
 
     def _arange(self, values: list[Value]) -> Tile:
-        first, last, _ = _bounds(values)
+        first, last, _ = bounds_of(values)
         if not (isinstance(first, int) and isinstance(last, int)):
             self.complete = False
             return UNKNOWN
@@ -367,7 +367,7 @@ class _Walker:
         return Tile(shape=at.shape, steps=steps, loaded=loaded, dtype=dtype)
 
     def _dot(self, values: list[Value], named: Mapping[str, Value]) -> Tile:
-        a, b = _tile(values[0]), _tile(values[1])
+        a, b = as_tile(values[0]), as_tile(values[1])
         precise = named.get("input_precision") == "ieee" or named.get("allow_tf32") is False
         full = a.dtype == "fp32" and b.dtype == "fp32"
         shape = (*a.shape[:-1], b.shape[-1] if b.shape else 1)
@@ -381,7 +381,7 @@ class _Walker:
             )  # fmt: skip
         else:
             self.complete = False
-        found = joined(a, b, *(_tile(value) for value in values[2:3]))
+        found = joined(a, b, *(as_tile(value) for value in values[2:3]))
         return replace(found, shape=shape, dtype="fp32")
 
     def _reduced(self, tile: Tile, values: list[Value], named: Mapping[str, Value]) -> Tile:
@@ -407,91 +407,3 @@ class _Walker:
                 return None
             total *= trips
         return total
-
-
-# --- parts ----------------------------------------------------------------------------------------
-
-
-def _tile(value: Value) -> Tile:
-    if isinstance(value, Tile):
-        return value
-    return joined(*map(_tile, value)) if isinstance(value, tuple) else UNKNOWN
-
-
-def _blank(tiles: list[Tile]) -> Tile:
-    return Tile(shape=tiles[0].shape) if tiles else UNKNOWN
-
-
-def _sizes(shape: tuple[Value, ...]) -> tuple[int, ...]:
-    return tuple(size if isinstance(size, int) else 1 for size in shape)
-
-
-def _product(left: Value, right: Value) -> Tile:
-    if isinstance(left, Tile) and isinstance(right, Tile):
-        # A scalar that is the same for all programs and lanes scales by an unknown number.
-        for a, b in ((left, right), (right, left)):
-            if not b.steps and not b.loaded and not b.shape:
-                return scaled(a, None)
-        return joined(left, right)
-    tile, number = (left, right) if isinstance(left, Tile) else (right, left)
-    return scaled(tile, number)
-
-
-def _computed(op: ast.operator, left: Value, right: Value) -> Value:
-    compute = _ARITHMETIC.get(type(op))
-    if compute is None or (isinstance(op, ast.Pow) and not _small(left, right)):
-        return UNKNOWN
-    try:
-        return compute(left, right)
-    except (ArithmeticError, TypeError, ValueError):
-        return UNKNOWN
-
-
-def _small(left: Value, right: Value) -> bool:
-    return all(isinstance(v, (int, float)) and abs(v) <= 64 for v in (left, right))
-
-
-def _unary(op: ast.unaryop, value: Value) -> Value:
-    if isinstance(value, Tile):
-        return scaled(value, -1) if isinstance(op, ast.USub) else joined(value)
-    if isinstance(op, ast.Not):
-        return not value
-    if isinstance(value, (int, float)) and isinstance(op, ast.USub):
-        return -value
-    return value
-
-
-def _compared(node: ast.Compare, sides: list[Value]) -> Value:
-    if any(isinstance(side, Tile) for side in sides):
-        return joined(*map(_tile, sides))
-    if len(sides) != 2:
-        return UNKNOWN
-    if isinstance(node.ops[0], (ast.Is, ast.IsNot)):
-        return (sides[0] is sides[1]) == isinstance(node.ops[0], ast.Is)
-    compare = _COMPARE.get(type(node.ops[0]))
-    try:
-        return UNKNOWN if compare is None else bool(compare(sides[0], sides[1]))
-    except TypeError:
-        return UNKNOWN
-
-
-def _bounds(values: list[Value]) -> tuple[Value, Value, Value]:
-    if len(values) == 1:
-        return 0, values[0], 1
-    return (*values, 1, 1)[:3] if len(values) >= 2 else (0, None, 1)
-
-
-def _called(node: ast.Call) -> str:
-    if isinstance(node.func, ast.Attribute):
-        return node.func.attr
-    return node.func.id if isinstance(node.func, ast.Name) else ""
-
-
-def _carried(body: list[ast.stmt]) -> set[str]:
-    """Names that a body assigns."""
-    found = set()
-    for statement in body:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                found.add(node.id)
-    return found

@@ -16,7 +16,8 @@ from advisor.model.counters import CounterFile
 from advisor.model.overfusion import FusionVerdict
 from advisor.model.step_record import Launch, StepRecord
 from analyzers.kernel_roles import classify
-from analyzers.overfusion.causes import EXPLAINS, register_spill
+from analyzers.overfusion.causes import EXPLAINS
+from analyzers.overfusion.causes_residency import register_spill
 from analyzers.overfusion.group import Group
 from analyzers.overfusion.judge import members_of
 
