@@ -40,8 +40,8 @@ UNTOLD_BY_LAUNCH = ("gemm_epilogue",)
 NO_REASON = ("occupancy_registers",)
 LOST = 1.05
 FEWEST_SOURCES = 4
-# What a copy of its own costs beside its bytes.
-COPY_NS = 4_000
+# What a piece of its own costs beside its bytes: an op and an event on the host, a start of a copy.
+COPY_NS = 20_000
 
 
 def judge_alone(step: StepRecord) -> tuple[FusionVerdict, ...]:
@@ -119,8 +119,8 @@ def late_copies(step: StepRecord) -> list[FusionVerdict]:
     """Copies of the results of many kernels at once, begun when the last of them is done.
 
     That a copy holds the results of the kernels right before it is told by its size: it is the sum
-    of what they wrote. Sent one by one, as they are written, all but the last may hide behind the
-    kernels; how much does is told by sending them one after the other at the speed of the copies.
+    of what they wrote. Sent in pieces, as they are written, all but the last may hide behind the
+    kernels; how much does is told by the best number of pieces at the speed of these copies.
     """
     ordered = sorted(step.launches, key=lambda launch: launch.start_ns)
     late: list[tuple[Launch, list[Launch]]] = []
@@ -131,15 +131,17 @@ def late_copies(step: StepRecord) -> list[FusionVerdict]:
                 late.append((copy, sources))
     if sum(len(sources) for _, sources in late) < FEWEST_SOURCES:
         return []
-    end = max(copy.end_ns for copy, _ in late)
-    hidden = end - max(_sent(late), *(x.end_ns for _, sources in late for x in sources))
+    copies, kernels = [copy for copy, _ in late], [x for _, sources in late for x in sources]
+    layers, transfer = [x.time_ns for x in kernels], sum(copy.time_ns for copy in copies)
+    best = best_pieces(layers, transfer, COPY_NS)
+    end = max(copy.end_ns for copy in copies)
+    hidden = end - kernels[0].start_ns - step_ns(layers, transfer, COPY_NS, best)
     if hidden <= (LOST - 1) * (step.busy_mid_ns - hidden):
         return []
-    copies, kernels = [copy for copy, _ in late], [x for _, sources in late for x in sources]
     size = format_bytes(sum(copy.copied_bytes or 0 for copy in copies))
     text = (
         f"{counted(len(copies), 'copy', 'copies')} of {size} hold what {len(kernels)} kernels "
-        f"wrote and begin after the last of their own; sent as they are written, "
+        f"wrote and begin after the last of their own; sent in {best} as they are written, "
         f"{format_ns(hidden)} more would hide"
     )
     evidence = Evidence(kind="time", text=text, values={"hidden_ns": hidden})
@@ -164,18 +166,6 @@ def _pieces_text(copies: Sequence[Launch], kernels: Sequence[Launch]) -> str:
         f"send it in {counted(best, 'piece')}, each as soon as its kernels are done: "
         f"{format_ns(then)} at best in place of {format_ns(now)}, by the times of these kernels"
     )
-
-
-def _sent(late: Sequence[tuple[Launch, list[Launch]]]) -> int:
-    """When the last of all results has arrived if each is sent as soon as it is written, ns."""
-    free = 0
-    for copy, sources in late:
-        whole = sum(x.operands[-1].size_bytes for x in sources)
-        for source in sources:
-            begins = max(free, source.end_ns)
-            share = source.operands[-1].size_bytes / max(1, whole)
-            free = begins + round(copy.time_ns * share) + COPY_NS
-    return free
 
 
 def _written_before(launches: Sequence[Launch], size_bytes: int) -> list[Launch]:
