@@ -134,8 +134,8 @@ def late_copies(step: StepRecord) -> list[FusionVerdict]:
     copies, kernels = [copy for copy, _ in late], [x for _, sources in late for x in sources]
     layers, transfer = [x.time_ns for x in kernels], sum(copy.time_ns for copy in copies)
     best = best_pieces(layers, transfer, COPY_NS)
-    end = max(copy.end_ns for copy in copies)
-    hidden = end - kernels[0].start_ns - step_ns(layers, transfer, COPY_NS, best)
+    now = step_ns(layers, transfer, COPY_NS, min(len(copies), len(layers)))
+    hidden = now - step_ns(layers, transfer, COPY_NS, best)
     if hidden <= (LOST - 1) * (step.busy_mid_ns - hidden):
         return []
     size = format_bytes(sum(copy.copied_bytes or 0 for copy in copies))
