@@ -136,7 +136,7 @@ def late_copies(step: StepRecord) -> list[FusionVerdict]:
     best = best_pieces(layers, transfer, COPY_NS)
     now = step_ns(layers, transfer, COPY_NS, min(len(copies), len(layers)))
     hidden = now - step_ns(layers, transfer, COPY_NS, best)
-    if hidden <= (LOST - 1) * (step.busy_mid_ns - hidden):
+    if best <= len(copies) or hidden <= (LOST - 1) * (step.busy_mid_ns - hidden):
         return []
     size = format_bytes(sum(copy.copied_bytes or 0 for copy in copies))
     text = (
