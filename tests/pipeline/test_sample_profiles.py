@@ -22,7 +22,7 @@ EXPECTED: dict[str, tuple[set[str], set[str]]] = {
     "resnet_block": ({"batch-norm"}, {"pointwise-chain", "optimizer-updates"}),
     "unet_block": ({"row_program"}, {"pointwise-chain", "optimizer-updates"}),
     "mamba_block": (
-        {"scan-written-out", "row_program", "pointwise-chain"},
+        {"scan-written-out", "row_program"},
         {"scan-written-out", "row_program", "optimizer-updates"},
     ),
     "dlrm": (set(), {"optimizer-updates"}),
