@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from advisor.errors import IllegalFusionError
 from advisor.model.base import Phase
@@ -23,6 +24,7 @@ from advisor.model.plan import FusionPlan
 from advisor.model.site_work import site_bytes
 from analyzers.dataflow import Dataflow
 from analyzers.growth import Group, grow
+from analyzers.kernel_order import KernelOrder
 from analyzers.row_plans import Program, canonical_program
 from analyzers.row_programs import RowPrograms
 
@@ -35,13 +37,22 @@ SUMS_ROWS = "it sums over the rows, which takes a kernel of its own"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A program that may be a member: its nodes, its plan with its one site, its place in depth."""
+    """A program that may be a member: its nodes, its plan with its one site, its place in depth.
+
+    `place` is the stream and the device that it runs on.
+    """
 
     members: frozenset[str]
     plan: FusionPlan
     depth: int
+    place: tuple[object, ...] = ()
 
     @property
+    def runs(self) -> tuple[object, ...]:
+        """Where and how often it runs: a launch has one of each."""
+        return *self.place, self.plan.sites[0].executions
+
+    @cached_property
     def key(self) -> tuple[str, int]:
         """Equal for two candidates that one body serves."""
         return member_key(self.plan, self.plan.sites[0])
@@ -67,7 +78,9 @@ def candidates(found: RowPrograms, phase: Phase) -> tuple[list[Candidate], dict[
         plan = program.as_plan(NOBODY, "", phase)
         if why is None and site_bytes(plan, plan.sites[0]) <= MOST_BYTES:
             depth = max(depths[name] for name in group.members)
-            kept.append(Candidate(frozenset(group.members), plan, depth))
+            node = flow.nodes[group.seed]
+            place = node.stream, node.outputs[0].device
+            kept.append(Candidate(frozenset(group.members), plan, depth, place))
         elif why is not None:
             out[group.members[0]] = why
     kept.sort(key=lambda item: (item.depth, min(flow.index[name] for name in item.members)))
@@ -76,16 +89,16 @@ def candidates(found: RowPrograms, phase: Phase) -> tuple[list[Candidate], dict[
 
 def independent_sets(found: RowPrograms, small: Sequence[Candidate]) -> Sets:
     """Disjoint sets of two members or more, each as large as it gets, nearest in depth first."""
-    joint = _with_kernels(found)
-    left, taken = list(small), []
+    gathering = _Gathering(found, small)
+    left, taken = list(range(len(small))), []
     misses: dict[str, str] = {}
     while left:
-        chosen, left = _gathered(joint, left, {})
+        chosen, left = gathering.first_of(left, {})
         if len(chosen) > 1:
-            joint = _contracted(joint, chosen)
-            taken.append(tuple(chosen))
+            gathering.order.join(chosen)
+            taken.append(tuple(small[number] for number in chosen))
         else:
-            misses[_first(found.flow, chosen[0])] = WAITS
+            misses[_first(found.flow, small[chosen[0]])] = WAITS
     return Sets(tuple(taken), misses)
 
 
@@ -97,14 +110,14 @@ def matching_sets(
     Nodes in `used` belong to other kernels.
     """
     wanted = Counter(_keys(plan))
-    joint = _with_kernels(found)
-    left = [item for item in small if item.key in wanted and not item.members & used]
+    gathering = _Gathering(found, small)
+    left = [n for n, item in enumerate(small) if item.key in wanted and not item.members & used]
     sets: list[FusionPlan] = []
     while len(left) >= len(plan.members):
-        chosen, rest = _gathered(joint, left, wanted)
-        if Counter(item.key for item in chosen) == wanted:
-            joint = _contracted(joint, chosen)
-            made = join([item.plan for item in chosen], plan.id, plan.title)
+        chosen, rest = gathering.first_of(left, wanted)
+        if Counter(small[number].key for number in chosen) == wanted:
+            gathering.order.join(chosen)
+            made = join([small[number].plan for number in chosen], plan.id, plan.title)
             if made.signature() == plan.signature():
                 sets.append(made)
         else:  # the first one has no set of this kind
@@ -118,34 +131,38 @@ def _keys(plan: FusionPlan) -> list[tuple[str, int]]:
     return [(part.signature(), member.width) for part, member in members]
 
 
-def _gathered(
-    flow: Dataflow, left: Sequence[Candidate], wanted: Mapping[tuple[str, int], int]
-) -> tuple[list[Candidate], list[Candidate]]:
-    """(the first candidate with all that may join it, the others); at most so many as `wanted`."""
-    chosen: list[Candidate] = []
-    rest: list[Candidate] = []
-    counts: Counter[tuple[str, int]] = Counter()
-    reached = tensors = 0
-    for item in left:
-        own = flow.mask(item.members)
-        size = len(item.plan.inputs) + len(item.plan.outputs)
-        room = len(chosen) < MAX_MEMBERS and tensors + size <= MAX_MEMBER_TENSORS
-        asked = not wanted or counts[item.key] < wanted[item.key]
-        if room and asked and not reached & own and _alike(chosen, item):
-            chosen.append(item)
-            counts[item.key] += 1
-            tensors += size
-            reached |= own
-            for name in item.members:
-                reached |= flow.ancestors[name] | flow.descendants[name]
-        else:
-            rest.append(item)
-    return chosen, rest
+class _Gathering:
+    """Candidates by number, and the order of them and of all other row programs."""
 
+    def __init__(self, found: RowPrograms, small: Sequence[Candidate]) -> None:
+        self.small = small
+        known = {item.members for item in small}
+        kernels = [frozenset(group.members) for group in found.whole]
+        others = [group for group in kernels if group not in known]
+        self.order = KernelOrder(found.flow, [*(item.members for item in small), *others])
 
-def _alike(chosen: Sequence[Candidate], item: Candidate) -> bool:
-    """Whether a candidate runs as often as those chosen, whose plan says so once."""
-    return not chosen or chosen[0].plan.sites[0].executions == item.plan.sites[0].executions
+    def first_of(
+        self, left: Sequence[int], wanted: Mapping[tuple[str, int], int]
+    ) -> tuple[list[int], list[int]]:
+        """(the first candidate with all that may join it, the rest); as many as are `wanted`."""
+        chosen: list[int] = []
+        rest: list[int] = []
+        counts: Counter[tuple[str, int]] = Counter()
+        related = tensors = 0
+        for number in left:
+            item = self.small[number]
+            size = len(item.plan.inputs) + len(item.plan.outputs)
+            room = len(chosen) < MAX_MEMBERS and tensors + size <= MAX_MEMBER_TENSORS
+            asked = not wanted or counts[item.key] < wanted[item.key]
+            alike = not chosen or self.small[chosen[0]].runs == item.runs
+            if room and asked and alike and not related >> number & 1:
+                chosen.append(number)
+                counts[item.key] += 1
+                tensors += size
+                related |= self.order.related(number)
+            else:
+                rest.append(number)
+        return chosen, rest
 
 
 def _unfit(program: Program) -> str | None:
@@ -192,18 +209,6 @@ def _is_small_pointwise(flow: Dataflow, name: str) -> bool:
 
 def _is_pointwise(flow: Dataflow, group: Group) -> bool:
     return all(spec_of(flow.nodes[name].op).kind == "pointwise" for name in group.members)
-
-
-def _with_kernels(found: RowPrograms) -> Dataflow:
-    """The dataflow in which every row program is one step."""
-    joint = found.flow
-    for group in found.whole:
-        joint = joint.contracted(frozenset(group.members))
-    return joint
-
-
-def _contracted(flow: Dataflow, chosen: Sequence[Candidate]) -> Dataflow:
-    return flow.contracted(frozenset(name for item in chosen for name in item.members))
 
 
 def _depths(flow: Dataflow) -> dict[str, int]:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 from torch.nn import functional
@@ -137,6 +139,33 @@ def test_sets_do_not_wait_for_each_other_in_a_circle() -> None:
     for chosen in taken:
         members = frozenset(name for item in chosen for name in item.members)
         assert not joint.between(members), "a path leaves the set and comes back"
+        joint = joint.contracted(members)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=9))
+def test_sets_of_random_graphs_stay_acyclic(
+    sources: list[tuple[int, int]],
+) -> None:
+    """Each norm reads a product of two earlier norms, or an input; all kernels are single steps."""
+    s = Sketch()
+    norms: list[str] = []
+    for first, second in sources:
+        size = (8, 32 * (1 + first % 2))
+        before = [norms[n] for n in (first, second) if n < len(norms)]
+        x = s.opaque("mm", *before, outputs=(tensor(*size),)) if before else s.input(*size)
+        norms.append(norm(s, x))
+    graph = s.build(*norms)
+    found = row_programs(dataflow(graph))
+    small, _ = candidates(found, graph.phase)
+    joint = found.flow
+    for group in found.whole:
+        joint = joint.contracted(frozenset(group.members))
+    for chosen in independent_sets(found, small).taken:
+        members = frozenset(name for item in chosen for name in item.members)
+        for item in chosen:
+            others = members - item.members
+            assert not joint.mask(others) & joint.ancestors[min(item.members)], "none waits"
         joint = joint.contracted(members)
 
 
