@@ -109,9 +109,12 @@ def requested(access: Access, launch: Launch) -> int:
     programs = launch.programs or 1
     if access.side:
         programs = max(1, programs // max(1, len(launch.operands) // 2))
+    most = launch.largest * redundancy(access, launch)
     if access.trips is None:
-        return launch.largest * redundancy(access, launch)
-    return access.lanes * access.trips * programs
+        return most
+    asked = access.lanes * access.trips * programs
+    # What is beyond the tensor is masked.
+    return min(asked, most) if most else asked
 
 
 def spilled_bytes(launch: Launch) -> int:
