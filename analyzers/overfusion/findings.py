@@ -64,7 +64,7 @@ def finding_of(verdict: FusionVerdict) -> Finding:
     ratio = verdict.fused_ns.mid / max(1, verdict.members_ns.mid if verdict.members_ns else 1)
     subject = "The step's work" if cause in ORDER else name
     same = {member.name for member in verdict.fused} == {m.name for m in verdict.members}
-    other = "it does launched otherwise" if same else "what it replaced"
+    other = "the same kernel otherwise" if same else "what it replaced"
     against = "measured" if verdict.tier == "pair" else "modelled"
     evidence = [
         Evidence(
