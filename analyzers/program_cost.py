@@ -15,7 +15,7 @@ from advisor.model.graph import node_of
 from advisor.model.launch import LaunchConfig, grid_size
 from advisor.model.optable import item_bytes, spec_of
 from advisor.model.plan import FusionPlan, Site
-from advisor.model.scan import lanes_of, steps_of
+from advisor.model.scan import lanes_of, loads_ahead, steps_of
 from advisor.model.site_work import sector_bytes, site_arithmetic, site_bytes
 from analyzers.cost_model import kernel_time
 from analyzers.dataflow import Dataflow
@@ -109,13 +109,16 @@ def scan_time(
     """
     flops, special = site_arithmetic(plan, site)
     steps, shares = steps_of(site), config.splits or 1
-    trips = steps / (config.block_steps or shares * config.num_stages)
+    ahead = config.num_stages if loads_ahead(plan) else 1
+    trips = steps / (config.block_steps or shares * ahead)
+    touched = sector_bytes(plan, site, config.block_rows, config.block_steps)
     partial = 2 * 4 * lanes_of(site) * site.columns * shares if config.splits else 0
     programs = -(-lanes_of(site) // config.block_rows) * shares
     cost = kernel_time(
         gpu,
         calibration,
         bytes_moved=site_bytes(plan, site) + partial,
+        cached_bytes=touched + partial,
         flops=flops,
         special=special,
         trips=trips,

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Literal
 from advisor.errors import InvalidRecordError
 from advisor.model.base import Record
 from advisor.model.graph import NON_FINITE, Arg, literal_value
-from advisor.model.optable import FLOAT_DTYPES, RANDOM, spec_of
+from advisor.model.optable import FLOAT_DTYPES, RANDOM, item_bytes, spec_of
 
 if TYPE_CHECKING:
     from advisor.model.plan import FusionPlan, PlanOp, Site
 
 MAX_STATES = 4
+STREAMED_BYTES = 4
 _NARROW = ("float16", "bfloat16")
 
 
@@ -74,6 +75,11 @@ def fixed_values(plan: FusionPlan) -> frozenset[str]:
         if all(arg in found for arg in op.args if isinstance(arg, str) and arg not in NON_FINITE):
             found.add(op.name)
     return frozenset(found)
+
+
+def loads_ahead(plan: FusionPlan) -> bool:
+    """Whether loads of later steps can be on their way: cp.async moves four bytes at least."""
+    return all(item_bytes(item.dtype) >= STREAMED_BYTES for item in plan.inputs if item.spans[-2])
 
 
 # --- steps that can be joined ---------------------------------------------------------------------

@@ -20,11 +20,10 @@ from advisor.model.launch import (
     next_power_of_two,
     steps_per_split,
 )
-from advisor.model.optable import item_bytes
 from advisor.model.plan import FusionPlan, Site
-from advisor.model.ranking import BASE_REGISTERS, LIVE_TILES, resident_programs
-from advisor.model.scan import lanes_of, linear_path, steps_of
-from advisor.model.site_work import site_bytes
+from advisor.model.ranking import BASE_REGISTERS, L2_SHARE, LIVE_TILES, resident_programs
+from advisor.model.scan import lanes_of, linear_path, loads_ahead, steps_of
+from advisor.model.site_work import sector_bytes, site_bytes
 
 KEPT: dict[Scheme, int] = {"scan_steps": 6, "scan_blocks": 6, "scan_chunks": 4}
 WARPS, STAGES = (1, 2, 4, 8), (1, 3, 5)
@@ -34,23 +33,27 @@ MOST_PER_THREAD, MOST_IN_BLOCK = 8, 16
 # over the threads of a program, through shared memory; a second launch.
 TRIP_NS, OP_NS, LEVEL_NS, LAUNCH_NS = 700.0, 4.0, 30.0, 2500.0
 BYTES_PER_NS = 4000.0
-# Narrower elements cannot be copied ahead of their step (cp.async moves four bytes at least).
-STREAMED_BYTES = 4
 # Fewer steps than this are not worth sharing.
 SHORTEST_SHARE = 32
 
 
 @dataclass(frozen=True)
 class _Task:
-    """A plan at one site on a GPU; loads of `wide` elements are ahead of their step."""
+    """A plan at one site on a GPU; `ahead`: loads can be on their way before their step."""
 
+    plan: FusionPlan
+    site: Site
     lanes: int
     steps: int
     columns: int
     bytes_moved: int
     step_ops: int
-    wide: bool
+    ahead: bool
     sm_count: int
+
+    def touched(self, config: LaunchConfig) -> int:
+        """Bytes of all sectors that programs touch, each on its own."""
+        return sector_bytes(self.plan, self.site, config.block_rows, config.block_steps)
 
 
 def scan_schemes(plan: FusionPlan) -> tuple[Scheme, ...]:
@@ -62,12 +65,14 @@ def scan_schemes(plan: FusionPlan) -> tuple[Scheme, ...]:
 def scan_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchConfig, ...]:
     """Configurations of all schemes that suit a site, the likeliest first; at least one."""
     task = _Task(
+        plan=plan,
+        site=site,
         lanes=max(lanes_of(site), 1),
         steps=max(steps_of(site), 1),
         columns=max(site.columns, 1),
         bytes_moved=site_bytes(plan, site),
         step_ops=len(plan.ops),
-        wide=all(item_bytes(i.dtype) >= STREAMED_BYTES for i in plan.inputs if i.spans[-2]),
+        ahead=loads_ahead(plan),
         sm_count=sm_count,
     )
     found: list[tuple[float, int, LaunchConfig]] = []
@@ -139,7 +144,9 @@ def _time_ns(task: _Task, config: LaunchConfig) -> float:
     active = min(programs / task.sm_count, 1.0)
     warps = min(programs, resident * task.sm_count) * config.num_warps / task.sm_count
     # A few warps of one multiprocessor cannot ask for all of its share of the bandwidth.
-    memory = task.bytes_moved / (BYTES_PER_NS * min(active, 1.0) * min(warps / 8, 1.0))
+    least, touched = task.bytes_moved, task.touched(config)
+    moved = least + L2_SHARE * max(touched - least, 0)
+    memory = moved / (BYTES_PER_NS * min(active, 1.0) * min(warps / 8, 1.0))
     reductions = math.log2(max(min(task.columns, 32), 1)) * OP_NS
     if config.scheme == "scan_blocks":
         blocks = math.ceil(task.steps / (config.block_steps or 1))
@@ -148,7 +155,7 @@ def _time_ns(task: _Task, config: LaunchConfig) -> float:
     else:
         own = steps_per_split(config, task.steps)
         work = task.step_ops * OP_NS * (1 + per_thread / 4) + reductions
-        step = max(work, TRIP_NS / (config.num_stages if task.wide else 1))
+        step = max(work, TRIP_NS / (config.num_stages if task.ahead else 1))
         chain = own * step
         if config.splits is not None:
             chain = 2 * chain + LAUNCH_NS + config.splits * TRIP_NS / 8

@@ -10,6 +10,8 @@ from advisor.model.plan import FusionPlan, PlanOp, Site, Space
 
 # What the memory of every GPU in the table moves at least.
 SECTOR_BYTES = 32
+# Steps of a lane whose sectors are read once, where one step is taken after the other.
+CACHED_STEPS = 8
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
@@ -35,26 +37,30 @@ def sector_bytes(
 ) -> int:
     """Bytes of all sectors of memory that the programs touch, each program on its own.
 
-    A program has `block_rows` rows, whole or, where `block_columns` says so, a part of each.
+    A program has `block_rows` rows, whole or, where `block_columns` says so, a part of each; of a
+    scan, lanes and steps, few of which are in cache until they are needed.
 
     More than `site_bytes` where a program reads or writes runs that are short or begin anywhere:
     what one leaves of a sector others take, but from L2.
     """
     total = site_bytes(plan, site)
-    if plan.states:
-        return total
     tiles = [
         (item.dtype, plan.along(item), strides)
         for item, strides in zip(plan.inputs, site.input_strides, strict=True)
-        if item.traffic == "tile" and not item.dense
+        if (item.traffic == "tile" or (plan.states and item.spans[-2])) and not item.dense
     ]
     tiles += [
         (output.dtype, output.along(plan.row_axes, plan.column_axes), strides)
         for output, strides in zip(plan.outputs, site.output_strides, strict=False)
-        if output.strided and output.space == "tile"
+        if output.strided and (output.space == "tile" or plan.states) and not output.last
     ]
-    limits = tuple(min(size, block_rows) for size in site.row_sizes)
-    limits += tuple(min(size, block_columns or size) for size in site.column_axes)
+    if plan.states:
+        *outer, lanes, steps = (*(1 for _ in site.row_sizes[:-2]), *site.row_sizes[-2:])
+        limits = (*outer, min(lanes, block_rows), min(steps, block_columns or CACHED_STEPS))
+        limits += site.column_axes
+    else:
+        limits = tuple(min(size, block_rows) for size in site.row_sizes)
+        limits += tuple(min(size, block_columns or size) for size in site.column_axes)
     for dtype, along, strides in tiles:
         held = [
             (stride, most, size)
