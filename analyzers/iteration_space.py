@@ -138,6 +138,7 @@ class _Verifier:
     def __init__(self, flow: Dataflow, members: frozenset[str], seed: str, shares: Shares) -> None:
         self.flow, self.members, self.shares, self.seed = flow, members, shares, seed
         self.order = [flow.nodes[name] for name in sorted(members, key=flow.index.__getitem__)]
+        self.reduces = any(spec_of(node.op).kind == "reduction" for node in self.order)
         self.device = flow.need_meta(flow.nodes[seed].value()).device
         self.axes = axes_of(flow, self.order, members, seed)
         self.placed = placements(flow, self.order, members, self.axes)
@@ -229,6 +230,8 @@ class _Verifier:
     def _check_meta(self, node: Node) -> None:
         meta = self.flow.need_meta(node.value())
         read = [self.flow.need_meta(value).dtype for value in node.value_args]
+        if node.op == "cast" and read == [meta.dtype] and self.reduces:
+            raise IllegalFusionError("a copy in the other order needs tiles, not whole rows")
         if node.op != "cast" and (eight := FLOAT8_MAX.keys() & {meta.dtype, *read}):
             raise IllegalFusionError(f"nothing is computed in {min(eight)}")
         if meta.dtype not in KERNEL_DTYPES:

@@ -112,7 +112,8 @@ def helper_names(plan: FusionPlan) -> set[str]:
     made = {op.name: op.dtype for op in plan.ops if op.dtype in FLOAT8_MAX}
     used = {f"to_{dtype}" for dtype in made.values()}
     used |= {f"from_{item.dtype}" for item in plan.inputs if item.dtype in FLOAT8_MAX}
-    read = {arg for op in plan.ops for arg in op.args if isinstance(arg, str)}
+    # A cast to what a value is already is a copy of it, in another order.
+    read = {str(a) for op in plan.ops for a in op.args if made.get(str(a)) not in (None, op.dtype)}
     used |= {f"from_{dtype}" for name, dtype in made.items() if name in read}
     drawn = plan.drawn_values()
     used |= {TO_BFLOAT16 for op in plan.ops if op.name in drawn and op.dtype == "bfloat16"}

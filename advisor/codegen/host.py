@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import math
+from collections.abc import Mapping
 
 from advisor.codegen import abi
 from advisor.codegen.expressions import POINTWISE, REDUCTIONS
@@ -247,7 +248,7 @@ def reference_body(plan: FusionPlan) -> list[str]:
     for op in plan.ops:
         if op.name in drawn:
             text = _drawn(plan, op)
-        elif op.dtype == "float8_e4m3fn" and not is_bounded(plan, op.args[0], FLOAT8_MAX[op.dtype]):
+        elif _may_be_too_large(plan, op, dtypes):
             text = f"{op.args[0]}.clamp(-448.0, 448.0).to(torch.{op.dtype})"
         elif op.over_rows:
             text = _over_rows(op, axes)
@@ -261,6 +262,12 @@ def reference_body(plan: FusionPlan) -> list[str]:
     )
     lines.append(f"    return {results}" + ("," if len(plan.outputs) == 1 else ""))
     return lines
+
+
+def _may_be_too_large(plan: FusionPlan, op: PlanOp, dtypes: Mapping[str, str]) -> bool:
+    """Whether a cast must take what is too large for e4m3fn to its largest number itself."""
+    made = op.dtype == "float8_e4m3fn" and dtypes[str(op.args[0])] != op.dtype
+    return made and not is_bounded(plan, op.args[0], FLOAT8_MAX[op.dtype])
 
 
 def _drawn(plan: FusionPlan, op: PlanOp) -> str:

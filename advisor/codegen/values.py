@@ -218,6 +218,8 @@ class Values:
         What is only stored, eight bits, stays narrow.
         """
         name, have = self._wide(arg), self.dtypes[arg]
+        if have == dtype and have in FLOAT8_MAX and arg not in self.inputs:
+            return arg  # a copy, stored with other strides
         if have in FLOAT8_MAX:
             have = "float32"
         if dtype in FLOAT8_MAX:

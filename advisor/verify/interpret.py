@@ -145,6 +145,8 @@ def _apply(op: PlanOp, values: dict[str, torch.Tensor], precision: Precision) ->
     dtype = _dtype(op.dtype, precision)
     if op.op == "cast":
         value = _tensor(op.args[0], values)
+        if value.dtype == dtype:
+            return value
         # What is too large is the largest number, as compiled; in eager from PyTorch 2.13 on.
         largest = FLOAT8_MAX["float8_e4m3fn"]
         return (value.clamp(-largest, largest) if op.dtype == "float8_e4m3fn" else value).to(dtype)

@@ -233,7 +233,10 @@ def _cast(builder: GraphBuilder, node: fx.Node) -> bool:
     if isinstance(source, fx.Node) and source.meta["val"].device != node.meta["val"].device:
         return False
     dtype = str(node.meta["val"].dtype).removeprefix("torch.")
-    return _bind_op(builder, node, "cast", node.args[:1], dtype=dtype)
+    if not _bind_op(builder, node, "cast", node.args[:1], dtype=dtype):
+        return False
+    builder.cast_values.add(str(builder.values[node]))
+    return True
 
 
 def _reshape(builder: GraphBuilder, node: fx.Node) -> bool:
@@ -277,7 +280,35 @@ def _clone(builder: GraphBuilder, node: fx.Node) -> bool:
     """A copy into row-major order keeps the elements' linear order: free once fused."""
     if not node.meta["val"].is_contiguous():
         return False
+    if _turned_copy(builder, node):
+        return True
     return _view(builder, node, "reshape", shares=False)
+
+
+def _turned_copy(builder: GraphBuilder, node: fx.Node) -> bool:
+    """A copy of eight-bit results in the other order: another result, stored with other strides.
+
+    A matrix product in eight bits wants its operand so, and the quantiser has it in registers.
+    """
+    turned, result = node.args[0], node.meta["val"]
+    if not isinstance(turned, fx.Node) or str(turned.target) != "aten.permute.default":
+        return False
+    source = turned.args[0]
+    axes: Any = turned.args[1]
+    value = builder.values.get(source) if isinstance(source, fx.Node) else None
+    if result.dtype.itemsize > 1 or not isinstance(value, str) or value not in builder.cast_values:
+        return False
+    held, wanted = builder.meta[value], builder.tensor_meta(result)
+    places = [int(axis) % len(held.shape) for axis in axes]
+    strides = tuple(wanted.strides[places.index(axis)] for axis in range(len(places)))
+    meta = replace(held, strides=strides)
+    copy = builder.emit(node, "cast", (value,), meta, dtype=held.dtype)
+    builder.bind(node, copy)
+    view = builder.fresh(node.name)
+    builder.nodes.append(graph_node(node, view, "opaque", (copy,), (wanted,), {}, alias_of=copy))
+    builder.meta[value_id(view)] = wanted
+    builder.values[node] = value_id(view)
+    return True
 
 
 def _constant(builder: GraphBuilder, node: fx.Node) -> bool:

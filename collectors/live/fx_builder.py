@@ -61,6 +61,7 @@ class GraphBuilder:
     fx_aliases: dict[str, list[fx.Node]] = field(default_factory=dict)
     hints: dict[str, int] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
+    cast_values: set[str] = field(default_factory=set)
 
     def emit(
         self,

@@ -193,7 +193,7 @@ def test_numbers_for_rows_or_columns_alone(
     columns=st.integers(1, 70),
     scheme=st.sampled_from(("blocks", "registers", "looped")),
 )
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_seed_and_shape(
     seed: int, rows: int, columns: int, scheme: Scheme, interpreter: Interpreter
 ) -> None:
@@ -252,6 +252,32 @@ def test_rows_are_quantised(target: str, number: int, interpreter: Interpreter) 
         assert_same(plan, got, inputs)
 
 
+@given(
+    target=st.sampled_from([*EIGHT, "int8"]),
+    dtype=st.sampled_from(DTYPES),
+    rows=st.integers(0, 5),
+    columns=st.integers(1, 70),
+    size=st.sampled_from((1e-20, 1e-3, 1.0, 3e4)),
+    clamp=st.booleans(),
+    scheme=st.sampled_from(("registers", "looped", "split")),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_rows_are_quantised(
+    target: str, dtype: str, rows: int, columns: int, size: float, clamp: bool, scheme: Scheme,
+    seed: int, interpreter: Interpreter,
+) -> None:  # fmt: skip
+    """Every finite row comes back, in steps of its scale, near where it was."""
+    plan = quantised(dtype, target, clamp=clamp)
+    (x,) = inputs_of(plan, (rows,), columns, seed)
+    x = (x.double() * size).to(x.dtype)
+    got, scale = run(interpreter, plan, [x], config_of(scheme, 16, rows=2))
+    largest = x.float().abs().amax(-1, keepdim=True).clamp(min=1e-12)
+    torch.testing.assert_close(scale, largest / LIMITS[target], rtol=1e-6, atol=0)
+    step = largest / 254 if target == "int8" else largest * torch.finfo(got.dtype).eps / 2
+    assert bool(((got.float() * scale - x.float()).abs() <= 1.001 * step).all())
+
+
 @pytest.mark.parametrize("source", EIGHT)
 @pytest.mark.parametrize("columns", [1, 7, 1000])
 def test_eight_bits_are_read_and_written(
@@ -262,6 +288,22 @@ def test_eight_bits_are_read_and_written(
     for scheme in ("registers", "looped"):
         got = run(interpreter, plan, inputs, config_of(scheme, 64, rows=2))
         assert_same(plan, got, inputs)
+
+
+@pytest.mark.parametrize("target", [*EIGHT, "int8"])
+def test_both_orders_come_from_one_tile(target: str, interpreter: Interpreter) -> None:
+    """The second is a copy of the first, stored with the strides of its transpose."""
+    make = PlanBuilder()
+    value = make.op("mul", make.cast(make.input("bfloat16"), "float32"), make.input(spans=ONE))
+    first = make.cast(value, target)
+    plan = make.plan(first, make.cast(first, target), title="both orders", strided=("v3",),
+                     unit_stride=False)  # fmt: skip
+    inputs = [torch.randn(37, 50).bfloat16(), torch.tensor([[20.0]])]
+    got, turned = run(interpreter, plan, inputs, config_of("blocks", 16, rows=16))
+    want, _ = evaluate(plan, inputs, "native")
+    assert torch.equal(got.float(), want.float())
+    assert torch.equal(turned.float(), want.float())
+    assert turned.stride()[0] == 1
 
 
 @pytest.mark.parametrize("target", EIGHT)

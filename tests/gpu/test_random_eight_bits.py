@@ -191,6 +191,28 @@ def test_a_compiled_quantiser(whole: bool, tmp_path: Path) -> None:
     assert float(apart.float().mean()) < 1e-3  # halfway between two of them
 
 
+@pytest.mark.parametrize("target", [*NARROW, "int8"])
+def test_both_orders_in_a_compiled_step(target: str, tmp_path: Path) -> None:
+    """A given scale: the transpose is written from the same tile, and read by what follows."""
+    kind = getattr(torch, target)
+
+    def quantiser(x: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        small = torch.round(x.float() * scale).clamp(-128, 127).to(kind)
+        return small, small.t().contiguous()
+
+    x, scale = torch.randn(1000, 768, device=CUDA).bfloat16(), torch.tensor(20.0, device=CUDA)
+    work = Workload("both orders", "inference", CUDA, quantiser, inputs=(x, scale))
+    graphs = capture(work, generate_code=False)[0].graphs
+    found = [plan for item in graphs for plan in models.plans_of(item.lowered)]
+    kernels = [load_kernel(p, tmp_path, default_config(p, p.sites[0])) for p in found]
+    log = SwapLog()
+    results = torch.compile(quantiser, backend=plan_backend(kernels, log))(x, scale)
+    assert [outcome.refused for outcome in log.outcomes] == [None]
+    for mine, want in zip(results, quantiser(x, scale), strict=True):
+        assert mine.stride() == want.stride()
+        assert torch.equal(mine.float(), want.float())
+
+
 def test_nothing_spills_here() -> None:
     for plan in plans():
         assert without_spills(plan, gpu_by_key("h200"))
