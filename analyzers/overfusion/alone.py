@@ -39,7 +39,7 @@ UNTOLD_BY_LAUNCH = ("gemm_epilogue",)
 # By itself no reason: that it costs time only a pair shows.
 NO_REASON = ("occupancy_registers",)
 LOST = 1.05
-FEWEST_SOURCES = 4
+FEWEST_SOURCES, MOST_TRIED = 4, 500
 # What a piece of its own costs beside its bytes: an op and an event on the host, a start of a copy.
 COPY_NS = 20_000
 
@@ -123,12 +123,13 @@ def late_copies(step: StepRecord) -> list[FusionVerdict]:
     kernels; how much does is told by the best number of pieces at the speed of these copies.
     """
     ordered = sorted(step.launches, key=lambda launch: launch.start_ns)
+    unsent = [x for x in ordered if x.is_kernel and x.operands]
     late: list[tuple[Launch, list[Launch]]] = []
-    for place, copy in enumerate(ordered):
+    for copy in ordered:
         if copy.library == DRIVER and copy.copied_bytes:
-            sources = _written_before(ordered[:place], copy.copied_bytes)
-            if sources and all(x.end_ns <= copy.start_ns for x in sources):
-                late.append((copy, sources))
+            sources = _written(unsent, copy)
+            late += [(copy, sources)] if sources else []
+            unsent = [x for x in unsent if all(x is not own for own in sources)]
     if sum(len(sources) for _, sources in late) < FEWEST_SOURCES:
         return []
     copies, kernels = [copy for copy, _ in late], [x for _, sources in late for x in sources]
@@ -168,15 +169,15 @@ def _pieces_text(copies: Sequence[Launch], kernels: Sequence[Launch]) -> str:
     )
 
 
-def _written_before(launches: Sequence[Launch], size_bytes: int) -> list[Launch]:
-    """The last launches whose results add up to a size; empty if none do."""
-    found: list[Launch] = []
-    total = 0
-    for launch in reversed(launches):
-        if not launch.is_kernel or not launch.operands:
-            continue
-        found.append(launch)
-        total += launch.operands[-1].size_bytes
-        if total >= size_bytes:
-            break
-    return found[::-1] if total == size_bytes else []
+def _written(unsent: Sequence[Launch], copy: Launch) -> list[Launch]:
+    """The first kernels in a row, all done, whose results make up a copy; empty if none do."""
+    done = [launch for launch in unsent if launch.end_ns <= copy.start_ns]
+    for first in range(min(len(done), MOST_TRIED)):
+        total = 0
+        for last in range(first, len(done)):
+            total += done[last].operands[-1].size_bytes
+            if total == copy.copied_bytes:
+                return done[first : last + 1]
+            if total > (copy.copied_bytes or 0):
+                break
+    return []
