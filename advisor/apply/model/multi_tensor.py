@@ -29,15 +29,15 @@ class _Bucket:
     """The parameters of one group with the same dtypes: what one launch updates."""
 
     parameters: list[torch.Tensor] = field(default_factory=list)
-    gradients: list[torch.Tensor] = field(default_factory=list)
     states: list[dict[str, Any]] = field(default_factory=list)
 
 
-@dataclass
-class _Tables:
-    """Tables of one bucket in memory, and the addresses and sizes that they hold."""
+@dataclass(frozen=True)
+class _Launch:
+    """One launch: the number of its group, dtypes of parameters, gradients, state; its tables."""
 
-    held: tuple[int, ...]
+    group: int
+    dtypes: tuple[torch.dtype, ...]
     table: torch.Tensor
     chunks: torch.Tensor
     chunk: int
@@ -50,45 +50,82 @@ class MultiTensorStep:
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
-        self._tables: dict[tuple[Any, ...], _Tables] = {}
+        self._addresses: list[int] | None = None
+        self._launches: list[_Launch] = []
         # What a captured graph reads at every replay must stay where it is.
-        self._captured: list[_Tables | torch.Tensor] = []
+        self._captured: list[_Launch | torch.Tensor] = []
         self._staging: torch.Tensor | None = None
 
-    def takes(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether every parameter with a gradient has its state, laid out as itself."""
+    def step(self, optimizer: torch.optim.Optimizer) -> bool:
+        """One step of all groups; False where the optimizer has to do it itself."""
+        addresses = self._found(optimizer)
+        if addresses is None:
+            return False
+        if addresses != self._addresses:
+            if not self._laid_out(optimizer):
+                return False
+            self._launches = [
+                self._launch(number, dtypes, bucket, group)
+                for number, group in enumerate(optimizer.param_groups)
+                for dtypes, bucket in self._buckets(optimizer, group).items()
+            ]
+            self._addresses = addresses
+            self._keep()
+        for launch in self._launches:
+            if launch.counts:
+                torch._foreach_add_(launch.counts, 1)
+            if not launch.chunks.numel():  # all of its parameters are empty
+                continue
+            self.rule.launch(
+                optimizer.param_groups[launch.group],
+                launch.table,
+                launch.chunks,
+                dtypes=launch.dtypes,
+                chunk=launch.chunk,
+                block=min(BLOCK, launch.chunk),
+                aligned=launch.aligned,
+                num_warps=WARPS,
+            )
+        return True
+
+    def _found(self, optimizer: torch.optim.Optimizer) -> list[int] | None:
+        """Where everything lies that a step reads or writes; None where something has no state.
+
+        The host does this in every step: nothing else may be done for every parameter.
+        """
+        found: list[int] = []
         for group in optimizer.param_groups:
+            names = self.rule.tensor_names(group)
             for parameter in group["params"]:
                 gradient = parameter.grad
                 if gradient is None:
+                    found.append(0)
                     continue
-                state = optimizer.state.get(parameter, {})
-                held = [state.get(name) for name in self.rule.state_names(group)]
-                if gradient.is_sparse or gradient.stride() != parameter.stride():
-                    return False
-                if any(h is None or h.stride() != parameter.stride() for h in held):
+                if gradient.is_sparse:
+                    return None
+                found += (parameter.data_ptr(), gradient.data_ptr())
+                if not names:
+                    continue
+                state = optimizer.state[parameter]
+                for name in names:
+                    value = state.get(name)
+                    if value is None:
+                        return None
+                    found.append(value.data_ptr())
+        return found
+
+    def _laid_out(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether gradients and state lie in memory as their parameters do."""
+        for group in optimizer.param_groups:
+            names = self.rule.state_names(group)
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = optimizer.state[parameter] if names else {}
+                held = [parameter.grad, *(state[name] for name in names)]
+                if any(tensor.stride() != parameter.stride() for tensor in held):
                     return False
         return True
-
-    def update(self, optimizer: torch.optim.Optimizer) -> None:
-        """One step of all groups."""
-        for number, group in enumerate(optimizer.param_groups):
-            for key, bucket in self._buckets(optimizer, group).items():
-                tables = self._tables_of((number, *key), bucket, group)
-                if tables.counts:
-                    torch._foreach_add_(tables.counts, 1)
-                if not tables.chunks.numel():  # all of them are empty
-                    continue
-                self.rule.launch(
-                    group,
-                    tables.table,
-                    tables.chunks,
-                    dtypes=key,
-                    chunk=tables.chunk,
-                    block=min(BLOCK, tables.chunk),
-                    aligned=tables.aligned,
-                    num_warps=WARPS,
-                )
 
     def _buckets(
         self, optimizer: torch.optim.Optimizer, group: dict[str, Any]
@@ -98,63 +135,59 @@ class MultiTensorStep:
         for parameter in group["params"]:
             if parameter.grad is None:
                 continue
-            state = optimizer.state.get(parameter, {})
+            state = optimizer.state[parameter] if names else {}
             held = state[names[0]].dtype if names else parameter.dtype
             bucket = found.setdefault((parameter.dtype, parameter.grad.dtype, held), _Bucket())
             bucket.parameters.append(parameter)
-            bucket.gradients.append(parameter.grad)
             bucket.states.append(state)
         return found
-
-    def _tables_of(self, key: tuple[Any, ...], bucket: _Bucket, group: dict[str, Any]) -> _Tables:
-        rows = self._rows(bucket, group)
-        held = tuple(number for row in rows for number in row)
-        tables = self._tables.get(key)
-        if tables is None or tables.held != held:
-            tables = self._tables[key] = self._made(rows, held, bucket)
-            device = tables.table.device
-            if device.type == "cuda" and not _is_captured(device):
-                self._reserve()
-        return tables
 
     def _rows(self, bucket: _Bucket, group: dict[str, Any]) -> list[tuple[int, ...]]:
         """A row of the table per parameter: addresses, 0 where there is nothing, and the size."""
         names = self.rule.state_names(group)
         rows = []
-        for parameter, gradient, state in zip(
-            bucket.parameters, bucket.gradients, bucket.states, strict=True
-        ):
+        for parameter, state in zip(bucket.parameters, bucket.states, strict=True):
+            assert parameter.grad is not None
             moments = [state[name].data_ptr() for name in names]
             moments += [0] * (3 - len(moments))
             count = state["step"].data_ptr() if self.rule.counts else 0
-            own = (parameter.data_ptr(), gradient.data_ptr())
+            own = (parameter.data_ptr(), parameter.grad.data_ptr())
             rows.append((*own, *moments, count, parameter.numel()))
         return rows
 
-    def _made(
-        self, rows: Sequence[tuple[int, ...]], held: tuple[int, ...], bucket: _Bucket
-    ) -> _Tables:
-        device = bucket.parameters[0].device
+    def _launch(
+        self,
+        number: int,
+        dtypes: tuple[torch.dtype, ...],
+        bucket: _Bucket,
+        group: dict[str, Any],
+    ) -> _Launch:
+        rows, device = self._rows(bucket, group), bucket.parameters[0].device
         sizes = [row[-1] for row in rows]
         chunk = LARGE_CHUNK if sum(sizes) // LARGE_CHUNK >= MANY_PROGRAMS else SMALL_CHUNK
-        chunks = [(n, c) for n, size in enumerate(sizes) for c in range(-(-size // chunk))]
-        addresses = (address for row in rows for address in row[:-2])
-        counts = [state["step"] for state in bucket.states] if self.rule.counts else []
-        tables = _Tables(
-            held=held,
-            table=self._uploaded(list(held), torch.int64, device),
-            chunks=self._uploaded([n for pair in chunks for n in pair], torch.int32, device),
+        pairs = [(row, c) for row, size in enumerate(sizes) for c in range(-(-size // chunk))]
+        chunks = [number for pair in pairs for number in pair]
+        return _Launch(
+            group=number,
+            dtypes=dtypes,
+            table=self._uploaded([n for row in rows for n in row], torch.int64, device),
+            chunks=self._uploaded(chunks, torch.int32, device),
             chunk=chunk,
-            aligned=all(address % ALIGNMENT == 0 for address in addresses),
-            counts=counts,
+            aligned=all(address % ALIGNMENT == 0 for row in rows for address in row[:-2]),
+            counts=[state["step"] for state in bucket.states] if self.rule.counts else [],
         )
+
+    def _keep(self) -> None:
+        """During a capture, keep what it reads; else have memory for the tables of the next one."""
+        device = self._launches[0].table.device if self._launches else torch.device("cpu")
         if _is_captured(device):
-            self._captured.append(tables)
-        return tables
+            self._captured += self._launches
+        elif device.type == "cuda":
+            self._reserve()
 
     def _reserve(self) -> None:
         """Pinned memory enough to make all tables anew while a graph is captured."""
-        held = [t for tables in self._tables.values() for t in (tables.table, tables.chunks)]
+        held = [tensor for one in self._launches for tensor in (one.table, one.chunks)]
         needed = sum(tensor.nbytes + ALIGNMENT for tensor in held)
         if self._staging is None or self._staging.numel() < needed:
             self._staging = torch.empty(2 * needed, dtype=torch.uint8, pin_memory=True)
@@ -210,12 +243,11 @@ def use_multi_tensor(optimizer: torch.optim.Optimizer) -> str | None:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if ours.takes(self):
-            with torch.no_grad():
-                ours.update(self)
-            return loss
-        undecorated = getattr(own, "__wrapped__", own)
-        undecorated(self)
+        with torch.no_grad():
+            done = ours.step(self)
+        if not done:
+            undecorated = getattr(own, "__wrapped__", own)
+            undecorated(self)
         return loss
 
     hooked = torch.optim.Optimizer.profile_hook_step(updated)

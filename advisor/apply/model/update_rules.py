@@ -32,6 +32,11 @@ class Rule:
         names = ("exp_avg", "exp_avg_sq")
         return (*names, "max_exp_avg_sq") if group["amsgrad"] else names
 
+    def tensor_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """All that a step needs of a parameter's state: its tensors, and the count of steps."""
+        names = self.state_names(group)
+        return (*names, "step") if self.counts else names
+
     def launch(
         self,
         group: dict[str, Any],
