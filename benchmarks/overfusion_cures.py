@@ -55,6 +55,11 @@ ROUNDS = 11
 # How long one launch may compile; of the time of the GPUs, what may go by before they measure.
 COMPILE_LIMIT_S, WARMING = 60.0, 0.5
 MOST_TO_WARM = 10
+TABLE_HEAD = """# Cures of fusions that lost
+
+Written by `python benchmarks/overfusion_cures.py --table`: the cures that the product names for the
+losing cases of the corpus, applied and timed as the corpus was. What a case lost is the time of its
+fused kernel less that of its members; a cure wins back the fused kernel's time less its own."""
 
 
 class Launched(Record, frozen=True, kw_only=True):
@@ -117,6 +122,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("cases", nargs="*", metavar="CASE", help="cases or families; all if none")
     parser.add_argument("--seconds", type=float, default=110, help="for everything")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
+    parser.add_argument("--table", type=Path, metavar="FILE.md", help="write the table")
     parser.add_argument("--labels", action="store_true", help="take causes from the labels")
     parser.add_argument("--prepare", type=Path, metavar="FILE", help="write the work and end")
     parser.add_argument("--work", type=Path, metavar="FILE", help="what was prepared")
@@ -141,6 +147,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.out is not None:
         options.out.write_bytes(encode(report))
     text, won = summary(report)
+    if options.table is not None:
+        options.table.write_text(f"{TABLE_HEAD}\n\n{text}")
     sys.stdout.write(text)
     return 0 if won >= BAR else 1
 
