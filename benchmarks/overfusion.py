@@ -197,7 +197,9 @@ def _listed(name: str, score: Score) -> list[str]:
 INTRODUCTION = """255 cases of an {gpu}, frozen before the rules were written
 (`sample_traces/overfusion`). A case's label is its time alone, its cause the one knob that was
 turned. Siblings, which differ in the knob, are in one of two halves, by a hash: rules were written
-with the development half in sight. No rule sees names, families or labels of the corpus.
+with the development half in sight. No rule sees names, families or labels of the corpus. Groups of
+one family are in both halves: the held-out half tests other sizes and settings of the same kernels
+more than kernels of another kind.
 
 Three versions of the rules were scored on the held-out half. The first: pair 0.982, 1.000, 1.000
 (precision, recall, cause right); binary 0.838, 0.585, 1.000; trace 0.842, 0.302, 0.625. It showed a

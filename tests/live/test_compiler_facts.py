@@ -174,3 +174,31 @@ def test_resources_of_the_configuration_that_won(monkeypatch: pytest.MonkeyPatch
     assert kernel.name == "triton_poi_fused_add_0"
     assert (kernel.registers_per_thread, kernel.shared_bytes) == (40, 512)
     assert kernel.local_bytes_per_thread == 8
+
+
+def test_the_source_and_launch_of_a_generated_kernel_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What rules of over-fusion read: source, constants, pointer types, what divides by 16."""
+    module = ModuleType("generated")
+    config = SimpleNamespace(kwargs={"XBLOCK": 1024}, num_warps=4, num_stages=1)
+    meta = {
+        "signature": {
+            "in_ptr0": "*bf16",
+            "out_ptr0": "*bf16",
+            "xnumel": "i32",
+            "XBLOCK": "constexpr",
+        },
+        "configs": [{(0,): [["tt.divisibility", 16]], (2,): [["tt.divisibility", 16]]}],
+    }
+    function = SimpleNamespace(src="def triton_poi_0(in_ptr0): ...", __name__="triton_poi_0")
+    module.tuned = SimpleNamespace(  # type: ignore[attr-defined]
+        launchers=[SimpleNamespace(n_regs=24, config=config)], inductor_meta={}, fn=function,
+        triton_meta=meta,
+    )  # fmt: skip
+    monkeypatch.setattr(codecache.PyCodeCache, "modules", [module])
+    (kernel,) = generated_kernels()
+    assert kernel.code is not None
+    assert (kernel.code.constants, kernel.code.num_warps) == ({"XBLOCK": 1024}, 4)
+    assert kernel.code.aligned == ("in_ptr0", "xnumel")
+    assert kernel.code.signature == {"in_ptr0": "*bf16", "out_ptr0": "*bf16", "xnumel": "i32"}
