@@ -48,6 +48,13 @@ _ACTION = (
 )
 _ALTERNATIVES = (
     Alternative(
+        route="generated_kernel",
+        text=(
+            "one launch of a kernel of ours for all parameters (Adam, AdamW, SGD): `apply` times "
+            "it beside the fused one and keeps the faster (--only multi_tensor)"
+        ),
+    ),
+    Alternative(
         route="compile_region",
         text=(
             "torch.compile of optimizer.step; keep a changing learning rate in a tensor, or every "
