@@ -75,7 +75,9 @@ def cured(
     times, seen = bench.kernel_times(base), bench.seen(recipe)
     find = cuts_by_kernel if kind == "unfuse" else lambda s: launches_by_kernel(s, gpu)
     names = worth_a_look(seen, times, only)
-    groups = [ways for ways in (find(_of(seen, name)) for name in names) if ways]
+    # Graphs number their kernels each for itself: one name may be two kernels.
+    places = [place for name in names for place in _of(seen, name)]
+    groups = [ways for ways in (find([place]) for place in places) if ways]
     if not groups:
         raise IllegalFusionError(_nothing(only, kind))
     found = Cured()
