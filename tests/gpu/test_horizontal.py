@@ -125,13 +125,12 @@ def test_steps_are_the_optimizers_own(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_a_step_in_a_cuda_graph_counts_and_reads_the_rate(name: str) -> None:
-    """Replayed with a rate that changed since: as the optimizer's own captured step."""
+    """Replayed with a rate that changed since: as the optimizer's own fused step in a graph."""
     results = []
     for ours in (False, True):
         held = parameters()
         optimizer = OPTIMIZERS[name](held)
-        if ours:
-            assert use_multi_tensor(optimizer) is None
+        assert (use_multi_tensor if ours else fuse_optimizer)(optimizer) is None
         assert prepare_optimizer(optimizer) is None
         graph = StepGraph(optimizer.step)
         for step in range(3):
