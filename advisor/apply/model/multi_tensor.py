@@ -70,7 +70,7 @@ class MultiTensorStep:
                 for dtypes, bucket in self._buckets(optimizer, group).items()
             ]
             self._addresses = addresses
-            self._keep()
+        self._keep()
         for launch in self._launches:
             if launch.counts:
                 torch._foreach_add_(launch.counts, 1)
