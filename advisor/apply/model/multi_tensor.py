@@ -69,7 +69,8 @@ class MultiTensorStep:
                 for number, group in enumerate(optimizer.param_groups)
                 for dtypes, bucket in self._buckets(optimizer, group).items()
             ]
-            self._addresses = addresses
+            # Tables of a capture are filled by its replays only: no other step may count on them.
+            self._addresses = None if _is_captured(self._launches) else addresses
         self._keep()
         for launch in self._launches:
             if launch.counts:
@@ -179,10 +180,9 @@ class MultiTensorStep:
 
     def _keep(self) -> None:
         """During a capture, keep what it reads; else have memory for the tables of the next one."""
-        device = self._launches[0].table.device if self._launches else torch.device("cpu")
-        if _is_captured(device):
+        if _is_captured(self._launches):
             self._captured += self._launches
-        elif device.type == "cuda":
+        elif any(launch.table.is_cuda for launch in self._launches):
             self._reserve()
 
     def _reserve(self) -> None:
@@ -202,7 +202,7 @@ class MultiTensorStep:
         made = torch.tensor(numbers, dtype=dtype)
         if device.type != "cuda":
             return made
-        if not _is_captured(device):
+        if not torch.cuda.is_current_stream_capturing():
             return made.to(device)
         if self._staging is None or self._staging.numel() < made.nbytes:
             raise RuntimeError("the optimizer has to take a step before it is captured")
@@ -215,8 +215,9 @@ class MultiTensorStep:
         return source.to(device, non_blocking=True)
 
 
-def _is_captured(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+def _is_captured(launches: Sequence[_Launch]) -> bool:
+    on_gpu = any(launch.table.is_cuda for launch in launches)
+    return on_gpu and torch.cuda.is_current_stream_capturing()
 
 
 def use_multi_tensor(optimizer: torch.optim.Optimizer) -> str | None:
