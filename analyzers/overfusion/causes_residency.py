@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from advisor.hardware.occupancy import Occupancy
 from advisor.model.overfusion import Candidate
 from advisor.units import format_bytes, format_fraction
 from analyzers.overfusion.group import (
@@ -13,14 +14,15 @@ from analyzers.overfusion.group import (
 )
 
 FEWEST_SPILLED = 16
+SPILL_GREW, REGISTERS_FELL = 1.25, 0.6
 LOW_OCCUPANCY, FEW_RESIDENT = 0.25, 0.2
 
 
 def register_spill(group: Group) -> Candidate | None:
     """Values that do not fit into registers go to local memory and come back."""
-    counted = _counted_spill(group)
-    if counted is not None:
-        return counted
+    for rule in (_counted_spill, _grown_spill):
+        if (found := rule(group)) is not None:
+            return found
     launch = group.main
     resources = None if launch.code is None else launch.code.resources
     stores = None if resources is None else resources.spill_store_bytes
@@ -54,12 +56,38 @@ def _counted_spill(group: Group) -> Candidate | None:
     return candidate("register_spill", share, text, dram_write_bytes=written)
 
 
+def _grown_spill(group: Group) -> Candidate | None:
+    """The same kernel from another compiler: it spills more, or has lost its registers.
+
+    What a spill costs depends on the loop it is in: where nothing else changed, its growth explains
+    what traffic counted once does not.
+    """
+    if len(group.members) != 1:
+        return None
+    now, before = group.main, group.members[0]
+    if (now.operands, now.grid, now.op) != (before.operands, before.grid, before.op):
+        return None
+    bytes_now, bytes_before = spilled_bytes(now), spilled_bytes(before)
+    if bytes_now > max(SPILL_GREW * bytes_before, 0):
+        text = f"{format_bytes(bytes_now)} spilled at least, {format_bytes(bytes_before)} before"
+        return candidate("register_spill", 0.5, text, before_bytes=bytes_before)
+    known = now.registers is not None and before.registers is not None
+    if not known or bytes_now or (now.registers or 0) > REGISTERS_FELL * (before.registers or 0):
+        return None
+    text = (
+        f"{now.registers} registers a thread where there were {before.registers}, and slower: that "
+        "is how a spill looks; the binary would tell"
+    )
+    return candidate("register_spill", 0.35, text, registers=now.registers)
+
+
 def occupancy_registers(group: Group) -> Candidate | None:
     """Registers let few warps reside, so latencies show."""
     found = occupancy_of(group.main, group.gpu)
-    if found is None or found.limiter != "registers" or found.fraction > LOW_OCCUPANCY:
+    if found is None or found.limiter != "registers":
         return None
-    if group.members and not holds_more(group, found):
+    low = found.fraction <= LOW_OCCUPANCY
+    if not (holds_more(group, found) if low else _doubled(group, found)):
         return None
     text = (
         f"{group.main.registers} registers a thread let {format_fraction(found.fraction)} of the "
@@ -67,6 +95,18 @@ def occupancy_registers(group: Group) -> Candidate | None:
     )
     return candidate(
         "occupancy_registers", 0.5, text, registers=group.main.registers, occupancy=found.fraction
+    )
+
+
+def _doubled(group: Group, mine: Occupancy) -> bool:
+    """Whether registers grew by half over every member, and warps went with them."""
+    rows = [(m.registers, occupancy_of(m, group.gpu)) for m in group.members]
+    return bool(rows) and all(
+        registers is not None
+        and found is not None
+        and (group.main.registers or 0) >= 1.5 * registers
+        and mine.fraction <= 0.75 * found.fraction
+        for registers, found in rows
     )
 
 

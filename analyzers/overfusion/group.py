@@ -106,9 +106,7 @@ def requested(access: Access, launch: Launch) -> int:
     Where a loop runs along data for an unknown time, all programs together cover the largest
     tensor as often as programs share addresses.
     """
-    programs = launch.programs or 1
-    if access.side:
-        programs = max(1, programs // max(1, len(launch.operands) // 2))
+    programs = max(1, (launch.programs or 1) // access.dealt)
     most = launch.largest * redundancy(access, launch)
     if access.trips is None:
         return most

@@ -24,7 +24,7 @@ class Access:
 
     `lanes` elements at a time, `run` of them side by side; `trips` times, None if unknown; `fixed`
     are the program axes on which the address does not depend. `inside` names the loops around it,
-    `follows` those that move it; `side` is the branch of programs that does it.
+    `follows` those that move it; `side` is the branch of programs that does it, one of `dealt`.
     """
 
     kind: str
@@ -36,6 +36,7 @@ class Access:
     inside: tuple[str, ...] = ()
     side: str = ""
     follows: frozenset[str] = frozenset()
+    dealt: int = 1
 
 
 @dataclass(frozen=True)

@@ -55,12 +55,15 @@ def walk(
         walker.block(functions[name].body, scope)
     except _TooMuchError:
         walker.complete = False
+    branches = len({access.side for access in walker.accesses if access.side})
     return KernelReading(
         name=name,
-        accesses=tuple(walker.accesses),
+        accesses=tuple(
+            replace(access, dealt=branches) if access.side else access for access in walker.accesses
+        ),
         specials=tuple(walker.specials),
         products=tuple(walker.products),
-        branches=len({access.side for access in walker.accesses if access.side}),
+        branches=branches,
         ragged=walker.ragged,
         complete=walker.complete and bool(walker.accesses),
         item_bytes={

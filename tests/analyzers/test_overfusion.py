@@ -175,6 +175,40 @@ def test_every_launch_is_in_one_pairing_and_shares_add_up(a: StepRecord, b: Step
     bisection.check()
 
 
+# --- cases from the field ---------------------------------------------------------------------
+
+
+def test_a_kernel_that_loses_its_registers_and_gets_slower_looks_like_a_spill() -> None:
+    """One matrix kernel generated twice: 168 registers to 80, and a third more time."""
+    before = step(launch("kernel", 300, registers=168))
+    (lost,) = judge_pair(before, step(launch("kernel", 393, registers=80))).regressions
+    assert lost.cause == "register_spill"
+    assert "the binary would tell" in lost.candidates[0].evidence.text
+
+
+def test_few_registers_are_no_proof_against_a_spill() -> None:
+    """A large loop fusion held at 32 registers, which spills kilobytes a thread."""
+    before = step(launch("first", 300), launch("second", 300))
+    fused = launch("fused", 2_000, registers=32)
+    (lost,) = judge_pair(before, step(fused, codes=(spilled(8_000),))).regressions
+    assert lost.cause == "register_spill"
+
+
+def test_a_spill_that_grew_explains_a_loss_and_one_that_did_not_explains_none() -> None:
+    """A norm's gradient: 64 bytes of stack in both builds, loads of spills 128 to 208."""
+    before = step(launch("fused", 400), codes=(spilled(64),))
+    worse = judge_pair(before, step(launch("fused", 620), codes=(spilled(104),)))
+    assert worse.regressions[0].cause == "register_spill"
+    assert not judge_pair(before, step(launch("fused", 402), codes=(spilled(104),))).regressions
+
+
+def test_one_optimizer_kernel_with_twice_the_registers_of_those_it_replaced() -> None:
+    """Fused AdamW against foreach: 67 % occupancy where each list kernel has all of it."""
+    before = step(*(launch(f"foreach_{i}", 100, registers=32) for i in range(4)))
+    (lost,) = judge_pair(before, step(launch("fused_adamw", 800, registers=48))).regressions
+    assert lost.cause == "occupancy_registers"
+
+
 # --- one run --------------------------------------------------------------------------------------
 
 
