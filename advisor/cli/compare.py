@@ -45,10 +45,9 @@ def compare(
     Exit code 0 if the two are of the same work, 3 if they are not: then every reason is listed and
     no figure is compared.
     """
-    comparison = compare_reports(
-        read_report(before), read_report(after), (str(before), str(after)), accept
-    )
-    comparison = explained(comparison, before, after)
+    first, second = read_report(before), read_report(after)
+    comparison = compare_reports(first, second, (str(before), str(after)), accept)
+    comparison = explained(comparison, (before, first), (after, second))
     show_comparison(comparison, form)
     ctx.exit(EXIT_OK if comparison.comparability.comparable else EXIT_UNREADABLE)
 

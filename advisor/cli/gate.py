@@ -58,10 +58,10 @@ def gate(
         raise UsageError("--github and --json both print to standard output")
     subject = read_report(report)
     against = None if baseline is None else read_report(baseline)
-    if baseline is not None:
+    if baseline is not None and against is not None:
         from advisor.pipeline.regressions import with_regressions
 
-        subject = with_regressions(subject, baseline, report)
+        subject = with_regressions(subject, report, against, baseline)
     labels = (str(report), str(baseline))
     result = judge(_config(config, subject, against), subject, against, labels)
     for path, text in (

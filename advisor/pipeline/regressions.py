@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import quantiles
 
 import msgspec
 
+from advisor.model.base import Range
 from advisor.model.comparison import ReportComparison
 from advisor.model.findings import Finding
 from advisor.model.overfusion import Bisection
@@ -13,8 +15,9 @@ from advisor.model.report import Report
 from advisor.model.step_record import StepRecord
 from advisor.store.directory import RunDirectory
 from analyzers.overfusion.findings import findings_of
-from analyzers.overfusion.judge import judge_pair
+from analyzers.overfusion.judge import judge_pair, judge_times
 
+FEWEST_STEPS = 4
 NO_STEP = "no step of its launches is kept: give run directories that `profile` or `analyze` wrote"
 
 
@@ -42,21 +45,49 @@ def between(before: Path, after: Path) -> tuple[tuple[Finding, ...], Bisection] 
     return findings_of(found.verdicts), found.bisection
 
 
-def explained(comparison: ReportComparison, before: Path, after: Path) -> ReportComparison:
+def by_step(before: Report, after: Report) -> tuple[Finding, ...]:
+    """The compiler's fusions as a whole, by the clean step: where no launches were recorded.
+
+    Only an eager run against a compiled one says anything of fusing; the middle half of the steps
+    of each must be known.
+    """
+    if (before.workload.mode, after.workload.mode) != ("eager", "compile"):
+        return ()
+    times = [_steps(report) for report in (before, after)]
+    if None in times:
+        return ()
+    members, fused = times
+    assert members is not None
+    assert fused is not None
+    return findings_of([judge_times("the compiled step", fused, members)])
+
+
+def _steps(report: Report) -> Range | None:
+    metric = report.metrics.get("step_ns")
+    known = [] if metric is None else [round(v) for v in metric.per_step if v is not None]
+    if len(known) < FEWEST_STEPS:
+        return None
+    low, middle, high = quantiles(known, n=4)
+    return Range(low=round(low), mid=round(middle), high=round(high))
+
+
+def explained(
+    comparison: ReportComparison, before: tuple[Path, Report], after: tuple[Path, Report]
+) -> ReportComparison:
     """The comparison with what lost and what the change is made of; unchanged if not comparable."""
     if not comparison.comparability.comparable:
         return comparison
-    found = between(before, after)
+    found = between(before[0], after[0])
     if isinstance(found, str):
-        return msgspec.structs.replace(comparison, unpaired=found)
+        whole = by_step(before[1], after[1])
+        return msgspec.structs.replace(comparison, unpaired=found, regressions=whole)
     return msgspec.structs.replace(comparison, regressions=found[0], bisection=found[1])
 
 
-def with_regressions(report: Report, baseline: Path, path: Path) -> Report:
+def with_regressions(report: Report, path: Path, baseline: Report, baseline_path: Path) -> Report:
     """The report with what lost against a baseline among its findings, for the gate."""
-    found = between(baseline, path)
-    if isinstance(found, str):
-        return report
+    found = between(baseline_path, path)
+    lost = by_step(baseline, report) if isinstance(found, str) else found[0]
     known = {finding.id for finding in report.findings}
-    new = tuple(finding for finding in found[0] if finding.id not in known)
+    new = tuple(finding for finding in lost if finding.id not in known)
     return msgspec.structs.replace(report, findings=(*report.findings, *new))

@@ -134,10 +134,10 @@ def _comparability(found: Comparability) -> list[Block]:
 
 def _regressions(comparison: ReportComparison) -> list[Block]:
     """What lost and why, then the change of the step in shares that add up to it."""
-    if comparison.unpaired:
-        text = f"Whether fusing hurt cannot be judged: {comparison.unpaired}"
-        return [Paragraph(Words(text, "dim"))]
     blocks: list[Block] = []
+    if comparison.unpaired:
+        text = f"Whether fusing hurt cannot be judged kernel by kernel: {comparison.unpaired}"
+        blocks.append(Paragraph(Words(text, "dim")))
     if comparison.regressions:
         blocks.append(Heading("What lost"))
     for finding in comparison.regressions:

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.cli.main import run
+from advisor.model.base import encode
 from advisor.model.overfusion import KernelCode
 from advisor.model.step_record import Launch, StepRecord, Tensor
 from advisor.store import RunDirectory
@@ -80,3 +81,28 @@ def test_reports_by_themselves_say_why_nothing_is_paired(
     files = [f"{path}/report.json" for path in runs]
     assert run(["compare", *files]) == 0
     assert "no step of its launches is kept" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("slower", "raised"), [(1.2, True), (1.02, False), (0.7, False)])
+def test_without_launches_the_compiled_step_is_judged_as_a_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], slower: float, raised: bool
+) -> None:
+    """As on a CPU: a compiler's fusions against eager, by the clean steps alone."""
+    report = builders.report()
+    step_ns = report.metrics["step_ns"]
+    for mode, times in (("eager", 1.0), ("compile", slower)):
+        own = replace(
+            step_ns,
+            value=round(times * 10**7),
+            per_step=tuple(round(times * t * 100) for t in TIMES),
+        )
+        changed = replace(
+            report,
+            workload=replace(report.workload, mode=mode),
+            metrics={**report.metrics, "step_ns": own},
+        )
+        (tmp_path / f"{mode}.json").write_bytes(encode(changed))
+    files = [str(tmp_path / f"{mode}.json") for mode in ("eager", "compile")]
+    assert run(["compare", *files, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["regressions"]
+    assert [finding["kind"] for finding in found] == ["regression"] * raised
