@@ -77,7 +77,7 @@ def scanned_nodes(flow: Dataflow, loop: Recurrence) -> frozenset[str]:
     """
     apart: set[int] = set()
     for at in products(flow, loop):
-        read_out = flow.nodes[loop.sample(at)].outputs[0].shape[-1] == 1
+        read_out = 1 in flow.nodes[loop.sample(at)].outputs[0].shape[-2:]
         if at not in loop.carried and (_has_fixed_matrix(flow, loop, at) or not read_out):
             states = at in loop.readers(loop.carried)
             apart |= loop.readers({at}) - loop.carried if states else {at}

@@ -20,6 +20,7 @@ from analyzers.reads import passes
 from analyzers.recurrence import Recurrence, recurrences
 from analyzers.row_plans import Program
 from analyzers.scan_canonical import Axes, Output, canonical_scan
+from analyzers.scan_first import with_first
 from analyzers.scan_form import form_of
 from analyzers.scan_growth import grown
 from analyzers.scan_steps import Steps, reached, steps_of
@@ -45,11 +46,20 @@ def scan_programs(flow: Dataflow) -> tuple[FoundScan, ...]:
         form = form_of(flow, loop)
         if form is None or form.network:
             continue
-        try:
-            found.append(FoundScan(loop, program_of(flow, loop)))
-        except IllegalFusionError as error:
-            found.append(FoundScan(loop, None, error.what))
+        found.append(_found(flow, loop))
     return tuple(found)
+
+
+def _found(flow: Dataflow, loop: Recurrence) -> FoundScan:
+    """The program of a loop, with the step that may have been folded away before its first one."""
+    why = ""
+    for whole in (with_first(flow, loop), loop):
+        try:
+            if whole is not None:
+                return FoundScan(whole, program_of(flow, whole))
+        except IllegalFusionError as error:
+            why = error.what
+    return FoundScan(loop, None, why)
 
 
 def may_be_scanned(node: Node) -> bool:

@@ -20,6 +20,7 @@ from analyzers.dataflow import Dataflow
 from analyzers.library_ops import is_product
 from analyzers.reads import read_of
 from analyzers.recurrence import Recurrence
+from analyzers.scan_first import is_zero
 from analyzers.scan_form import scanned_nodes
 from analyzers.scan_views import (
     STEP,
@@ -86,7 +87,7 @@ def steps_of(flow: Dataflow, loop: Recurrence) -> Steps:
     kept = tuple(at for at, column in enumerate(loop.columns) if set(column.values()) <= scanned)
     if not loop.carried <= set(kept):
         raise IllegalFusionError("a matrix product carries the state")
-    numbers_ = sorted({k for at in loop.carried for k in loop.columns[at]})
+    numbers_ = sorted({k for at in kept for k in loop.columns[at]})
     first, count = numbers_[0], len(numbers_)
     if numbers_ != list(range(first, first + count)):
         raise IllegalFusionError("steps are missing in the middle of the loop")
@@ -111,7 +112,7 @@ def _axes(flow: Dataflow, loop: Recurrence, kept: tuple[int, ...]) -> dict[int, 
         if not is_product(flow.nodes[loop.sample(at)])
         and (found := numbers(flow.nodes[loop.sample(at)].outputs[0])) is not None
     ]
-    full = max(shapes, key=math.prod, default=())
+    full = max(shapes, key=lambda shape: (math.prod(shape), len(shape)), default=())
     if not full or math.prod(full) == 0:
         raise IllegalFusionError("its sizes are only known at run time")
     return dict(enumerate(size for size in full if size != 1))
@@ -127,7 +128,9 @@ def _place(steps: Steps) -> None:
     for at in steps.columns:
         shape = _shape(steps.node(at))
         if math.prod(shape) == total and not is_product(steps.node(at)):
-            _put(steps, at, _spread(shape, lanes, steps.sizes))
+            runs = _spread(shape, lanes, steps.sizes)
+            if runs is not None:
+                _put(steps, at, runs)
     changed = True
     while changed:
         known = len(steps.runs) + len(steps.operands)
@@ -141,12 +144,15 @@ def _place(steps: Steps) -> None:
         raise IllegalFusionError("it is not clear along which axes a value of a step varies")
 
 
-def _spread(shape: tuple[int, ...], lanes: list[int], sizes: Mapping[int, int]) -> tuple[Run, ...]:
+def _spread(
+    shape: tuple[int, ...], lanes: list[int], sizes: Mapping[int, int]
+) -> tuple[Run, ...] | None:
+    """The axes of a value of full size; None where its dimensions are others."""
     left = list(lanes)
     found: list[Run] = []
     for size in shape:
         if size != 1 and (not left or sizes[left[0]] != size):
-            raise IllegalFusionError("values of a step have shapes that do not match")
+            return None
         found.append((left.pop(0),) if size != 1 else ())
     return tuple(found)
 
@@ -312,19 +318,26 @@ def _check_operand(steps: Steps, place: Place) -> None:
         steps.bound[place] = _bound(steps, given)
 
 
-def _check_read(steps: Steps, place: Place, k: int, arg: Arg) -> None:
-    """Whether an operand of step `k` is what the loop's source says."""
+def _check_read(steps: Steps, place: Place, k: int, arg: Arg, seen: Place | None = None) -> None:
+    """Whether an operand of step `k` is what the loop's source says.
+
+    `seen` is the operand that reads it in fact, where an op between was folded away.
+    """
     column, lag = steps.loop.sources[place]
     if k - lag < steps.first:
         _first_value(steps, place, column, arg)
         return
     made = steps.loop.columns[column].get(k - lag)
     if made is None:
-        _check_folded(steps, column, k - lag, arg)
+        _check_folded(steps, column, k - lag, arg, seen or place)
         return
     read = read_of(steps.flow, arg) if isinstance(arg, str) and is_value(arg) else None
     model = read_of(steps.flow, str(steps.node(place[0]).args[place[1]]))
-    if read is None or read.producer != made or (read.way, read.cuts) != (model.way, model.cuts):
+    alike = read is not None and (read.way, read.cuts) == (model.way, model.cuts)
+    if not alike and read is not None and seen is not None and not read.cuts:
+        runs = through_views(steps.flow, str(arg), steps.operands[seen], steps.sizes)
+        alike = runs == steps.runs[column]
+    if read is None or read.producer != made or not alike:
         raise IllegalFusionError("a step reads something else than the others")
 
 
@@ -353,26 +366,27 @@ def initial_value(steps: Steps, place: Place) -> str:
     return str(_in_first_step(steps, place)[0])
 
 
-def _check_folded(steps: Steps, column: int, k: int, arg: Arg) -> None:
+def _check_folded(steps: Steps, column: int, k: int, arg: Arg, seen: Place) -> None:
     """Whether `arg` is what is left of a column's op where the state is 0: `x` of `x + 0`."""
     node = steps.node(column)
     if node.op not in ("add", "sub") or k != steps.first:
         raise IllegalFusionError("the first step differs from the others")
     for position in (1, 0) if node.op == "add" else (1,):
         source = steps.source((column, position))
-        if source is None or source[1] != 1 or source[0] not in steps.columns:
+        if not is_zero(steps.flow, steps.loop, source):
             continue
-        if steps.initial.setdefault(source[0], 0.0) != 0.0:
+        states = steps.loop.states
+        if any(steps.initial.setdefault(state, 0.0) != 0.0 for state in states):
             break
-        _check_left_over(steps, (column, 1 - position), k, arg)
+        _check_left_over(steps, (column, 1 - position), k, arg, seen)
         return
     raise IllegalFusionError("the first step differs from the others")
 
 
-def _check_left_over(steps: Steps, place: Place, k: int, arg: Arg) -> None:
+def _check_left_over(steps: Steps, place: Place, k: int, arg: Arg, seen: Place) -> None:
     """Whether `arg` is the operand that a column's op would have had in step `k`."""
     if steps.source(place) is not None:
-        _check_read(steps, place, k, arg)
+        _check_read(steps, place, k, arg, seen)
         return
     column = steps.loop.columns[place[0]]
     others = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -18,6 +20,7 @@ from tests.builders.captured import CPU, arguments_of, captured, captured_traini
 from tests.builders.scans import refusals_of, scans_of
 
 KERNELS = (
+    "a sum over the state",
     "from the last part to the first",
     "a selective scan read out by products",
     "a moving average",
@@ -28,7 +31,6 @@ KERNELS = (
 # What is told of a loop that no kernel replaces.
 REFUSED = {
     "two states that read each other": "not in every step",
-    "a sum over the state": "read one by one",
     "products beside the state": "every step reads a value of its own",
 }
 TOKENS = 10
@@ -109,3 +111,32 @@ def test_the_forward_pass_of_training_has_one_and_the_backward_says_why_not() ->
     check(forward, plan)
     assert not scans_of(backward)
     assert any("gradients of its parts are added up" in why for why in refusals_of(backward))
+
+
+def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Linear attention: the sum of its first step is folded away, since the state is zero."""
+    state, outputs = q.new_zeros(2, 3, 8, 8), []
+    for t in range(TOKENS):
+        state = state + k[:, :, t, :, None] * v[:, :, t, None, :]
+        outputs.append((q[:, :, t, :, None] * state).sum(2))
+    return torch.stack(outputs, 2)
+
+
+def retained(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """RetNet's: a state that decays, read out by products with one row each."""
+    state, outputs = q.new_zeros(2, 3, 8, 8), []
+    for t in range(TOKENS):
+        state = 0.9 * state + k[:, :, t, :, None] @ v[:, :, t, None, :]
+        outputs.append((q[:, :, t, None, :] @ state)[:, :, 0])
+    return torch.stack(outputs, 2)
+
+
+@pytest.mark.parametrize("function", [attended, retained])
+def test_a_first_step_that_zeros_folded_away_is_put_back(
+    function: Callable[..., torch.Tensor],
+) -> None:
+    inputs = [torch.randn(2, 3, TOKENS, 8) for _ in range(3)]
+    lowered = captured(function, *inputs).graphs[0].lowered
+    (plan,) = scans_of(lowered)
+    assert plan.sites[0].row_sizes[-1] == TOKENS
+    check(lowered, plan)
