@@ -1,4 +1,4 @@
-"""Conversions of eight-bit floats as Triton device functions, and of random numbers to bfloat16.
+"""Conversions of eight-bit floats as Triton device functions.
 
 A GPU's own instruction rounds to the nearest, and what is too large to the largest number. In
 e4m3fn that is what Inductor does and PyTorch from 2.13 on; before, PyTorch made it NaN. In e5m2
@@ -14,7 +14,6 @@ from advisor.model.graph import Arg, literal_value
 from advisor.model.optable import FLOAT8_MAX, FLOAT_DTYPES
 from advisor.model.plan import FusionPlan
 
-TO_BFLOAT16 = "to_bfloat16"
 # Whether the kernel is interpreted: the one name of the text that is no function.
 INTERPRETED = "INTERPRETED"
 
@@ -23,18 +22,6 @@ HELPERS: dict[str, str] = {
 # Triton's interpreter rounds to narrow floats otherwise than GPUs do.
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 """,
-    TO_BFLOAT16: '''
-@triton.jit
-def to_bfloat16(x):
-    """x as bfloat16, widened again: what is compared must be rounded as everywhere."""
-    if INTERPRETED:
-        bits = x.to(tl.uint32, bitcast=True)
-        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-        wide = bits.to(tl.float32, bitcast=True)
-    else:
-        wide = x.to(tl.bfloat16).to(tl.float32)
-    return wide
-''',
     "from_float8_e4m3fn": '''
 @triton.jit
 def from_float8_e4m3fn(x):
@@ -115,6 +102,4 @@ def helper_names(plan: FusionPlan) -> set[str]:
     # A cast to what a value is already is a copy of it, in another order.
     read = {str(a) for op in plan.ops for a in op.args if made.get(str(a)) not in (None, op.dtype)}
     used |= {f"from_{dtype}" for name, dtype in made.items() if name in read}
-    drawn = plan.drawn_values()
-    used |= {TO_BFLOAT16 for op in plan.ops if op.name in drawn and op.dtype == "bfloat16"}
     return used | {INTERPRETED} if used - {"from_float8_e5m2"} else used

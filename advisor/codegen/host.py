@@ -220,11 +220,6 @@ def uniform(seed, shape):
         folded = torch.where(c0 > 0x7FFFFFFF, word - c0, c0)
         return (folded.to(torch.float32) * 4.6566127342e-10).reshape(shape)
 
-
-def rounded(x, dtype):
-    """x as the numbers of a narrower type, in float32: what a kernel compares."""
-    with torch._C.DisableTorchFunction():
-        return x.to(dtype).to(torch.float32)
 '''
 
 
@@ -271,9 +266,9 @@ def _may_be_too_large(plan: FusionPlan, op: PlanOp, dtypes: Mapping[str, str]) -
 
 
 def _drawn(plan: FusionPlan, op: PlanOp) -> str:
-    """Random numbers, or these in a narrower type: the same whatever the rest is computed in."""
+    """Random numbers, which stay float32 where they are compared in a narrower type."""
     if op.op != RANDOM:
-        return f"rounded({op.args[0]}, torch.{op.dtype})"
+        return str(op.args[0])
     ones = ", ".join(["1"] * (plan.row_axes if op.space == "column" else plan.column_axes))
     shapes = {
         "tile": "sizes",

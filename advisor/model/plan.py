@@ -210,7 +210,7 @@ class FusionPlan(Record, frozen=True, kw_only=True):
         return frozenset(found)
 
     def drawn_values(self) -> frozenset[str]:
-        """Random numbers and what they become in narrower types: no error is one of these."""
+        """Random numbers, also where the graph makes them narrower: kernels keep them float32."""
         found: set[str] = set()
         for op in self.ops:
             narrowed = op.op == "cast" and op.args[0] in found and op.dtype in FLOAT_DTYPES

@@ -1,8 +1,8 @@
 """A plan run by PyTorch, op by op: in eager's dtypes, or exactly (float64, no rounding casts).
 
-Random numbers are the kernel's own, and in narrower types what a kernel compares: float32 numbers
-that were rounded, in both. So both see the mask that the kernel draws. What is stored in eight bits
-is rounded in both too, since rounding is what such a program is for.
+Random numbers are the kernel's own, in both: float32 also where eager compares them in a narrower
+type, as Inductor does. So both see the mask that the kernel draws. What is stored in eight bits is
+rounded in both too, since rounding is what such a program is for.
 """
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ def evaluate(
 def _drawn(
     op: PlanOp, values: dict[str, torch.Tensor], sizes: Sequence[int], row_axes: int
 ) -> torch.Tensor:
-    """Random numbers, or these rounded to a narrower type: float32 either way."""
+    """Random numbers, which stay float32 where they are compared in a narrower type."""
     if op.op != RANDOM:
-        return _tensor(op.args[0], values).to(getattr(torch, op.dtype)).to(torch.float32)
+        return _tensor(op.args[0], values)
     rows = [size if op.space != "column" else 1 for size in sizes[:row_axes]]
     columns = [size if op.space != "row" else 1 for size in sizes[row_axes:]]
     return uniform(_tensor(op.args[0], values), [*rows, *columns])

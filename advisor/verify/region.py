@@ -197,7 +197,7 @@ def _run(node: fx.Node, env: dict[fx.Node, Any]) -> Any:
 
 
 def _is_drawn(node: fx.Node) -> bool:
-    """Whether a node holds random numbers as they were drawn, or as a narrower type has them."""
+    """Whether a node holds random numbers as they were drawn, or made narrower."""
     while str(node.target) in CASTS and node.meta["val"].dtype in FLOATS:
         source = node.args[0]
         if not isinstance(source, fx.Node):
@@ -209,13 +209,13 @@ def _is_drawn(node: fx.Node) -> bool:
 def _call(node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
     """One FX call with its dtypes widened: casts to a float and float results become float64.
 
-    Random numbers stay what they are: float32, rounded where the graph rounds them.
+    Random numbers stay float32 where the graph makes them narrower, as in Inductor's kernels.
     """
     args, kwargs = pytree.tree_map_only(fx.Node, lambda n: env[n], (node.args, dict(node.kwargs)))
     if str(node.target) == RANDOM:
         return uniform(args[1], args[0])
     if _is_drawn(node):
-        return args[0].to(node.meta["val"].dtype).to(torch.float32)
+        return args[0]
     args, kwargs = pytree.tree_map_only(
         torch.dtype, lambda dtype: torch.float64 if dtype in FLOATS else dtype, (args, kwargs)
     )

@@ -380,8 +380,9 @@ def _random(builder: GraphBuilder, node: fx.Node) -> bool:
 
 
 def inductor_aligns() -> bool:
-    """Whether Inductor draws what eager draws, from another seed and offset."""
-    return bool(getattr(inductor_config, "align_random_eager", False))
+    """Whether Inductor draws what eager draws, or rounds what it draws before it compares."""
+    settings = ("align_random_eager", "emulate_precision_casts")
+    return any(getattr(inductor_config, name, False) for name in settings)
 
 
 def is_shared(seed: fx.Node) -> bool:

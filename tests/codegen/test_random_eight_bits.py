@@ -270,7 +270,7 @@ def test_any_rows_are_quantised(
     """Every finite row comes back, in steps of its scale, near where it was."""
     plan = quantised(dtype, target, clamp=clamp)
     (x,) = inputs_of(plan, (rows,), columns, seed)
-    x = (x.double() * size).to(x.dtype)
+    x = (x.double() * size).clamp(-6e4, 6e4).to(x.dtype)
     got, scale = run(interpreter, plan, [x], config_of(scheme, 16, rows=2))
     largest = x.float().abs().amax(-1, keepdim=True).clamp(min=1e-12)
     torch.testing.assert_close(scale, largest / LIMITS[target], rtol=1e-6, atol=0)

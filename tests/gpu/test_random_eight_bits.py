@@ -108,17 +108,20 @@ def test_numbers_are_those_that_inductor_draws() -> None:
     assert torch.equal(theirs, uniform(seed, (64, 300)))
 
 
-def test_a_compiled_step_keeps_its_mask(tmp_path: Path) -> None:
-    """With and without our kernels, from one state of the generator: results and gradients."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_compiled_step_keeps_its_mask(dtype: torch.dtype, tmp_path: Path) -> None:
+    """With and without our kernels, from one state of the generator: mask, results, gradients."""
     width = 512
-    weight = torch.rand(width, device=CUDA, requires_grad=True)
+    weight = torch.rand(width, device=CUDA, dtype=dtype, requires_grad=True)
 
-    def part(x: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
-        return functional.layer_norm(r + functional.dropout(x, 0.2), (width,), weight)
+    def part(x: torch.Tensor, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        kept = functional.dropout(x, 0.2)
+        return functional.layer_norm(r + kept, (width,), weight), kept
 
-    x, r = (torch.randn(256, width, device=CUDA, requires_grad=True) for _ in range(2))
+    x = torch.ones(2048, width, device=CUDA, dtype=dtype, requires_grad=True)
+    r = torch.randn(2048, width, device=CUDA).to(dtype).requires_grad_()
     work = Workload(
-        "dropout", "training", CUDA, part, loss=lambda f: f(x, r).square().sum(),
+        "dropout", "training", CUDA, part, loss=lambda f: f(x, r)[0].float().square().sum(),
         optimizer=torch.optim.SGD([weight], lr=0.0),
     )  # fmt: skip
     graphs = capture(work, generate_code=False)[0].graphs
@@ -131,15 +134,17 @@ def test_a_compiled_step_keeps_its_mask(tmp_path: Path) -> None:
         torch._dynamo.reset()
         torch.manual_seed(5)
         x.grad = r.grad = weight.grad = None
-        out = torch.compile(part, backend=backend)(x, r)
-        out.square().sum().backward()
-        results.append([out.detach(), x.grad, r.grad, weight.grad])
+        out, kept = torch.compile(part, backend=backend)(x, r)
+        out.float().square().sum().backward()
+        results.append([out.detach(), x.grad, r.grad, weight.grad, kept.detach()])
     assert {outcome.refused for outcome in log.outcomes} == {None}
+    mine, theirs = results
+    assert torch.equal(mine[1] == 0, mine[4] == 0)
+    assert float((mine[4] == 0).float().mean()) == pytest.approx(0.2, abs=0.01)
     if not aten.TWO_STREAMS:
-        torch.testing.assert_close(results[0], results[1], rtol=1e-3, atol=1e-3)
-    mine = results[0]
-    dropped = mine[1] == 0
-    assert 0.15 < float(dropped.float().mean()) < 0.25
+        assert torch.equal(mine[4], theirs[4])
+        error = 1e-3 if dtype == torch.float32 else 0.05
+        torch.testing.assert_close(mine[:4], theirs[:4], rtol=error, atol=error)
 
 
 @pytest.mark.skipif(aten.TWO_STREAMS, reason="Inductor draws two kinds of numbers of one seed")
