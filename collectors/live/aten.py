@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 from torch import fx
-from torch._inductor import config as inductor_config
-from torch._inductor.codegen.triton import TritonOverrides
 
 from advisor.model.graph import AttributeValue, TensorMeta, literal, value_id
 from advisor.model.optable import FLOAT_DTYPES
+from collectors.live.copies import turned_copy
+from collectors.live.draws import RANDOM, random_numbers
 from collectors.live.fx_builder import GraphBuilder, graph_node
 
 # FX targets that are one op of the table with the same operands in the same order.
@@ -96,9 +96,6 @@ _REDUCTIONS: dict[str, str] = {
     "aten.var.correction": "var",
 }
 _ROUNDINGS = {f"aten.{name}.default": name for name in ("floor", "ceil", "round")}
-_RANDOM = "prims.inductor_random.default"
-# Whether Inductor makes two kinds of numbers of one seed, by the shape of its kernel.
-TWO_STREAMS = hasattr(TritonOverrides, "_can_use_4x_random")
 # Integers up to here are float32 numbers.
 MAX_EXACT_COUNT = 2**24
 _BITWISE = {
@@ -280,35 +277,9 @@ def _clone(builder: GraphBuilder, node: fx.Node) -> bool:
     """A copy into row-major order keeps the elements' linear order: free once fused."""
     if not node.meta["val"].is_contiguous():
         return False
-    if _turned_copy(builder, node):
+    if turned_copy(builder, node):
         return True
     return _view(builder, node, "reshape", shares=False)
-
-
-def _turned_copy(builder: GraphBuilder, node: fx.Node) -> bool:
-    """A copy of eight-bit results in the other order: another result, stored with other strides.
-
-    A matrix product in eight bits wants its operand so, and the quantiser has it in registers.
-    """
-    turned, result = node.args[0], node.meta["val"]
-    if not isinstance(turned, fx.Node) or str(turned.target) != "aten.permute.default":
-        return False
-    source = turned.args[0]
-    axes: Any = turned.args[1]
-    value = builder.values.get(source) if isinstance(source, fx.Node) else None
-    if result.dtype.itemsize > 1 or not isinstance(value, str) or value not in builder.cast_values:
-        return False
-    held, wanted = builder.meta[value], builder.tensor_meta(result)
-    places = [int(axis) % len(held.shape) for axis in axes]
-    strides = tuple(wanted.strides[places.index(axis)] for axis in range(len(places)))
-    meta = replace(held, strides=strides)
-    copy = builder.emit(node, "cast", (value,), meta, dtype=held.dtype)
-    builder.bind(node, copy)
-    view = builder.fresh(node.name)
-    builder.nodes.append(graph_node(node, view, "opaque", (copy,), (wanted,), {}, alias_of=copy))
-    builder.meta[value_id(view)] = wanted
-    builder.values[node] = value_id(view)
-    return True
 
 
 def _constant(builder: GraphBuilder, node: fx.Node) -> bool:
@@ -363,37 +334,6 @@ def _count(builder: GraphBuilder, node: fx.Node, value: str) -> bool:
     added = builder.emit(node, "sum", (number,), total, axes=axes)
     builder.bind(node, builder.emit(node, "cast", (added,), meta, dtype="int64"))
     return True
-
-
-def _random(builder: GraphBuilder, node: fx.Node) -> bool:
-    """Numbers of a seed tensor and the element's own index, as Inductor draws them for dropout.
-
-    From PyTorch 2.13 on its 1-D kernels make other numbers of a seed than all others do, so a mask
-    that both passes draw from it must be left to Inductor on both sides, as it is.
-    """
-    _, seed, mode = node.args[:3]
-    if mode != "rand" or node.kwargs.get("align_dtype") is not None or inductor_aligns():
-        return False
-    if not isinstance(seed, fx.Node) or (TWO_STREAMS and is_shared(seed)):
-        return False
-    return _bind_op(builder, node, "random", (seed,))
-
-
-def inductor_aligns() -> bool:
-    """Whether Inductor draws what eager draws, or rounds what it draws before it compares."""
-    settings = ("align_random_eager", "emulate_precision_casts")
-    return any(getattr(inductor_config, name, False) for name in settings)
-
-
-def is_shared(seed: fx.Node) -> bool:
-    """Whether a seed comes from another graph or is kept for one, which draws from it as well."""
-    pending = [seed]
-    while pending:
-        node = pending.pop()
-        if node.op == "placeholder" or any(user.op == "output" for user in node.users):
-            return True
-        pending += node.all_input_nodes
-    return sum(str(user.target) == _RANDOM for user in seed.users) > 1
 
 
 def _any(builder: GraphBuilder, node: fx.Node) -> bool:
@@ -495,7 +435,7 @@ HANDLERS: dict[str, Handler] = {
     "aten.as_strided.default": _as_strided,
     "aten.full.default": _constant,
     "aten.scalar_tensor.default": _constant,
-    _RANDOM: _random,
+    RANDOM: random_numbers,
 }
 MULTI_OUTPUT: dict[str, Handler] = {
     "aten.var_mean.correction": _var_mean,

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from advisor.apply.rewrite import Swap, rewrite
 from advisor.pipeline.backend import SwapLog
-from collectors.live import aten
+from collectors.live import draws
 from collectors.live.capture import capture
 from collectors.live.workload import Workload
 from tests.builders.captured import captured_training
@@ -48,7 +48,7 @@ def test_both_passes_have_one_mask(
     again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mask is stored by the forward kernel, or drawn from its seed by the backward one."""
-    monkeypatch.setattr(aten, "TWO_STREAMS", False)
+    monkeypatch.setattr(draws, "TWO_STREAMS", False)
     model = Dropped(again)
     x = torch.randn(24, 48, requires_grad=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -57,8 +57,8 @@ def test_both_passes_have_one_mask(
         loss=lambda part: part(x).sin().sum(),
     )  # fmt: skip
     kernels = kernels_of(capture(work, generate_code=False)[0], tmp_path)
-    draws = {k.plan.phase for k in kernels if any(op.op == "random" for op in k.plan.ops)}
-    assert draws == ({"forward", "backward"} if again else {"forward"})
+    drawn = {k.plan.phase for k in kernels if any(op.op == "random" for op in k.plan.ops)}
+    assert drawn == ({"forward", "backward"} if again else {"forward"})
     log = SwapLog()
     out = torch.compile(model, backend=swapping(kernels, log))(x)
     x.grad = None
@@ -71,7 +71,7 @@ def test_both_passes_have_one_mask(
 
 def test_a_seed_is_read_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a kernel of Inductor's would copy one number."""
-    monkeypatch.setattr(aten, "TWO_STREAMS", False)
+    monkeypatch.setattr(draws, "TWO_STREAMS", False)
     model, x = Dropped(again=False), torch.randn(24, 48)
     found = captured_training(model, x)
     lowered = next(g.lowered for g in found.graphs if g.lowered.graph.phase == "forward").copy()
@@ -92,6 +92,6 @@ def test_a_seed_that_two_kinds_of_kernels_draw_from_is_left_alone(
     again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where Inductor's kernels draw two kinds of numbers, only a mask that is saved is safe."""
-    monkeypatch.setattr(aten, "TWO_STREAMS", True)
+    monkeypatch.setattr(draws, "TWO_STREAMS", True)
     found = ops_by_phase(Dropped(again), torch.randn(24, 48))
     assert found == {"forward": [] if again else ["random"], "backward": []}

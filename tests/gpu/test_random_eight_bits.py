@@ -22,7 +22,7 @@ from advisor.pipeline.candidates import without_spills
 from advisor.verify.kernel_module import load_module
 from advisor.verify.numerics import verify_numerics
 from advisor.verify.philox import uniform
-from collectors.live import aten
+from collectors.live import draws
 from collectors.live.capture import capture, no_compile_caches
 from collectors.live.workload import Workload
 from tests.apply.test_random_swaps import Dropped
@@ -141,13 +141,13 @@ def test_a_compiled_step_keeps_its_mask(dtype: torch.dtype, tmp_path: Path) -> N
     mine, theirs = results
     assert torch.equal(mine[1] == 0, mine[4] == 0)
     assert float((mine[4] == 0).float().mean()) == pytest.approx(0.2, abs=0.01)
-    if not aten.TWO_STREAMS:
+    if not draws.TWO_STREAMS:
         assert torch.equal(mine[4], theirs[4])
         error = 1e-3 if dtype == torch.float32 else 0.05
         torch.testing.assert_close(mine[:4], theirs[:4], rtol=error, atol=error)
 
 
-@pytest.mark.skipif(aten.TWO_STREAMS, reason="Inductor draws two kinds of numbers of one seed")
+@pytest.mark.skipif(draws.TWO_STREAMS, reason="Inductor draws two kinds of numbers of one seed")
 def test_a_mask_that_is_drawn_again_is_the_same(tmp_path: Path) -> None:
     """Whichever of the two passes is ours: both, the forward one, the backward one."""
     model = Dropped(again=True).to(CUDA)
