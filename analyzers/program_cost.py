@@ -15,7 +15,8 @@ from advisor.model.graph import node_of
 from advisor.model.launch import LaunchConfig, grid_size
 from advisor.model.optable import item_bytes, spec_of
 from advisor.model.plan import FusionPlan, Site
-from advisor.model.scan import lanes_of, loads_ahead, steps_of
+from advisor.model.scan import lanes_of
+from advisor.model.scan_configs import chain_ns
 from advisor.model.site_work import sector_bytes, site_arithmetic, site_bytes
 from analyzers.cost_model import kernel_time
 from analyzers.dataflow import Dataflow
@@ -104,13 +105,12 @@ def scan_time(
 ) -> Range:
     """The predicted time of a scan: its traffic beside a chain of steps that wait for each other.
 
-    Blocks of steps wait for one trip to memory each; one step after the other, as many trips as
-    the loads that are ahead of it do not hide.
+    Blocks of steps wait for one trip to memory each and for the levels of their tree; one step
+    after the other, for its arithmetic, or for memory where no loads are ahead of it.
     """
     flops, special = site_arithmetic(plan, site)
-    steps, shares = steps_of(site), config.splits or 1
-    ahead = config.num_stages if loads_ahead(plan) else 1
-    trips = steps / (config.block_steps or shares * ahead)
+    shares = config.splits or 1
+    trips = chain_ns(plan, site, config) / calibration.trip_ns
     touched = sector_bytes(plan, site, config.block_rows, config.block_steps)
     partial = 2 * 4 * lanes_of(site) * site.columns * shares if config.splits else 0
     programs = -(-lanes_of(site) // config.block_rows) * shares
@@ -127,7 +127,7 @@ def scan_time(
     )
     if partial:
         again = site_bytes(plan, site) + partial
-        cost = cost.plus(kernel_time(gpu, calibration, bytes_moved=again, trips=trips))
+        cost = cost.plus(kernel_time(gpu, calibration, bytes_moved=again))
     return cost
 
 

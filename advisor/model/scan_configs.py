@@ -64,7 +64,26 @@ def scan_schemes(plan: FusionPlan) -> tuple[Scheme, ...]:
 
 def scan_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchConfig, ...]:
     """Configurations of all schemes that suit a site, the likeliest first; at least one."""
-    task = _Task(
+    task = _task(plan, site, sm_count)
+    found: list[tuple[float, int, LaunchConfig]] = []
+    for scheme in scan_schemes(plan):
+        ranked = sorted((_time_ns(task, c), n, c) for n, c in enumerate(_every(task, scheme)))
+        found += ranked[: KEPT[scheme]]
+    if not found:
+        warps = min(max(next_power_of_two(task.columns) // 256, 1), 32)
+        return (LaunchConfig(scheme="scan_steps", block_rows=1, num_warps=warps),)
+    return tuple(config for _, _, config in sorted(found, key=lambda item: item[:2]))
+
+
+def chain_ns(plan: FusionPlan, site: Site, config: LaunchConfig) -> float:
+    """How long the steps of a lane, which wait for each other, take one program."""
+    width = next_power_of_two(max(site.columns, 1))
+    tile = config.block_rows * width * (config.block_steps or 1)
+    return _chain_ns(_task(plan, site, 1), config, tile / (32 * config.num_warps))
+
+
+def _task(plan: FusionPlan, site: Site, sm_count: int) -> _Task:
+    return _Task(
         plan=plan,
         site=site,
         lanes=max(lanes_of(site), 1),
@@ -75,14 +94,6 @@ def scan_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchCon
         ahead=loads_ahead(plan),
         sm_count=sm_count,
     )
-    found: list[tuple[float, int, LaunchConfig]] = []
-    for scheme in scan_schemes(plan):
-        ranked = sorted((_time_ns(task, c), n, c) for n, c in enumerate(_every(task, scheme)))
-        found += ranked[: KEPT[scheme]]
-    if not found:
-        warps = min(max(next_power_of_two(task.columns) // 256, 1), 32)
-        return (LaunchConfig(scheme="scan_steps", block_rows=1, num_warps=warps),)
-    return tuple(config for _, _, config in sorted(found, key=lambda item: item[:2]))
 
 
 def _every(task: _Task, scheme: Scheme) -> Iterator[LaunchConfig]:
@@ -147,6 +158,13 @@ def _time_ns(task: _Task, config: LaunchConfig) -> float:
     least, touched = task.bytes_moved, task.touched(config)
     moved = least + L2_SHARE * max(touched - least, 0)
     memory = moved / (BYTES_PER_NS * min(active, 1.0) * min(warps / 8, 1.0))
+    if config.splits is not None:
+        memory *= 2
+    return math.hypot(memory, _chain_ns(task, config, per_thread) * waves)
+
+
+def _chain_ns(task: _Task, config: LaunchConfig, per_thread: float) -> float:
+    """What the steps of one lane take that wait for each other."""
     reductions = math.log2(max(min(task.columns, 32), 1)) * OP_NS
     if config.scheme == "scan_blocks":
         blocks = math.ceil(task.steps / (config.block_steps or 1))
@@ -159,5 +177,4 @@ def _time_ns(task: _Task, config: LaunchConfig) -> float:
         chain = own * step
         if config.splits is not None:
             chain = 2 * chain + LAUNCH_NS + config.splits * TRIP_NS / 8
-            memory *= 2
-    return math.hypot(memory, chain * waves)
+    return chain
