@@ -33,7 +33,7 @@ def is_development(case: Case) -> bool:
 
 def facts_of(recording: Recording, case: str, way: str, *, code: bool = True) -> StepRecord:
     """The steps of one way of a case; with `code`, what is known of its kernels as well."""
-    codes = codes_of(recording, case, way) if code else {}
+    codes = tuple(codes_of(recording, case, way).values()) if code else ()
     return step_facts(read_trace(recording.trace(case, way)), codes)
 
 

@@ -50,7 +50,8 @@ class CompilerFacts(Record, frozen=True, kw_only=True):
 
     `compile_ns` is the time inside the compiler, forward and backward; the phases lie within it and
     within each other (`code_gen` in `inductor_compile` in `backend_compile`). Cache lookups are
-    those of compiled FX graphs and of AOTAutograd's results.
+    those of compiled FX graphs and of AOTAutograd's results. `written` are Triton kernels of the
+    program itself.
     """
 
     graph_breaks: tuple[GraphBreak, ...] = ()
@@ -60,10 +61,13 @@ class CompilerFacts(Record, frozen=True, kw_only=True):
     cache_hits: int = 0
     cache_misses: int = 0
     kernels: tuple[GeneratedKernel, ...] = ()
+    written: tuple[KernelCode, ...] = ()
 
     def codes(self) -> tuple[KernelCode, ...]:
-        """What is known of the source and launch of the generated kernels."""
-        return tuple(kernel.code for kernel in self.kernels if kernel.code is not None)
+        """What is known of the source and launch of kernels, the compiler's and the program's."""
+        generated = [kernel.code for kernel in self.kernels if kernel.code is not None]
+        names = {code.name for code in generated}
+        return (*generated, *(code for code in self.written if code.name not in names))
 
     @property
     def cache_hit_fraction(self) -> float | None:

@@ -123,10 +123,14 @@ class StepRecord(Record, frozen=True, kw_only=True):
             raise InvalidRecordError(f"step schema {self.schema_version}")
 
     def coded(self) -> StepRecord:
-        """The same with its code in every launch."""
-        by_name = {code.name: code for code in self.codes}
+        """The same with its code in every launch; of several of one name, that of its threads."""
+        by_name: dict[str, list[KernelCode]] = {}
+        for code in self.codes:
+            by_name.setdefault(code.name, []).append(code)
         launches = tuple(
-            msgspec.structs.replace(x, code=by_name[x.name]) if x.name in by_name else x
+            msgspec.structs.replace(x, code=_fitting(by_name[x.name], x.threads))
+            if x.name in by_name
+            else x
             for x in self.launches
         )
         return msgspec.structs.replace(self, launches=launches)
@@ -140,3 +144,11 @@ class StepRecord(Record, frozen=True, kw_only=True):
     def span_mid_ns(self) -> int:
         """The median of `span_ns`."""
         return round(median(self.span_ns)) if self.span_ns else 0
+
+
+def _fitting(codes: list[KernelCode], threads: int | None) -> KernelCode | None:
+    """The one code, or the one whose warps make up the threads; None if that leaves more."""
+    if len(codes) == 1:
+        return codes[0]
+    fitting = [c for c in codes if c.num_warps and threads in (32 * c.num_warps, 64 * c.num_warps)]
+    return fitting[0] if len(fitting) == 1 else None

@@ -225,7 +225,7 @@ def _write(recording: Recording, report: Report, run: RunDirectory) -> None:
     options = recording.options
     run.write_report(report)
     if recording.trace is not None:
-        codes = {code.name: code for code in recording.captured.compiler_facts().codes()}
+        codes = recording.captured.compiler_facts().codes()
         run.write_step(step_facts(recording.trace, codes, gpu=recording.gpu))
     run.write_info(
         RunInfo(

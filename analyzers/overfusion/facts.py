@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from statistics import median
 from typing import Any
@@ -29,7 +29,7 @@ FEWEST_OF_GRAPH, MOST_LAUNCHES = 4, 10_000
 
 def step_facts(
     trace: Trace,
-    codes: Mapping[str, KernelCode] | None = None,
+    codes: Sequence[KernelCode] = (),
     *,
     step_prefix: str = STEP_PREFIX,
     gpu: Gpu | None = None,
@@ -68,7 +68,7 @@ def step_facts(
         busy_ns=busy,
         span_ns=span,
         gpu=device.key if device else None,
-        codes=tuple(code for name, code in sorted((codes or {}).items()) if name in names_used),
+        codes=tuple(code for code in codes if code.name in names_used),
     )
 
 

@@ -13,8 +13,9 @@ def find(subject: Subject) -> tuple[Match, ...]:
     """Regressions that the trace and the kernels' code show; nothing where either may be wrong."""
     if subject.trace is None:
         return ()
-    codes = {code.name: code for code in subject.codes}
-    step = step_facts(subject.trace, codes, step_prefix=subject.step_prefix, gpu=subject.gpu)
+    step = step_facts(
+        subject.trace, subject.codes, step_prefix=subject.step_prefix, gpu=subject.gpu
+    )
     return tuple(Match(finding) for finding in findings_of(judge_alone(step)))
 
 

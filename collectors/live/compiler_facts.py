@@ -20,6 +20,7 @@ from advisor.model.base import Location
 from advisor.model.compiler import CompilerFacts, GeneratedKernel, GraphBreak, Recompile
 from advisor.model.overfusion import KernelCode
 from collectors.live.fx_builder import short_path
+from collectors.live.triton_kernels import written_kernels
 
 TORCH_FOLDER = str(Path(torch.__file__).parent)
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<name>.+)_at_\d+")
@@ -78,6 +79,7 @@ class CompilerWatch:
             cache_hits=sum(counts[key] for key in _HITS),
             cache_misses=sum(counts[key] for key in _MISSES),
             kernels=generated_kernels(),
+            written=written_kernels(),
         )
 
 

@@ -175,6 +175,15 @@ def test_every_launch_is_in_one_pairing_and_shares_add_up(a: StepRecord, b: Step
     bisection.check()
 
 
+def test_of_two_launches_of_one_kernel_each_has_its_own_code() -> None:
+    codes = (replace(spilled(0), num_warps=4), replace(spilled(400), num_warps=8))
+    found = step(launch("fused", 1, threads=128), launch("fused", 9, threads=256), codes=codes)
+    assert [x.code.num_warps for x in found.coded().launches if x.code] == [4, 8]
+    # Which of two is meant is not guessed.
+    doubtful = step(launch("fused", 1, threads=512), codes=codes).coded()
+    assert doubtful.launches[0].code is None
+
+
 # --- cases from the field ---------------------------------------------------------------------
 
 

@@ -1,0 +1,85 @@
+"""Triton kernels that a program wrote itself and launched: source and launch, from Triton's caches.
+
+`JITFunction.device_caches` holds what was compiled for each set of argument types and constants. It
+is no public API: a version that keeps it otherwise yields nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from advisor.model.overfusion import KernelCode, Scalar
+
+# A kernel compiled in more ways than this was tuned, and which of them ran is anybody's guess.
+MOST_VARIANTS = 16
+
+
+def written_kernels(functions: Iterable[Any] | None = None) -> tuple[KernelCode, ...]:
+    """What was compiled of these Triton functions, or of all that are alive in this process."""
+    kind = getattr(sys.modules.get("triton.runtime.jit"), "JITFunction", None)
+    if kind is None:
+        return ()
+    alive = gc.get_objects() if functions is None else functions
+    found: list[KernelCode] = []
+    for function in alive:
+        if isinstance(function, kind):
+            variants = list(_compiled(function))
+            if len(variants) <= MOST_VARIANTS:
+                found += [_code(function, compiled) for compiled in variants]
+    return tuple(found)
+
+
+def _compiled(function: Any) -> Iterator[Any]:
+    """The compiled kernels of a function on all devices."""
+    caches = getattr(function, "device_caches", None)
+    for held in caches.values() if isinstance(caches, Mapping) else ():
+        kernels = held[0] if isinstance(held, tuple) and held else held
+        for compiled in kernels.values() if isinstance(kernels, Mapping) else ():
+            if hasattr(compiled, "metadata") and hasattr(compiled, "src"):
+                yield compiled
+
+
+def _code(function: Any, compiled: Any) -> KernelCode:
+    names = list(getattr(function, "arg_names", ()))
+    source, metadata = compiled.src, compiled.metadata
+    signature = {str(k): str(v) for k, v in dict(getattr(source, "signature", {})).items()}
+    constants = {
+        names[at[0]]: value
+        for at, value in dict(getattr(source, "constants", {})).items()
+        if len(at) == 1 and at[0] < len(names) and _is_scalar(value)
+    }
+    attributes = dict(getattr(source, "attrs", {}))
+    aligned = [names[at[0]] for at, kinds in attributes.items() if at[0] < len(names) and kinds]
+    return KernelCode(
+        name=str(getattr(metadata, "name", function.__name__)),
+        source=_source(function),
+        constants=constants,
+        signature={k: v for k, v in signature.items() if v != "constexpr"},
+        aligned=tuple(aligned),
+        num_warps=_whole(metadata, "num_warps"),
+        num_stages=_whole(metadata, "num_stages"),
+    )
+
+
+def _source(function: Any) -> str:
+    """The function's text after those of the functions of its module that it may call."""
+    own = str(getattr(function, "src", ""))
+    around = getattr(getattr(function, "fn", None), "__globals__", {})
+    helpers = [
+        str(held.src)
+        for name, held in around.items()
+        if isinstance(held, type(function)) and held is not function and name in own
+    ]
+    return "\n\n".join([*helpers, own])
+
+
+def _is_scalar(value: Scalar) -> bool:
+    return value is None or isinstance(value, (int, float, bool, str))
+
+
+def _whole(held: Any, name: str) -> int | None:
+    value = getattr(held, name, None)
+    return value if isinstance(value, int) else None

@@ -1,0 +1,60 @@
+"""Triton kernels of the program itself: what was compiled of them is read from Triton's caches."""
+
+# Constants of a kernel are written in capitals.
+# ruff: noqa: N803
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+triton = pytest.importorskip("triton")
+import triton.language as tl  # noqa: E402
+
+from analyzers.overfusion.kernel_source import read_kernel  # noqa: E402
+from collectors.live.triton_kernels import written_kernels  # noqa: E402
+
+
+@triton.jit
+def _gate(v):
+    return v / (1.0 + tl.exp(-v))
+
+
+@triton.jit
+def gated(x, y, size, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, _gate(tl.load(x + at, mask=at < size)), mask=at < size)
+
+
+def compiled(warps: int) -> Any:
+    """As Triton keeps a compiled kernel."""
+    source = SimpleNamespace(
+        signature={"x": "*bf16", "y": "*bf16", "size": "i32", "BLOCK": "constexpr"},
+        constants={(3,): 1_024},
+        attrs={(0,): [["tt.divisibility", 16]], (1,): [["tt.divisibility", 16]]},
+    )
+    return SimpleNamespace(src=source, metadata=SimpleNamespace(name="gated", num_warps=warps))
+
+
+def test_what_ran_is_known_with_its_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    caches = {0: ({"a": compiled(4)}, {}, None, None, None)}
+    monkeypatch.setattr(gated, "device_caches", caches)
+    (code,) = written_kernels([gated, "no kernel"])
+    assert (code.name, code.num_warps, code.constants) == ("gated", 4, {"BLOCK": 1_024})
+    assert code.aligned == ("x", "y")
+    reading = read_kernel(code)
+    assert reading is not None
+    assert reading.complete
+    assert [access.lanes for access in reading.accesses] == [1_024, 1_024]
+    # The helper was followed: an exponential and a division for every element.
+    assert sum(special.results for special in reading.specials) == 2 * 1_024
+
+
+def test_every_launch_has_a_code_and_none_is_invented(monkeypatch: pytest.MonkeyPatch) -> None:
+    caches = {0: ({"a": compiled(4), "b": compiled(8)}, {}, None, None, None)}
+    monkeypatch.setattr(gated, "device_caches", caches)
+    assert [code.num_warps for code in written_kernels([gated])] == [4, 8]
+    monkeypatch.setattr(gated, "device_caches", "kept otherwise")
+    assert written_kernels([gated]) == ()
