@@ -150,5 +150,8 @@ def _fitting(codes: list[KernelCode], threads: int | None) -> KernelCode | None:
     """The one code, or the one whose warps make up the threads; None if that leaves more."""
     if len(codes) == 1:
         return codes[0]
-    fitting = [c for c in codes if c.num_warps and threads in (32 * c.num_warps, 64 * c.num_warps)]
-    return fitting[0] if len(fitting) == 1 else None
+    for lanes in (32, 64):  # of a warp; AMD's waves have 64
+        fitting = [code for code in codes if lanes * (code.num_warps or 0) == threads]
+        if fitting:
+            return fitting[0] if len(fitting) == 1 else None
+    return None
