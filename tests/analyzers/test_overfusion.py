@@ -180,7 +180,7 @@ def test_of_two_launches_of_one_kernel_each_has_its_own_code() -> None:
     found = step(launch("fused", 1, threads=128), launch("fused", 9, threads=256), codes=codes)
     assert [x.code.num_warps for x in found.coded().launches if x.code] == [4, 8]
     # Which of two is meant is not guessed.
-    doubtful = step(launch("fused", 1, threads=512), codes=codes).coded()
+    doubtful = step(launch("fused", 1, threads=1_024), codes=codes).coded()
     assert doubtful.launches[0].code is None
 
 
