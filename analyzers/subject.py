@@ -14,6 +14,7 @@ from advisor.model.metric_names import per_step_name
 from advisor.model.overfusion import KernelCode
 from advisor.model.range_names import STEP_PREFIX
 from advisor.model.report import Metric
+from advisor.model.step_record import StepRecord
 from advisor.model.trace import Trace
 from analyzers.balance import Balance
 from analyzers.dataflow import Dataflow, dataflow
@@ -55,7 +56,7 @@ class Subject:
 
     `doubt` says why idle time may be recording that is missing, "" if nothing speaks for it.
     `advice` holds the row programs where they have been looked for already.
-    `balance` is None where neither a clean step nor a profiled one is known, `exposure` where no
+    `step` are its launches where they have been read already. `balance` is None where neither a clean step nor a profiled one is known, `exposure` where no
     step was recorded.
     """
 
@@ -76,6 +77,7 @@ class Subject:
     advice: Advice | None = None
     compiler: CompilerFacts | None = None
     codes: tuple[KernelCode, ...] = ()
+    step: StepRecord | None = None
 
     def metric(self, name: str) -> float | None:
         """A metric (`starved_ns`) per step, else of the whole trace; None if unknown."""
