@@ -25,7 +25,7 @@ def written_kernels(functions: Iterable[Any] | None = None) -> tuple[KernelCode,
     alive = gc.get_objects() if functions is None else functions
     found: list[KernelCode] = []
     for function in alive:
-        # Not `isinstance`: it asks a proxy of what is gone, and runs properties of anybody's classes.
+        # Not `isinstance`: it asks proxies of what is gone, and runs properties of any class.
         if issubclass(type(function), kind):
             variants = list(_compiled(function))
             if len(variants) <= MOST_VARIANTS:

@@ -9,32 +9,24 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from advisor.samples import SAMPLES
+from tests.builders.legal_groups import MARK
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+ROOT = Path(__file__).parents[2]
 TARGETS = [f"sample:{name}{kind}" for name, _, _ in SAMPLES for kind in ("", ":train")]
-GROUPS = """
-import json, sys, torch
-from advisor.pipeline.backend import programs_of
-from collectors.live.capture import capture
-from collectors.live.workload import load_workload
-device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-captured, _ = capture(load_workload(sys.argv[1], device), generate_code=False, eager=True)
-lowered = [graph.lowered.graph for graph in captured.graphs]
-programs = [(graph.phase, p) for graph in lowered for p in programs_of(graph)]
-found = {(phase, program.signature()): [op.op for op in program.ops] for phase, program in programs}
-print("GROUPS", json.dumps([[*key, ops] for key, ops in sorted(found.items())]))
-"""
 
 
 def looking(target: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", GROUPS, target],
+        [sys.executable, "-m", "tests.builders.legal_groups", target],
+        cwd=ROOT,
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         text=True,
@@ -42,11 +34,11 @@ def looking(target: str, **environment: str) -> subprocess.Popen[str]:
 
 
 def groups(child: subprocess.Popen[str]) -> list[Any]:
-    """Phase, signature and ops of every group of the workload's graphs, ordered."""
+    """Phase and signature of every group of the workload's graphs, ordered."""
     said, _ = child.communicate()
     assert child.returncode == 0
-    line = next(text for text in said.splitlines() if text.startswith("GROUPS "))
-    found: list[Any] = json.loads(line.removeprefix("GROUPS "))
+    line = next(text for text in said.splitlines() if text.startswith(MARK))
+    found: list[Any] = json.loads(line.removeprefix(MARK))
     return found
 
 

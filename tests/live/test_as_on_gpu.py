@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from collectors.live.capture import capture
 from collectors.live.workload import Workload
+from tests.builders.legal_groups import legal_groups
 
 CPU = torch.device("cpu")
 BF16 = torch.bfloat16
@@ -86,3 +87,8 @@ def test_the_compilers_own_table_is_as_it_was_afterwards() -> None:
     nodes(lambda x: functional.layer_norm(x, (32,)), torch.randn(4, 32))
     assert decomposition.decompositions == before
     assert decomposition.fast_random_decomps().items() >= before.items()
+
+
+def test_the_groups_that_a_run_on_the_card_is_compared_with() -> None:
+    found = legal_groups("sample:unet_block:train", CPU)
+    assert {phase for phase, _ in found} == {"forward", "backward"}
