@@ -56,8 +56,8 @@ class Subject:
 
     `doubt` says why idle time may be recording that is missing, "" if nothing speaks for it.
     `advice` holds the row programs where they have been looked for already.
-    `step` are its launches where they have been read already. `balance` is None where neither a clean step nor a profiled one is known, `exposure` where no
-    step was recorded.
+    `step` holds the launches where they have been read already. `balance` is None where neither a
+    clean step nor a profiled one is known, `exposure` where no step was recorded.
     """
 
     graphs: tuple[GraphFacts, ...]

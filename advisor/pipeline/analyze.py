@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,7 +80,8 @@ def analyzed(
         calibration=load_calibration(device) if device is not None else None,
         ranks=ranks,
     )
-    matches = find_all(subject)
+    step = step_facts(trace, step_prefix=step_prefix, gpu=device)
+    matches = find_all(replace(subject, step=step))
     findings = without_overlaps(matches)
     report = Report(
         tool=TOOL,
@@ -108,7 +109,7 @@ def analyzed(
         ),
     )
     report.check()
-    return report, step_facts(trace, step_prefix=step_prefix, gpu=device)
+    return report, step
 
 
 def _steps(trace: Trace, prefix: str, files: Sequence[Path]) -> pd.DataFrame:

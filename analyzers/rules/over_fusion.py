@@ -11,11 +11,12 @@ from analyzers.subject import Subject
 
 def find(subject: Subject) -> tuple[Match, ...]:
     """Regressions that the trace and the kernels' code show; nothing where either may be wrong."""
-    if subject.trace is None:
+    step = subject.step
+    if step is None and subject.trace is not None:
+        prefix = subject.step_prefix
+        step = step_facts(subject.trace, subject.codes, step_prefix=prefix, gpu=subject.gpu)
+    if step is None:
         return ()
-    step = step_facts(
-        subject.trace, subject.codes, step_prefix=subject.step_prefix, gpu=subject.gpu
-    )
     return tuple(Match(finding) for finding in findings_of(judge_alone(step)))
 
 
