@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from advisor.errors import UnreadableError
 from advisor.model.trace import Trace
-from collectors import kineto
+from collectors import kineto, ncu_trace
 from collectors.bytes_in import Source
 
 
@@ -20,7 +20,10 @@ class Reader(NamedTuple):
     read: Callable[[Path], Trace]
 
 
-READERS: tuple[Reader, ...] = (Reader("kineto", kineto.sniff, kineto.read),)
+READERS: tuple[Reader, ...] = (
+    Reader("kineto", kineto.sniff, kineto.read),
+    Reader("ncu", ncu_trace.sniff, ncu_trace.read),
+)
 
 
 # What files that are no trace begin with, what they are then, and what to do ("": record a trace).

@@ -27,6 +27,7 @@ from analyzers.rules import changes_of, find_all, without_overlaps
 from analyzers.subject import RankFacts
 from analyzers.trace_subject import rank_facts, trace_subject
 from collectors.ncu import read_ncu
+from collectors.ncu_trace import COUNTERS_ONLY
 from collectors.ranks import read_ranks
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _HASHED_BYTES = 64 << 20
 _PIECE_BYTES = 1 << 18
+# Parts of the names of metrics that say something of gaps between kernels.
+_OF_GAPS = ("idle", "span", "starved", "exposed", "launches", "attributed")
 
 
 def analyze(
@@ -70,7 +73,7 @@ def analyzed(
     steps = _steps(trace, step_prefix, files)
     counted = _counted(trace, ncu, steps)
     trace = counted.trace
-    metrics = trace_metrics(trace, step_prefix) | counted.metrics
+    metrics = _known(trace, trace_metrics(trace, step_prefix)) | counted.metrics
     device = chosen or _recorded_gpu(trace)
     subject, guesses = trace_subject(
         trace,
@@ -110,6 +113,13 @@ def analyzed(
     )
     report.check()
     return report, step
+
+
+def _known(trace: Trace, metrics: dict[str, Metric]) -> dict[str, Metric]:
+    """The metrics without those of gaps and hosts where only counters were recorded."""
+    if all(warning.code != COUNTERS_ONLY for warning in trace.warnings):
+        return metrics
+    return {name: m for name, m in metrics.items() if not any(w in name for w in _OF_GAPS)}
 
 
 def _steps(trace: Trace, prefix: str, files: Sequence[Path]) -> pd.DataFrame:

@@ -8,54 +8,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable
-from math import prod
 
 from advisor.hardware.gpu import Gpu
 from advisor.model.base import Range
-from advisor.model.counters import CounterFile
 from advisor.model.overfusion import FusionVerdict
 from advisor.model.step_record import Launch, StepRecord
-from analyzers.kernel_roles import classify
 from analyzers.overfusion.causes import EXPLAINS
 from analyzers.overfusion.causes_residency import register_spill
 from analyzers.overfusion.group import Group
 from analyzers.overfusion.judge import members_of
 
 WORTH_A_WORD = 1.5
-
-
-def counted_step(counters: CounterFile, gpu: Gpu) -> StepRecord:
-    """The kernels of a counter file in order, as one step: for files without a trace."""
-    launches, start = [], 0
-    for kernel in counters.kernels:
-        known = classify(kernel.name)
-        time_ns = kernel.duration_ns or 0
-        spills = [kernel.local_load_bytes, kernel.local_store_bytes]
-        shared = [kernel.static_shared_bytes, kernel.dynamic_shared_bytes]
-        launches.append(
-            Launch(
-                name=kernel.name,
-                role=known.role,
-                library=known.library,
-                start_ns=start,
-                time_ns=time_ns,
-                times_ns=(time_ns,),
-                grid=kernel.grid,
-                threads=None if kernel.block is None else prod(kernel.block),
-                registers=kernel.registers_per_thread,
-                shared_bytes=_sum(shared),
-                dram_read_bytes=kernel.dram_read_bytes,
-                dram_write_bytes=kernel.dram_write_bytes,
-                spill_bytes=_sum(spills),
-            )
-        )
-        start += time_ns
-    return StepRecord(launches=tuple(launches), busy_ns=(start,), span_ns=(start,), gpu=gpu.key)
-
-
-def _sum(values: list[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 def variants(step: StepRecord, gpu: Gpu) -> list[FusionVerdict]:

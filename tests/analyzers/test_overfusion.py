@@ -22,9 +22,7 @@ from analyzers.overfusion.facts import step_facts
 from analyzers.overfusion.findings import findings_of
 from analyzers.overfusion.judge import judge_pair, judge_times
 from analyzers.overfusion.pairing import pair
-from analyzers.overfusion.variants import counted_step
 from collectors import read_trace
-from collectors.ncu import read_ncu
 
 SHARED = Path(os.environ.get("FUSION_ADVISOR_SHARED", Path(__file__).parents[3] / "shared"))
 H200, ENGINES = SHARED / "traces" / "h200", SHARED / "engine_outputs"
@@ -295,8 +293,8 @@ def test_overlap_lost_without_costing_time_is_a_note_with_its_figures() -> None:
 
 @needs_h200
 def test_the_spilling_variant_of_the_probe_is_raised_and_no_other() -> None:
-    counters = read_ncu(H200 / "ncu_probe_raw.csv.gz")
-    verdicts = judge_alone(counted_step(counters, gpu_by_key("h200")))
+    trace = read_trace(H200 / "ncu_probe_raw.csv.gz")
+    verdicts = judge_alone(step_facts(trace, gpu=gpu_by_key("h200")))
     (lost,) = [v for v in verdicts if v.outcome == "regression"]
     assert (lost.config, lost.cause) == ("num_warps=2", "register_spill")
     assert lost.cure.startswith("launch it with 16 warps")
