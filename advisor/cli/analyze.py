@@ -54,7 +54,8 @@ def analyze(
     """Say what to fuse in a recorded trace, and whether that is what holds it up.
 
     FILE is a trace of the PyTorch profiler, plain or compressed; several files are the ranks of one
-    job. A CSV of `ncu --csv --page raw` by itself shows kernels that spill, and no gaps. Nothing is run and no GPU is needed.
+    job. A CSV of `ncu --csv --page raw` by itself shows kernels that spill, and no gaps. Nothing is
+    run and no GPU is needed.
     """
     from advisor.cli.output import echo, echo_json
     from advisor.errors import UsageError
