@@ -14,7 +14,6 @@ from advisor.model.applied import KernelResources
 from advisor.model.base import Range, Record
 from advisor.model.findings import Evidence, Member
 
-OVERFUSION_SCHEMA_VERSION = 1
 Tier = Literal["pair", "binary", "trace"]
 Outcome = Literal["regression", "benign", "cannot_judge"]
 Cause = Literal[
@@ -53,17 +52,6 @@ class KernelCode(Record, frozen=True, kw_only=True):
     num_warps: int | None = None
     num_stages: int | None = None
     resources: KernelResources | None = None
-
-
-class KernelCodes(Record, frozen=True, kw_only=True):
-    """`kernel_codes.json` of a run: what is known of its generated kernels."""
-
-    schema_version: int = OVERFUSION_SCHEMA_VERSION
-    kernels: tuple[KernelCode, ...] = ()
-
-    def check(self) -> None:
-        if self.schema_version != OVERFUSION_SCHEMA_VERSION:
-            raise InvalidRecordError(f"kernel codes schema {self.schema_version}")
 
 
 class Candidate(Record, frozen=True, kw_only=True):
