@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from advisor.model.run import Emit, RunInfo
 from advisor.pipeline import candidates as stages
 from advisor.pipeline.backend import GRAPH_REWRITES, SwapLog, choose_swaps
 from advisor.pipeline.budget import Budget
-from advisor.pipeline.candidates import SHOWN_GPUS, Candidate
+from advisor.pipeline.candidates import MOST_VERIFIERS, SHOWN_GPUS, Candidate
 from advisor.pipeline.facts import now, versions
 from advisor.pipeline.graph_programs import programs_of
 from advisor.pipeline.journal import Watch, Written, begun, restore, unwatched
@@ -40,6 +41,7 @@ from advisor.pipeline.votes import same_candidates, same_trials
 from advisor.report.text import counted
 from advisor.store import RunDirectory
 from advisor.units import NS_PER_S
+from advisor.verify.numerics import NumericsPool
 from advisor.verify.timing_process import TimingProcess
 from collectors.live.capture import Capture, capture
 from collectors.live.failures import first_line
@@ -69,6 +71,7 @@ class _Session:
     peers: Peers
     journal: Written
     timer: TimingProcess
+    verifiers: NumericsPool
 
     @property
     def folder(self) -> Path:
@@ -137,8 +140,9 @@ def _applied(
         if known.plan_id in found:
             found[known.plan_id].restore(known)
     journal = Written(run, attempt, watch, partial(why_lost, device))
-    with TimingProcess(str(device)) as timer:
-        session = _Session(run, report, found, trials, emit, budget, peers, journal, timer)
+    most = min(MOST_VERIFIERS, os.cpu_count() or 1)
+    with TimingProcess(str(device)) as timer, NumericsPool(str(device), most) as pool:
+        session = _Session(run, report, found, trials, emit, budget, peers, journal, timer, pool)
         applied = _judged(session, info, device)
     if not is_left(session):
         run.remove_attempt()
@@ -190,6 +194,7 @@ def _make_ready(session: _Session, device: torch.device) -> None:
     """
     found, run, emit, late = session.found, session.run, session.emit, session.budget.late
     stages.generate(found, session.folder, emit)
+    session.verifiers.begin(sum(item.refused is None for item in found.values()))
     here = _present(device)
     shown = [gpu_by_key(key) for key in SHOWN_GPUS]
     stages.size(found, [here] if here is not None else shown, here, emit, late)
@@ -200,7 +205,7 @@ def _make_ready(session: _Session, device: torch.device) -> None:
         # First, for what is verified is the configuration that wins.
         stages.time(found, run, session.timer, emit, late)
         same_candidates(session.peers, found, session.folder)
-    stages.verify(found, run, device, emit, late)
+    stages.verify(found, run, session.verifiers, emit, late)
     same_candidates(session.peers, found, session.folder)
     session.journal.ready([item.record() for item in found.values() if not item.postponed])
 

@@ -5,7 +5,6 @@ Each step may refuse a plan, with the reason; a refused plan goes no further.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ from advisor.pipeline.sizing import needs_most, requests, scheme_source, spills
 from advisor.pipeline.winners import choices, modelled_configs, remember, winner_of
 from advisor.store import RunDirectory
 from advisor.units import counted, format_fraction, format_ns
-from advisor.verify.numerics import verify_numerics
+from advisor.verify.numerics import NumericsPool
 from advisor.verify.region import region_disagreement
 from advisor.verify.resources import resources_of
 from advisor.verify.timing_process import TimingProcess, TimingRequest
@@ -41,7 +40,7 @@ from collectors.live.fx_graph import Lowered
 
 SHOWN_GPUS = ("a100", "h200", "b200", "rtx4090", "mi300x")
 # Verification processes at once: each holds a CUDA context or an interpreter.
-MOST_WORKERS = 8
+MOST_VERIFIERS = 8
 # Whether the time for an application is used up.
 Late = Callable[[], bool]
 
@@ -230,21 +229,22 @@ def _first_disagreement(
 def verify(
     candidates: Mapping[str, Candidate],
     run: RunDirectory,
-    device: torch.device,
+    pool: NumericsPool,
     emit: Emit,
     late: Late = never,
 ) -> None:
-    """Numerics of every kernel in its present configuration, each in a process of its own."""
+    """Numerics of every kernel in its present configuration; what one does costs no other."""
     waiting = [made for made in _generated(candidates) if made.item.verified != made.config]
 
     def check(made: _Generated) -> Numerics | None:
-        if late():
-            return None
-        plan_file = run.plans_path / f"{made.item.plan.id}.json"
-        return verify_numerics(plan_file, made.path, device=str(device), config=made.config)
+        with pool.one() as process:
+            if late():
+                return None
+            plan_file = run.plans_path / f"{made.item.plan.id}.json"
+            return process.verify(plan_file, made.path, made.config)
 
-    with ThreadPoolExecutor(max_workers=min(MOST_WORKERS, os.cpu_count() or 1)) as pool:
-        for made, numerics in zip(waiting, pool.map(check, waiting), strict=True):
+    with ThreadPoolExecutor(max_workers=len(pool)) as threads:
+        for made, numerics in zip(waiting, threads.map(check, waiting), strict=True):
             if numerics is None:
                 made.item.postponed = True
             else:

@@ -1,12 +1,14 @@
-"""Child process: run one generated kernel on every case and print the verdicts as JSON.
+"""Child process: run generated kernels on every case, one request after the other.
 
-Arguments: plan file, kernel file, device (`cuda:0`, or `cpu` with TRITON_INTERPRET=1),
-configuration as JSON. A crash or a hang costs this process only.
+Arguments: the number of the pipe for answers, and the device (`cuda:0`, or `cpu` with
+TRITON_INTERPRET=1). A request is a line of JSON on standard input, an answer a line of JSON in the
+pipe: what a kernel prints is in nobody's way. A crash or a hang costs this process only.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,8 +24,10 @@ from advisor.model.members import alone
 from advisor.model.plan import FusionPlan
 from advisor.model.tolerance import MOST_STEPS, allowance, longest_sum, roundings, steps
 from advisor.verify.cases import Case, cases, group_cases, make_inputs, poisoned_outputs
+from advisor.verify.child import READY
 from advisor.verify.interpret import evaluate
 from advisor.verify.kernel_module import load_module
+from advisor.verify.numerics import NumericsRequest
 
 SMALL_ROWS = 8
 SMALL_BLOCK = 128
@@ -209,18 +213,14 @@ def tried(config: LaunchConfig, *, small: bool) -> LaunchConfig:
     )
 
 
-def main(arguments: list[str]) -> int:
-    """Run all cases; exit status 0 even when some fail, since the verdicts are the result."""
-    plan_file, kernel_file, device_name, configuration = arguments
-    plan = base.load(Path(plan_file), FusionPlan)
-    device = torch.device(device_name)
+def verdict(request: NumericsRequest, device: torch.device) -> Numerics:
+    """All cases of one kernel."""
+    plan = base.load(Path(request.plan), FusionPlan)
     small = device.type == "cpu"
-    if device.index is not None:
-        torch.cuda.set_device(device)
-    config = tried(base.decode(configuration.encode(), LaunchConfig), small=small)
+    config = tried(request.config, small=small)
     # The interpreter walks every row of a block; the few rows of small cases fill several of these.
     block_rows = min(config.block_rows, SMALL_ROWS) if small else config.block_rows
-    module = load_module(Path(kernel_file))
+    module = load_module(Path(request.kernel))
     if plan.members:
         results = tuple(
             run_group(plan, module, shares, device, config, seed)
@@ -231,12 +231,25 @@ def main(arguments: list[str]) -> int:
             run_case(plan, module, case, device, config, seed)
             for seed, case in enumerate(cases(plan, small=small, block_rows=block_rows))
         )
-    verdict = Numerics(
+    return Numerics(
         executed_on="interpreter" if small else "gpu",
         passed=all(result.passed for result in results),
         cases=results,
     )
-    sys.stdout.write(msgspec.json.encode(verdict).decode() + "\n")
+
+
+def main(arguments: list[str]) -> int:
+    """Answer until standard input ends; a kernel that raises ends the process too."""
+    answers, device = int(arguments[0]), torch.device(arguments[1])
+    os.write(answers, READY)
+    if device.index is not None:
+        torch.cuda.set_device(device)
+    for line in sys.stdin.buffer:
+        found = verdict(msgspec.json.decode(line, type=NumericsRequest), device)
+        if device.type == "cuda":
+            torch.cuda.synchronize()  # what a kernel did is known before the next one is run
+            torch.cuda.empty_cache()
+        os.write(answers, msgspec.json.encode(found) + b"\n")
     return 0
 
 

@@ -17,9 +17,10 @@ import torch._inductor.compile_fx  # what a first compilation would import, befo
 
 from advisor.model import base
 from advisor.model.plan import FusionPlan
+from advisor.verify.child import READY
 from advisor.verify.recording import gpu_recorder
 from advisor.verify.timing import best_config, time_kernel
-from advisor.verify.timing_process import READY, TimingAnswer, TimingRequest
+from advisor.verify.timing_process import TimingAnswer, TimingRequest
 
 
 def answer(request: TimingRequest, device: torch.device) -> TimingAnswer:

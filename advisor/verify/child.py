@@ -7,7 +7,122 @@ import os
 import selectors
 import signal
 import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import IO
+
+from advisor.verify.endings import how_it_ended
+
+READY = b"ready\n"
+START_LIMIT_S = 120.0
+
+
+class DiedError(Exception):
+    """A child that ended without an answer, and how."""
+
+
+class AnsweringChild:
+    """`python -m WORKER PIPE ARGUMENTS`: answers each line of its standard input by one in PIPE.
+
+    It is started by the first request, or by `begin`; after a request that ended it, by the next.
+    It says `READY` when it has imported what it needs. What it prints otherwise is for nobody.
+    """
+
+    def __init__(
+        self, worker: str, *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._worker, self._arguments, self._environment = worker, arguments, environment
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
+        self._process: subprocess.Popen[bytes] | None = None
+        self._answers = -1
+        self._ready = False
+
+    def __enter__(self) -> AnsweringChild:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+        self._errors.close()
+
+    def begin(self) -> None:
+        """Start the child and go on: it imports what it needs meanwhile."""
+        if self._process is None:
+            self._spawn()
+
+    def ask(self, request: bytes, limit_s: float) -> bytes:
+        """The answer to a line, from when the child is ready at most `limit_s` seconds later.
+
+        Raises `TimeoutError`, or `DiedError` with how the child ended over it.
+        """
+        try:
+            self.begin()
+            self._await_ready()
+            process = self._process
+            assert process is not None
+            assert process.stdin is not None
+            process.stdin.write(request + b"\n")
+            process.stdin.flush()
+            line = line_of(self._answers, limit_s)
+        except TimeoutError:
+            self._stop()
+            raise
+        except BrokenPipeError:
+            line = b""
+        if not line:
+            raise DiedError(self._died())
+        return line
+
+    def _spawn(self) -> None:
+        self._errors.seek(0)
+        self._errors.truncate()
+        answers, told = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", self._worker, str(told), *self._arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                env=self._environment,
+                pass_fds=(told,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(told)
+            self._answers, self._ready = answers, False
+
+    def _await_ready(self) -> None:
+        if self._ready:
+            return
+        if line_of(self._answers, START_LIMIT_S) != READY:
+            raise BrokenPipeError
+        self._ready = True
+
+    def _died(self) -> str:
+        """How the child ended, once its pipe is closed."""
+        process = self._process
+        assert process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5.0)
+        status = process.returncode
+        self._stop()
+        self._errors.seek(0)
+        errors = self._errors.read().decode(errors="replace")
+        return how_it_ended(-signal.SIGKILL if status is None else status, errors)
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        end(process)
+        os.close(self._answers)
 
 
 def line_of(descriptor: int, limit_s: float) -> bytes:

@@ -1,23 +1,124 @@
-"""Does the kernel compute what the plan says? All cases in a child process, GPU or interpreter."""
+"""Does the kernel compute what the plan says? In child processes, on the GPU or interpreted."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
 from typing import Literal
+
+import msgspec
 
 from advisor.errors import InvalidRecordError
 from advisor.model import base
 from advisor.model.applied import NumericCase, Numerics
+from advisor.model.base import Record
 from advisor.model.launch import LaunchConfig
-from advisor.verify.endings import how_it_ended
+from advisor.verify.child import AnsweringChild, DiedError
 
 WORKER = "advisor.verify._numerics_worker"
 Place = Literal["gpu", "interpreter"]
-# All cases, and importing torch, take seconds on a GPU; the interpreter runs row by row.
+# All cases take seconds on a GPU; the interpreter runs row by row.
 LIMITS_S: dict[Place, float] = {"gpu": 120.0, "interpreter": 300.0}
+
+
+class NumericsRequest(Record, frozen=True, kw_only=True):
+    """The files of a plan and of its kernel, and the configuration to run it in."""
+
+    plan: str
+    kernel: str
+    config: LaunchConfig
+
+
+class NumericsProcess:
+    """A child that verifies one kernel after the other; `device` is `cpu`, or such as `cuda:1`.
+
+    What a kernel does to the process, a crash or a hang, costs that kernel alone: the next one gets
+    a new process.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._place: Place = "interpreter" if device == "cpu" else "gpu"
+        environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+        if device == "cpu":
+            environment["TRITON_INTERPRET"] = "1"
+        self._child = AnsweringChild(WORKER, device, environment=environment)
+
+    def __enter__(self) -> NumericsProcess:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._child.__exit__(kind, error, trace)
+
+    def begin(self) -> None:
+        """Start the child and go on: it imports what it needs meanwhile."""
+        self._child.begin()
+
+    def verify(
+        self, plan: Path, kernel: Path, config: LaunchConfig, timeout_s: float | None = None
+    ) -> Numerics:
+        """All cases; a crash, a hang or garbage output is a failed verdict with its reason.
+
+        There is a limit of `timeout_s`, else `LIMITS_S`.
+        """
+        limit_s = LIMITS_S[self._place] if timeout_s is None else timeout_s
+        request = NumericsRequest(plan=str(plan), kernel=str(kernel), config=config)
+        try:
+            line = self._child.ask(msgspec.json.encode(request), limit_s)
+            return base.decode(line, Numerics, WORKER)
+        except TimeoutError:
+            return _failed(self._place, f"it has no end within {limit_s:.0f} s")
+        except DiedError as error:
+            return _failed(self._place, str(error))
+        except InvalidRecordError:
+            return _failed(self._place, "the kernel process printed no verdict")
+
+
+class NumericsPool:
+    """Several such children; each verifies one kernel at a time."""
+
+    def __init__(self, device: str, most: int) -> None:
+        self._stack = ExitStack()
+        self._children = [self._stack.enter_context(NumericsProcess(device)) for _ in range(most)]
+        self._idle: SimpleQueue[NumericsProcess] = SimpleQueue()
+        for child in self._children:
+            self._idle.put(child)
+
+    def __enter__(self) -> NumericsPool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def begin(self, count: int) -> None:
+        """Start so many children, or all, and go on."""
+        for child in self._children[:count]:
+            child.begin()
+
+    @contextmanager
+    def one(self) -> Iterator[NumericsProcess]:
+        """A child for oneself; waits until one is idle. Those started first come first."""
+        child = self._idle.get()
+        try:
+            yield child
+        finally:
+            self._idle.put(child)
 
 
 def verify_numerics(
@@ -28,37 +129,9 @@ def verify_numerics(
     config: LaunchConfig,
     timeout_s: float | None = None,
 ) -> Numerics:
-    """Run the worker; a crash, a hang or garbage output is a failed verdict with its reason.
-
-    `device` is `cpu` or a GPU, such as `cuda:1`. There is a limit of `timeout_s`, else `LIMITS_S`.
-    """
-    environment = dict(os.environ)
-    executed_on: Place = "interpreter" if device == "cpu" else "gpu"
-    limit_s = LIMITS_S[executed_on] if timeout_s is None else timeout_s
-    environment.pop("TRITON_INTERPRET", None)
-    if device == "cpu":
-        environment["TRITON_INTERPRET"] = "1"
-    command = [
-        sys.executable,
-        "-m",
-        WORKER,
-        str(plan_path),
-        str(kernel_path),
-        device,
-        base.encode(config).decode(),
-    ]
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=limit_s, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return _failed(executed_on, f"it has no end within {limit_s:.0f} s")
-    if done.returncode != 0:
-        return _failed(executed_on, how_it_ended(done.returncode, done.stderr))
-    try:
-        return base.decode(done.stdout.strip().splitlines()[-1].encode(), Numerics, WORKER)
-    except (InvalidRecordError, IndexError):
-        return _failed(executed_on, "the kernel process printed no verdict")
+    """The verdict on one kernel, by a child of its own."""
+    with NumericsProcess(device) as process:
+        return process.verify(plan_path, kernel_path, config, timeout_s)
 
 
 def _failed(executed_on: Place, why: str) -> Numerics:

@@ -15,9 +15,9 @@ from advisor.model import base
 from advisor.model.applied import Numerics
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
-from advisor.verify._numerics_worker import error_ulps, roundings, tolerance, unit_of
-from advisor.verify.numerics import WORKER, verify_numerics
-from tests.builders.forked import Forked
+from advisor.model.tolerance import roundings
+from advisor.verify._numerics_worker import error_ulps, tolerance, unit_of
+from advisor.verify.numerics import NumericsProcess, verify_numerics
 from tests.builders.plan import PlanBuilder, rms_norm
 
 CONFIG = LaunchConfig(block_rows=2, num_warps=4)
@@ -26,22 +26,18 @@ FLOAT32, BFLOAT16 = torch.finfo(torch.float32).eps, torch.finfo(torch.bfloat16).
 
 
 @pytest.fixture(scope="module")
-def forked() -> Iterator[Forked]:
-    """Runs the worker's program, once its modules are imported."""
-    root = str(Path(__file__).parents[2])
-    modules = ("advisor.verify.cases", "advisor.verify.interpret", "triton.language")
-    with Forked(modules, TRITON_INTERPRET="1", PYTHONPATH=root) as running:
-        yield running
+def process() -> Iterator[NumericsProcess]:
+    """Verifies one kernel after the other."""
+    with NumericsProcess("cpu") as held:
+        yield held
 
 
-def quickly(forked: Forked, plan: FusionPlan, folder: Path, *edits: tuple[str, str]) -> Numerics:
-    """The worker's verdict, as `verdict` gets it."""
+def quickly(
+    process: NumericsProcess, plan: FusionPlan, folder: Path, *edits: tuple[str, str]
+) -> Numerics:
+    """The verdict of a process that imported what it needs before."""
     plan_path, kernel_path = written(plan, folder, edits)
-    config = base.encode(CONFIG).decode()
-    argv = ("-m", WORKER, str(plan_path), str(kernel_path), "cpu", config)
-    done = forked.run(*argv, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return base.decode(done.stdout.strip().splitlines()[-1].encode(), Numerics, WORKER)
+    return process.verify(plan_path, kernel_path, CONFIG)
 
 
 def verdict(
@@ -84,8 +80,10 @@ def peak() -> FusionPlan:
     return make.plan(top, make.op("gt", top, 0.0), title="peak", columns=40)
 
 
-def test_a_wrong_constant_shows_beside_small_values(tmp_path: Path, forked: Forked) -> None:
-    found = failures(quickly(forked, rms_norm(dtype="float32"), tmp_path, ("1e-06", "1.01e-06")))
+def test_a_wrong_constant_shows_beside_small_values(
+    tmp_path: Path, process: NumericsProcess
+) -> None:
+    found = failures(quickly(process, rms_norm(dtype="float32"), tmp_path, ("1e-06", "1.01e-06")))
     assert "small values" in found
     assert "ulps, at most" in found["small values"]
     assert found["small values"].startswith("v")
@@ -98,38 +96,38 @@ def test_an_unwritten_column_keeps_its_poison(tmp_path: Path) -> None:
     assert all("ulps" in detail for name, detail in found.items() if name.startswith("columns"))
 
 
-def test_a_wrong_row_stride(tmp_path: Path, forked: Forked) -> None:
-    found = failures(quickly(forked, difference(), tmp_path, ("* in0_stride_0", "* n_columns")))
+def test_a_wrong_row_stride(tmp_path: Path, process: NumericsProcess) -> None:
+    found = failures(quickly(process, difference(), tmp_path, ("* in0_stride_0", "* n_columns")))
     assert "one row" not in found
     assert "columns 40" in found
 
 
-def test_swapped_operands(tmp_path: Path, forked: Forked) -> None:
+def test_swapped_operands(tmp_path: Path, process: NumericsProcess) -> None:
     found = failures(
-        quickly(forked, difference(), tmp_path, ("in0_value - in1_value", "in1_value - in0_value"))
+        quickly(process, difference(), tmp_path, ("in0_value - in1_value", "in1_value - in0_value"))
     )
     assert "zeros values" not in found
     assert {"columns 40", "one row", "small values"} <= set(found)
 
 
-def test_nan_must_come_through(tmp_path: Path, forked: Forked) -> None:
+def test_nan_must_come_through(tmp_path: Path, process: NumericsProcess) -> None:
     # The interpreter's own maximum lets NaN through whatever it is told.
     edit = ("tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)", "tl.where(a > b, a, b)")
-    found = failures(quickly(forked, peak(), tmp_path, edit))
+    found = failures(quickly(process, peak(), tmp_path, edit))
     assert set(found) == {"special values"}
     assert "non-finite where eager's are not" in found["special values"]
 
 
-def test_another_test_is_another_program(tmp_path: Path, forked: Forked) -> None:
-    found = failures(quickly(forked, peak(), tmp_path, ("v1 = v0 > 0.0", "v1 = v0 >= 0.0")))
+def test_another_test_is_another_program(tmp_path: Path, process: NumericsProcess) -> None:
+    found = failures(quickly(process, peak(), tmp_path, ("v1 = v0 > 0.0", "v1 = v0 >= 0.0")))
     assert set(found) == {"zeros values"}
     assert "integer results differ" in found["zeros values"]
 
 
-def test_an_input_may_not_be_written(tmp_path: Path, forked: Forked) -> None:
+def test_an_input_may_not_be_written(tmp_path: Path, process: NumericsProcess) -> None:
     line = "    tl.store(out0 + row_start + columns"
     edit = (line, "    tl.store(in0 + row_start + columns, 0.0, mask=row_ok & column_ok)\n" + line)
-    found = failures(quickly(forked, rms_norm(), tmp_path, edit))
+    found = failures(quickly(process, rms_norm(), tmp_path, edit))
     assert set(found.values()) == {"an input was overwritten"}
 
 
@@ -151,7 +149,16 @@ def test_a_hang_is_ended(tmp_path: Path) -> None:
 def test_silence_is_no_verdict(tmp_path: Path) -> None:
     mute = ("import torch\n", "import os, torch\nos._exit(0)\n")
     found = verdict(rms_norm(), tmp_path, mute)
-    assert failures(found) == {"run": "the kernel process printed no verdict"}
+    assert failures(found) == {"run": "the kernel's process ended with status 0"}
+
+
+def test_what_one_kernel_does_to_the_process_costs_no_other(tmp_path: Path) -> None:
+    crash = ("import torch\n", "import os, torch\nos.abort()\n")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "good").mkdir()
+    with NumericsProcess("cpu") as held:
+        assert "SIGABRT" in failures(quickly(held, rms_norm(), tmp_path / "bad", crash))["run"]
+        assert quickly(held, rms_norm(), tmp_path / "good").passed
 
 
 def test_a_right_kernel_passes(tmp_path: Path) -> None:
@@ -165,7 +172,7 @@ def failures_or_none(found: Numerics) -> dict[str, str]:
     return {case.name: case.detail for case in found.cases if not case.passed}
 
 
-def test_many_outputs_axes_and_strides_pass(tmp_path: Path, forked: Forked) -> None:
+def test_many_outputs_axes_and_strides_pass(tmp_path: Path, process: NumericsProcess) -> None:
     make = PlanBuilder(row_axes=3)
     x = make.input("bfloat16", dense=False)
     mask = make.input("bool", (True, False, False, True), dense=False, unit_stride=False)
@@ -180,7 +187,7 @@ def test_many_outputs_axes_and_strides_pass(tmp_path: Path, forked: Forked) -> N
     plan = make.plan(
         out, top, make.op("gt", total, 1.0), title="mixed", sizes=(2, 3, 4), columns=24
     )
-    assert failures_or_none(quickly(forked, plan, tmp_path)) == {}
+    assert failures_or_none(quickly(process, plan, tmp_path)) == {}
 
 
 def test_errors_are_counted_in_last_places() -> None:

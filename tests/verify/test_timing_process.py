@@ -9,7 +9,7 @@ import pytest
 
 from advisor.errors import IllegalFusionError
 from advisor.model.launch import LaunchConfig
-from advisor.verify.timing_process import TimingProcess, TimingRequest
+from advisor.verify.timing_process import LIMIT_S, TimingProcess, TimingRequest
 from tests.verify.timing_child import LATE_S
 
 CONFIG = LaunchConfig(block_rows=1, num_warps=4, num_stages=1)
@@ -21,7 +21,7 @@ def process() -> Iterator[TimingProcess]:
         yield held
 
 
-def pid(process: TimingProcess, plan: str = "any", limit_s: float | None = None) -> int:
+def pid(process: TimingProcess, plan: str = "any", limit_s: float = LIMIT_S) -> int:
     """The child that answered: it gives its own number for a time."""
     request = TimingRequest(plan=plan, sources={}, usable=(CONFIG,), bytes_moved=8)
     return process.time(request, limit_s).timing.kernel.median_ns

@@ -10,7 +10,8 @@ import time
 import msgspec
 
 from advisor.model.applied import KernelTiming, Timing
-from advisor.verify.timing_process import READY, TimingAnswer, TimingRequest
+from advisor.verify.child import READY
+from advisor.verify.timing_process import TimingAnswer, TimingRequest
 
 LATE_S = 0.2
 
