@@ -17,6 +17,7 @@ from advisor.codegen.derivatives import FLAT, POINTWISE, REDUCTIONS
 from advisor.codegen.tape import Tape
 from advisor.errors import IllegalFusionError, InvalidRecordError
 from advisor.model.column_configs import holds_rows
+from advisor.model.derived import dense_strides, renamed
 from advisor.model.graph import Arg
 from advisor.model.optable import FLOAT_DTYPES, spec_of
 from advisor.model.plan import (
@@ -164,7 +165,7 @@ class _Backward:
             title=f"gradient of {self.plan.title or 'a row program'}",
             phase="backward",
             inputs=tuple(msgspec.structs.replace(i, name=names[i.name]) for i in inputs),
-            ops=tuple(_renamed(op, names) for op in ops),
+            ops=tuple(renamed(op, names) for op in ops),
             outputs=tuple(
                 PlanOutput(value=names[v], dtype=tape.dtypes[v], space=tape.spaces[v])
                 for v in results
@@ -187,22 +188,11 @@ def _columns(space: Space) -> bool:
     return space in ("tile", "column")
 
 
-def _renamed(op: PlanOp, names: dict[str, str]) -> PlanOp:
-    args = tuple(names.get(arg, arg) if isinstance(arg, str) else arg for arg in op.args)
-    return msgspec.structs.replace(op, name=names[op.name], args=args)
-
-
 def _site(site: Site, given: Sequence[int], received: Sequence[PlanInput], results: int) -> Site:
     """The forward site with contiguous gradients beside its inputs."""
     strides = [site.input_strides[place] for place in given]
-    for item in received:
-        step, found = 1, []
-        for size, spans in zip(
-            reversed((*site.row_sizes, site.columns)), reversed(item.spans), strict=True
-        ):
-            found.append(step if spans else 0)
-            step *= size if spans else 1
-        strides.append(tuple(reversed(found)))
+    sizes = (*site.row_sizes, site.columns)
+    strides += [dense_strides(sizes, item.spans) for item in received]
     return msgspec.structs.replace(
         site,
         inputs=(*(site.inputs[n] for n in given), *(f"%{item.name}" for item in received)),

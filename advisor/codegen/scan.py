@@ -117,15 +117,9 @@ class _Scan(Values):
 
     def read(self, item: PlanInput, *more: str) -> str:
         """An input of this step, or of all."""
-        where = self.mask(item.spans, *more)
-        masked = f", mask={where}, other=0" if where else ""
         at = f"{item.name}_at" if item.spans[self.axis] else self.place(item.name)
-        loaded = f"tl.load({at}{self.along_steps(item.name, reverse=item.reverse)}{masked})"
-        if item.dtype in ("float16", "bfloat16"):
-            loaded += ".to(tl.float32)"
-        elif item.dtype == "bool":
-            loaded = f"{loaded} != 0"
-        return f"{item.name}_value = {loaded}"
+        at += self.along_steps(item.name, reverse=item.reverse)
+        return self._loaded(item, at, self.mask(item.spans, *more))
 
     def write(self, position: int, value: str, *more: str) -> str:
         """An output of this step, or of the last."""

@@ -73,12 +73,15 @@ class Values:
 
     def load(self, item: PlanInput, policy: str = "") -> str:
         """An input into registers; `policy` is what the caches should do with it."""
-        mask = self._mask(item)
+        return self._loaded(item, self._input_address(item), self._mask(item), policy)
+
+    def _loaded(self, item: PlanInput, address: str, mask: str, policy: str = "") -> str:
+        """What lies at an address where the mask, if there is one, lets it be read; widened."""
         nothing = "0.0" if item.dtype in FLOAT8_MAX else "0"
         options = f", mask={mask}, other={nothing}" if mask else ""
         if policy:
             options += f', eviction_policy="{policy}"'
-        loaded = f"tl.load({self._input_address(item)}{options})"
+        loaded = f"tl.load({address}{options})"
         if item.dtype in ("float16", "bfloat16"):
             loaded += ".to(tl.float32)"
         elif item.dtype in FLOAT8_MAX:

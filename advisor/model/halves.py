@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from advisor.model.derived import dense_strides, renamed
 from advisor.model.plan import FusionPlan, PlanInput, PlanOp, Site, plan_id
 from advisor.model.prefix import prefix
 
@@ -44,7 +45,7 @@ def _rest(plan: FusionPlan, count: int) -> FusionPlan | None:
             ),
             *(_input(plan, op, names[op.name]) for op in passed),
         ),
-        ops=tuple(_renamed(op, names) for op in ops),
+        ops=tuple(renamed(op, names) for op in ops),
         outputs=tuple(
             msgspec.structs.replace(plan.outputs[place], value=names[plan.outputs[place].value])
             for place in outputs
@@ -83,11 +84,6 @@ def _input(plan: FusionPlan, op: PlanOp, name: str) -> PlanInput:
     return PlanInput(name=name, dtype=op.dtype, spans=_spans(plan, op), dense=True)
 
 
-def _renamed(op: PlanOp, names: dict[str, str]) -> PlanOp:
-    args = tuple(names.get(arg, arg) if isinstance(arg, str) else arg for arg in op.args)
-    return msgspec.structs.replace(op, name=names[op.name], args=args)
-
-
 def _site(
     plan: FusionPlan, site: Site, kept: list[int], passed: list[PlanOp], outputs: list[int]
 ) -> Site:
@@ -109,8 +105,4 @@ def _strides(plan: FusionPlan, op: PlanOp, site: Site) -> tuple[int, ...]:
     """Of a value without gaps, in the order of the axes; 0 where it does not vary."""
     spans = _spans(plan, op)
     along = (*spans[:-1], *(spans[-1:] * len(site.column_axes)))
-    strides, step = [], 1
-    for size, span in zip(reversed(site.sizes), reversed(along), strict=True):
-        strides.append(step if span else 0)
-        step *= size if span else 1
-    return tuple(reversed(strides))
+    return dense_strides(site.sizes, along)

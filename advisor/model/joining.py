@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from advisor.model.block_configs import has_reductions
-from advisor.model.graph import Arg
+from advisor.model.derived import dense_strides, renamed
 from advisor.model.guards import Guard
 from advisor.model.launch import next_power_of_two
 from advisor.model.members import MAX_WIDTH, Member, MemberSizes
@@ -44,7 +44,7 @@ def join(programs: Sequence[FusionPlan], identity: str, title: str) -> FusionPla
         names = {item.name: f"in{len(inputs) + n}" for n, item in enumerate(program.inputs)}
         names |= {op.name: f"v{len(ops) + n}" for n, op in enumerate(program.ops)}
         inputs += [msgspec.structs.replace(i, name=names[i.name]) for i in program.inputs]
-        ops += [_renamed(op, names) for op in program.ops]
+        ops += [renamed(op, names) for op in program.ops]
         outputs += [
             msgspec.structs.replace(output, value=names[output.value]) for output in program.outputs
         ]
@@ -85,7 +85,8 @@ def joined_site(programs: Sequence[FusionPlan]) -> Site:
     written = [
         strides
         for program, site in zip(programs, sites, strict=True)
-        for strides in site.output_strides or _dense(program.outputs, site)
+        for strides in site.output_strides
+        or [dense_strides(site.sizes, o.along(program.row_axes, 1)) for o in program.outputs]
     ]
     return Site(
         graph=sites[0].graph,
@@ -100,23 +101,3 @@ def joined_site(programs: Sequence[FusionPlan]) -> Site:
         executions=sites[0].executions,
         members=tuple(MemberSizes(row_sizes=s.row_sizes, columns=s.columns) for s in sites),
     )
-
-
-def _dense(outputs: Sequence[PlanOutput], site: Site) -> list[tuple[int, ...]]:
-    """Row-major strides of outputs that have no others."""
-    found = []
-    for output in outputs:
-        strides, step = [], 1
-        spans = output.along(len(site.row_sizes), 1)
-        for size, along in reversed(list(zip(site.sizes, spans, strict=True))):
-            strides.append(step if along else 0)
-            step *= size if along else 1
-        found.append(tuple(reversed(strides)))
-    return found
-
-
-def _renamed(op: PlanOp, names: Mapping[str, str]) -> PlanOp:
-    args: tuple[Arg, ...] = tuple(
-        names.get(arg, arg) if isinstance(arg, str) else arg for arg in op.args
-    )
-    return msgspec.structs.replace(op, name=names[op.name], args=args)

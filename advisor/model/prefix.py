@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from advisor.model.derived import renamed
 from advisor.model.graph import Arg
 from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site, plan_id
 
@@ -39,7 +40,7 @@ def prefix(plan: FusionPlan, count: int) -> FusionPlan | None:
         plan,
         title=f"{plan.title}: first {count} of {len(plan.ops)} ops",
         inputs=tuple(_named(plan.inputs[place], names) for place in kept),
-        ops=tuple(_renamed(op, names) for op in ops),
+        ops=tuple(renamed(op, names) for op in ops),
         outputs=tuple(msgspec.structs.replace(o, value=names[o.value]) for o in outputs),
         guards=(),
         sites=tuple(_site(site, kept, outputs) for site in plan.sites[:1]),
@@ -62,11 +63,6 @@ def _feeding(ops: tuple[PlanOp, ...], outputs: Iterable[PlanOutput]) -> tuple[Pl
 
 def _named(item: PlanInput, names: dict[str, str]) -> PlanInput:
     return msgspec.structs.replace(item, name=names[item.name])
-
-
-def _renamed(op: PlanOp, names: dict[str, str]) -> PlanOp:
-    args = tuple(names.get(arg, arg) if isinstance(arg, str) else arg for arg in op.args)
-    return msgspec.structs.replace(op, name=names[op.name], args=args)
 
 
 def _site(site: Site, kept: list[int], outputs: tuple[PlanOutput, ...]) -> Site:

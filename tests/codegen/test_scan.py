@@ -208,3 +208,18 @@ def test_hostile_states_are_refused(change: dict[str, Any], what: str) -> None:
     states = (msgspec.structs.replace(plan.states[0], **state),)
     with pytest.raises(InvalidRecordError, match=what):
         msgspec.structs.replace(plan, **({"states": states} | own)).check()
+
+
+@pytest.mark.parametrize("scheme", ["scan_steps", "scan_blocks", "scan_chunks"])
+def test_inputs_of_eight_bits_are_widened_where_they_are_read(
+    interpreter: Interpreter, scheme: Scheme
+) -> None:
+    made = ScanBuilder((3, 20, 1))
+    a = made.input((True, True, False))
+    b = made.input((True, True, False), "float8_e5m2")
+    state = made.state(tile=False)
+    wide = made.op("cast", b, dtype="float32")
+    value = made.op("add", made.op("mul", made.op("sigmoid", a), state), wide)
+    made.keep(state, value)
+    made.output(value)
+    check(interpreter, made.plan(), scheme, Case("eight bits", (3, 20), (1,), "normal"))
