@@ -8,7 +8,6 @@ larger ones a launch is nothing, and they would only wait for each other.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import msgspec
 
 from advisor.hardware.learned import widened
 from advisor.model.base import Range
-from advisor.model.findings import Alternative, Evidence, Finding, Member
+from advisor.model.findings import Alternative, Evidence, Finding, Member, finding_id
 from advisor.model.guards import Prediction
 from advisor.model.joining import join
 from advisor.model.members import split
@@ -174,11 +173,10 @@ def _finding(
 ) -> Finding:
     saving, exposure = judged(situation.exposure, change)
     members = len(plan.members)
-    key = hashlib.sha256(plan.id.encode()).hexdigest()[:10]
     kernels = len({row for site in change.sites for row in site})
     today = f"{counted(kernels, 'kernel')} today" if kernels else "a kernel each at least today"
     return Finding(
-        id=f"{RULE}-{key}",
+        id=finding_id(RULE, plan.id),
         rule=RULE,
         kind="opportunity",
         title=f"{counted(members, 'small program')} in one launch: {plan.title}",

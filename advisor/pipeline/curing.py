@@ -6,6 +6,7 @@ in GPU time with the step as it is so far, the best is taken, the next kernel is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -146,22 +147,12 @@ def proved(kernel: GeneratedKernel, gpu: Gpu | None) -> list[Retuned]:
 
 
 def _distance(kernel: GeneratedKernel, config: Retuned) -> float:
-    """How far a launch is from what usually is best: elements a thread, threads a program."""
+    """Doublings between a launch and what usually is best: elements a thread, threads a program."""
     held = kernel.size_hints.get("r0_", 1) if kernel.heuristic == "persistent_reduction" else 1
-    elements = held
-    for block in config.blocks.values():
-        elements *= block
+    elements = held * math.prod(config.blocks.values())
     threads = 32 * config.num_warps
-    return abs(_octaves(elements / threads / ELEMENTS_A_THREAD)) + abs(_octaves(threads / THREADS))
-
-
-def _octaves(ratio: float) -> float:
-    count = 0.0
-    while ratio >= 2:
-        ratio, count = ratio / 2, count + 1
-    while ratio <= 0.5:
-        ratio, count = ratio * 2, count - 1
-    return count
+    a_thread = elements / threads
+    return abs(math.log2(a_thread / ELEMENTS_A_THREAD)) + abs(math.log2(threads / THREADS))
 
 
 def _best(
