@@ -9,12 +9,15 @@ import plotly.graph_objects as go
 
 from advisor.model.comparison import RoleChange
 from advisor.model.plan import FusionPlan
-from advisor.units import NS_PER_MS, format_bytes, format_ns, format_value
+from advisor.units import NS_PER_MS, format_bytes, format_ns
+from dashboard.commits import Place
 from dashboard.figures import BLUE, GREEN, GREY, ORANGE, plain, short_label, styled, unit_of
 from dashboard.parts import VERDICT_WORDS
 from dashboard.split import NOT_BUSY, PARTS, Split
 
 BYTES_PER_GB = 1_000_000_000
+_MAX_TICKS = 12
+_MAX_LINE = 120
 KEPT_SYMBOLS = {"kept": "circle", "reverted": "x", "refused": "diamond", "not_measured": "square"}
 
 
@@ -118,23 +121,48 @@ def memory_roofline(points: Sequence[Moved], bandwidth: int | None) -> go.Figure
     return figure
 
 
-def trend(points: Sequence[tuple[str, str, float]], unit: str, metric: str) -> go.Figure:
-    """One metric over runs in order of time: (moment, run, value)."""
-    scale, name = unit_of([round(v) for *_, v in points]) if unit == "ns" else (1, unit)
+def trend(places: Sequence[Place], metric: str) -> go.Figure:
+    """One metric over runs: by commit where one is known, else by the time of the run.
+
+    Of several runs of a commit the median, with bars to the least and the largest.
+    """
+    unit = places[0].points[0].unit
+    scale, name = unit_of([round(p.middle) for p in places]) if unit == "ns" else (1, unit)
+    by_commit = any(place.commit is not None for place in places)
+    times = [place.points[0].created for place in places]
+    spread = {
+        "type": "data",
+        "array": [(place.ends[1] - place.middle) / scale for place in places],
+        "arrayminus": [(place.middle - place.ends[0]) / scale for place in places],
+        "color": GREY,
+    }
     figure = go.Figure(
         go.Scatter(
-            x=[moment for moment, _, _ in points],
-            y=[value / scale for *_, value in points],
+            x=list(range(len(places))) if by_commit else times,
+            y=[place.middle / scale for place in places],
             mode="lines+markers",
             marker={"color": BLUE, "size": 9},
             line={"color": BLUE},
-            customdata=[[run, format_value(value, unit)] for _, run, value in points],
-            hovertemplate="%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
+            error_y=spread if any(len(place.points) > 1 for place in places) else None,
+            text=[
+                "<br>".join(plain(line[:_MAX_LINE]) for line in place.lines()) for place in places
+            ],
+            hovertemplate="%{text}<extra></extra>",
         )
     )
-    figure = styled(figure, "when the run was made", 6)
+    figure = styled(figure, "commit" if by_commit else "when the run was made", 6)
+    if by_commit:
+        figure.update_xaxes(**_commit_ticks(places))
     figure.update_yaxes(title=f"{plain(metric)}, {name}", rangemode="tozero", showgrid=True)
     return figure
+
+
+def _commit_ticks(places: Sequence[Place]) -> dict[str, object]:
+    """Labels at as many places as there is room for, the newest among them."""
+    every = -(-len(places) // _MAX_TICKS)
+    shown = list(range(len(places) - 1, -1, -every))
+    labels = [short_label(places[index].label, "").strip() for index in shown]
+    return {"tickmode": "array", "tickvals": shown, "ticktext": labels, "automargin": True}
 
 
 def causes(changes: Sequence[RoleChange]) -> go.Figure:

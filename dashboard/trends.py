@@ -1,8 +1,6 @@
-"""One metric of one workload over its runs: which there are, and the points of the chart."""
+"""One metric of one workload over its runs and their commits: which there are, and the chart."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, html
@@ -10,22 +8,18 @@ from dash.development.base_component import Component
 
 from advisor.errors import AdvisorError
 from advisor.model.metric_names import BETTER
-from advisor.report.words import STEP_METRIC
-from advisor.units import format_value
-from dashboard.context import Context
+from advisor.report.words import STEP_METRIC, commit_text
+from advisor.units import UNKNOWN, format_value
+from dashboard.commits import Place, Point, places
+from dashboard.context import Context, Summary
 from dashboard.figures_run import trend
 from dashboard.parts import error_state, graph, message, moment, plain_name, section, table
 
 _MAX_RUNS = 200
-
-
-class Point(NamedTuple):
-    """A run's value."""
-
-    created: str
-    run: str
-    value: float
-    unit: str
+_NOTE = (
+    "One metric over the runs of a workload, by the commit of its source where that is known, else "
+    "by time. Several runs of a commit: their median, with bars to the least and the largest."
+)
 
 
 def panel(context: Context) -> Component:
@@ -45,7 +39,7 @@ def panel(context: Context) -> Component:
         ]
     )  # fmt: skip
     shown = html.Div(chart(context, chosen, STEP_METRIC), id="trend-chart")
-    return section("Trend", picks, shown, note="One metric over the runs of a workload, by time.")
+    return section("Trend", picks, shown, note=_NOTE)
 
 
 def repeated(context: Context) -> list[str]:
@@ -53,41 +47,56 @@ def repeated(context: Context) -> list[str]:
     seen: dict[str, int] = {}
     for run in context.store.runs():
         try:
-            target = context.summary(run).target
+            name = _series(context.summary(run))
         except AdvisorError:
             continue  # told in the list
-        seen[target] = seen.get(target, 0) + 1
-    return [target for target, count in seen.items() if count > 1]
+        seen[name] = seen.get(name, 0) + 1
+    return [name for name, count in seen.items() if count > 1]
 
 
-def points(context: Context, target: str, metric: str) -> list[Point]:
-    """The values of the newest runs that have the metric, in order of time."""
+def _series(summary: Summary) -> str:
+    """What runs must share to be points of one line: eager and compiled runs are two."""
+    return " · ".join((summary.target, summary.mode, summary.gpu))
+
+
+def points(context: Context, series: str, metric: str) -> list[Point]:
+    """The values of the newest runs that have the metric."""
     found = []
     for run in context.store.runs():
         try:
             summary = context.summary(run)
-            if summary.target != target:
+            if _series(summary) != series:
                 continue
-            value = context.report(run).metrics.get(metric)
+            report = context.report(run)
         except AdvisorError:
             continue
+        value, commit = report.metrics.get(metric), report.workload.commit
         if value is not None and value.value is not None:
-            found.append(Point(summary.created, run.id, value.value, value.unit))
+            found.append(Point(summary.created, run.id, value.value, value.unit, commit))
         if len(found) == _MAX_RUNS:
             break
-    return sorted(found)
+    return found
 
 
-def chart(context: Context, target: str, metric: str) -> Component:
+def chart(context: Context, series: str, metric: str) -> Component:
     """The trend as chart and as table."""
-    found = points(context, target, metric)
+    found = places(points(context, series, metric))
     if not found:
         return message("No values", f"No run of this workload has {plain_name(metric)}.")
-    unit = found[0].unit
-    figure = trend([(p.created, p.run, p.value) for p in found], unit, plain_name(metric))
-    rows = [(moment(p.created), p.run, format_value(p.value, p.unit)) for p in found]
-    values = html.Details([html.Summary("Values"), table(("Made", "Run", "Value"), rows, "Trend")])
-    return html.Div([graph(figure, "trend", f"{plain_name(metric)} over runs"), values])
+    rows = [_row(place, point) for place in found for point in place.points]
+    head = ("Commit", "Committed", "Made", "Run", "Value")
+    values = html.Details([html.Summary("Values"), table(head, rows, "Trend")])
+    drawn = graph(trend(found, plain_name(metric)), "trend", f"{plain_name(metric)} over runs")
+    return html.Div([drawn, values])
+
+
+def _row(place: Place, point: Point) -> tuple[str, ...]:
+    commit = place.commit
+    known = (UNKNOWN, UNKNOWN)
+    if commit is not None:
+        committed = moment(commit.committed) if commit.committed else UNKNOWN
+        known = (commit_text(commit), committed)
+    return (*known, moment(point.created), point.run, format_value(point.value, point.unit))
 
 
 def register(app: Dash, context: Context) -> None:

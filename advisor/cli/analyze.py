@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -10,6 +11,8 @@ from advisor.model.report import Report
 from advisor.model.step_record import StepRecord
 from advisor.store.directory import RunDirectory
 from advisor.store.store import RUN_ID, RunStore
+
+COMMIT = re.compile(r"[0-9A-Fa-f]{7,64}")
 
 
 @click.command()
@@ -27,6 +30,11 @@ from advisor.store.store import RUN_ID, RunStore
     type=click.Path(path_type=Path),
     metavar="FILE.CSV",
     help="Counters of the same step, from `ncu --csv --page raw`.",
+)
+@click.option(
+    "--commit",
+    metavar="HASH",
+    help="The commit that was traced, for trends over commits: a trace does not tell.",
 )
 @click.option(
     "-o",
@@ -47,6 +55,7 @@ def analyze(
     step_range: str | None,
     gpu: str | None,
     ncu: Path | None,
+    commit: str | None,
     output: Path | None,
     out: Path | None,
     open_page: bool,
@@ -61,6 +70,7 @@ def analyze(
     from advisor.errors import UsageError
     from advisor.model.base import encode
     from advisor.pipeline.analyze import analyzed as run
+    from advisor.pipeline.source_commit import SHORT_HASH
     from advisor.report.terminal import render_report
     from advisor.store.files import write_atomic
 
@@ -71,9 +81,11 @@ def analyze(
             "--open needs --out with a plain name",
             remedy="for instance --out runs/first: letters, digits, - and _",
         )
-    report, step = run(
-        files, gpu=gpu, ncu=ncu, **({} if step_range is None else {"step_prefix": step_range})
-    )
+    if commit is not None and not COMMIT.fullmatch(commit):
+        raise UsageError("--commit is no hash", where=commit[:60], remedy="git rev-parse HEAD")
+    named = {} if step_range is None else {"step_prefix": step_range}
+    short = None if commit is None else commit.lower()[:SHORT_HASH]
+    report, step = run(files, gpu=gpu, ncu=ncu, commit=short, **named)
     if output is None:
         echo(render_report(report))
     elif str(output) == "-":

@@ -27,8 +27,20 @@ class Source(Record, frozen=True, kw_only=True):
     size_bytes: int | None = None
 
 
+class Commit(Record, frozen=True, kw_only=True):
+    """The state of version control that the workload's source was in.
+
+    `id` is the hash, shortened; `committed` its time, UTC, ISO 8601. `dirty` says whether files
+    had changes that are in no commit.
+    """
+
+    id: str
+    committed: str | None = None
+    dirty: bool | None = None
+
+
 class Workload(Record, frozen=True, kw_only=True):
-    """What was measured; two reports compare only where these agree."""
+    """What was measured; two reports compare only where these agree, but for the commit."""
 
     target: str
     mode: str
@@ -38,6 +50,7 @@ class Workload(Record, frozen=True, kw_only=True):
     world_size: int = 1
     rank: int = 0
     versions: dict[str, str] = {}
+    commit: Commit | None = None
 
 
 class DeviceState(Record, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
 from advisor.model.base import Warning_
 from advisor.model.range_names import STEP_PREFIX
-from advisor.model.report import Hardware, Metric, Report, Source, Workload
+from advisor.model.report import Commit, Hardware, Metric, Report, Source, Workload
 from advisor.model.step_record import StepRecord
 from advisor.model.trace import Trace
 from advisor.pipeline.facts import TOOL, hardware_of, now
@@ -45,9 +45,10 @@ def analyze(
     step_prefix: str = STEP_PREFIX,
     gpu: str | None = None,
     ncu: Path | None = None,
+    commit: str | None = None,
 ) -> Report:
     """The report alone, as `analyzed` finds it."""
-    return analyzed(files, step_prefix=step_prefix, gpu=gpu, ncu=ncu)[0]
+    return analyzed(files, step_prefix=step_prefix, gpu=gpu, ncu=ncu, commit=commit)[0]
 
 
 def analyzed(
@@ -56,11 +57,13 @@ def analyzed(
     step_prefix: str = STEP_PREFIX,
     gpu: str | None = None,
     ncu: Path | None = None,
+    commit: str | None = None,
 ) -> tuple[Report, StepRecord]:
     """Report and step of one trace, or of several that are the ranks of one job.
 
     Of several ranks, the one that comes last to the collectives is looked at: the others wait for
-    it. `ncu` holds counters of the same step, which are brought to that rank's kernels. Raises
+    it. `ncu` holds counters of the same step, which are brought to that rank's kernels. `commit` is
+    the one that was traced, which no trace tells. Raises
     `UnreadableError` for a file that cannot be read, `UsageError` for an unknown GPU or a step
     range that does not occur.
     """
@@ -98,6 +101,7 @@ def analyzed(
             world_size=trace.info.world_size,
             rank=trace.info.rank,
             versions=trace.info.versions,
+            commit=None if commit is None else Commit(id=commit),
         ),
         hardware=_hardware(trace, device),
         metrics=metrics,

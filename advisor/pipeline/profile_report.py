@@ -172,6 +172,7 @@ def report_of(
             world_size=rank.world_size if rank is not None else 1,
             rank=rank.rank if rank is not None else 0,
             versions=versions(),
+            commit=recording.commit,
         ),
         hardware=hardware,
         metrics=recording.metrics | advice.metrics | compiler_metrics(recording.captured, compiler),

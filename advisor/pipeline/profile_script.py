@@ -24,6 +24,7 @@ from advisor.pipeline.recording import (
     read_recorded,
     take_counters,
 )
+from advisor.pipeline.source_commit import commit_of
 from advisor.store import RunDirectory
 from advisor.units import counted
 from collectors.live.conductor import Conductor, Repeat, ScriptPhase
@@ -31,7 +32,7 @@ from collectors.live.nvml import GpmSampler, GpuSnapshot, snapshot
 from collectors.live.recorder import TRACED_STEPS, recorded, synchronize
 from collectors.live.script import run_script
 from collectors.live.script_graphs import CaptureModules, Compiles, Watch, compiled_regions
-from collectors.live.target import parse_target
+from collectors.live.target import parse_target, source_file
 
 NO_MARK = (
     "put `with advisor.step():` around a step, or write `for batch in advisor.step(loader):`; "
@@ -149,6 +150,7 @@ def record_script(
     """
     options, gpu_here = recording.options, recording.device.type == "cuda"
     announce("load", f"running {options.target}")
+    recording.commit = commit_of(source_file(options.target))
     found = recording.captured
     compiles, watch = Compiles(found), Watch(found)
     generates = gpu_here and options.mode == "compile"

@@ -12,13 +12,14 @@ from msgspec.structs import replace
 
 from advisor.hardware.gpu import Gpu
 from advisor.model.base import Warning_
-from advisor.model.report import DeviceState, Hardware, Metric
+from advisor.model.report import Commit, DeviceState, Hardware, Metric
 from advisor.model.trace import Trace
 from advisor.pipeline.device_state import device_state, throttle_warnings
 from advisor.pipeline.execution import is_worth_observing, observe, rehearse
 from advisor.pipeline.facts import hardware_of
 from advisor.pipeline.options import ProfileOptions
 from advisor.pipeline.ranks import rank_here
+from advisor.pipeline.source_commit import commit_of
 from advisor.store import RunDirectory
 from advisor.verify.statistics import timing
 from advisor.verify.timing import time_steps
@@ -29,6 +30,7 @@ from collectors.live.capture import Capture, capture
 from collectors.live.loss_outside import WatchedLoss
 from collectors.live.nvml import GpmCounters, GpmSampler, GpuSnapshot, snapshot, visible_device
 from collectors.live.recorder import TRACED_STEPS, record_steps
+from collectors.live.target import source_file
 from collectors.live.workload import Step, load_workload
 
 # Told the stage that begins, in a word and in a sentence.
@@ -60,6 +62,7 @@ class Recording:
     warnings: list[Warning_]
     captured: Capture = field(default_factory=Capture)
     shapes: tuple[str, ...] = ()
+    commit: Commit | None = None
     metrics: dict[str, Metric] = field(default_factory=dict)
     trace: Trace | None = None
     executed: tuple[ExecutedPart, ...] = ()
@@ -97,6 +100,7 @@ def record_workload(
     announce("load", f"building {options.target} on {device.type}")
     workload = load_workload(options.target, device, seed=options.seed)
     recording.shapes = workload.shapes()
+    recording.commit = commit_of(source_file(options.target))
     announce("capture", "compiling and reading the graphs")
     # On a GPU the execution trace tells of it, and nothing may stand in a step that is timed.
     watched = WatchedLoss(workload.loss) if workload.loss and device.type != "cuda" else None

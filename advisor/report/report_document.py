@@ -40,6 +40,7 @@ from advisor.report.verdict_words import (
 from advisor.report.words import (
     ORDER,
     cannot_judge,
+    commit_text,
     device_text,
     evidence_text,
     kernels_text,
@@ -122,7 +123,9 @@ def short(name: str) -> str:
 def _origin(report: Report) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in sorted(report.workload.versions.items()))
     made = f"{report.tool.name} {report.tool.version}, {report.created}"
-    return f"{made}; with {versions}" if versions else made
+    commit = report.workload.commit
+    source = f"; source at commit {commit_text(commit)}" if commit is not None else ""
+    return f"{made}{source}; with {versions}" if versions else f"{made}{source}"
 
 
 def _verdict(report: Report) -> list[Block]:

@@ -6,7 +6,7 @@ from itertools import islice
 
 from advisor.model.base import Location, Range
 from advisor.model.findings import Evidence, Finding, Member
-from advisor.model.report import INCOMPLETE, Report
+from advisor.model.report import INCOMPLETE, Commit, Report
 from advisor.report.text import is_upper_bound, range_text
 from advisor.units import UNKNOWN, format_fraction, format_ns
 
@@ -34,6 +34,11 @@ def device_text(report: Report) -> str:
 def is_modelled(report: Report) -> bool:
     """Whether nothing was measured on the GPU; a trace was, wherever it is read."""
     return not report.hardware.present and report.workload.mode != INFERRED_MODE
+
+
+def commit_text(commit: Commit) -> str:
+    """A commit by its hash, and whether it is all that ran."""
+    return f"{commit.id} with changes" if commit.dirty else commit.id
 
 
 def ranked(report: Report) -> tuple[Finding, ...]:

@@ -7,6 +7,7 @@ its arguments behind ` -- `, is a program that is run as it stands.
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,15 @@ def parse_target(text: str) -> Target:
             remedy="give pkg.mod:factory, file.py:factory, script.py or sample:NAME",
         )
     return Target(place, factory)
+
+
+def source_file(text: str) -> Path | None:
+    """The file that a target's code stands in; of a module only once it is imported."""
+    parsed = parse_target(text)
+    if parsed.file is not None:
+        return parsed.file
+    found = getattr(sys.modules.get(parsed.place), "__file__", None)
+    return Path(found) if found is not None else None
 
 
 def script_target(script: str, arguments: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from advisor.model.report import Report
-from advisor.report.words import is_modelled
+from advisor.report.words import commit_text, is_modelled
 from advisor.store.directory import RunDirectory
 from dashboard.page import finding_path, run_path
 from dashboard.parts import badge, heading, marked, moment
@@ -35,11 +35,19 @@ def frame(run: RunDirectory, report: Report, tab: str, *children: Component) -> 
         heading(report.workload.target, 1),
         dmc.Group(facts, gap="xs"),
         dmc.Text(
-            f"{run.id}, made {moment(report.created)}", size="sm", c="dimmed", className="wrap"
+            f"{run.id}, made {moment(report.created)}{_source(report)}",
+            size="sm",
+            c="dimmed",
+            className="wrap",
         ),
         _tabs(run.id, tab),
     ]
     return html.Div([*head, *children], className="stack")
+
+
+def _source(report: Report) -> str:
+    commit = report.workload.commit
+    return f", source at commit {commit_text(commit)}" if commit is not None else ""
 
 
 def finding_link(run: RunDirectory, finding_id: str, title: str) -> Component:

@@ -10,7 +10,7 @@ import pytest
 
 from advisor.cli.main import run
 from advisor.model.base import decode
-from advisor.model.report import Report
+from advisor.model.report import Commit, Report
 from tests.builders.trace import event, kineto
 
 
@@ -39,11 +39,12 @@ def test_the_report_as_json(
     trace: Path, target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = target if target == "-" else str(tmp_path / target)
-    assert run(["analyze", str(trace), "-o", output, "--gpu", "h200"]) == 0
+    assert run(["analyze", str(trace), "-o", output, "--gpu", "h200", "--commit", 20 * "Ab"]) == 0
     printed = capsys.readouterr()
     data = printed.out.encode() if target == "-" else (tmp_path / target).read_bytes()
     report = decode(data, Report)
     assert report.workload.gpu == "h200"
+    assert report.workload.commit == Commit(id="abababababab")
     assert report.metrics["kernels"].value == 3
     assert [f.rule for f in report.findings] == ["launch-bound"]
     if target != "-":
@@ -57,6 +58,7 @@ def test_the_report_as_json(
         (["TRACE", "--gpu", "abacus"], 2, "unknown GPU"),
         (["TRACE", "--step-range", "other"], 2, "no range"),
         (["TRACE", "--step-range", ""], 2, "is empty"),
+        (["TRACE", "--commit", "main"], 2, "no hash"),
         (["TRACE", "TRACE"], 2, "named twice"),
         (["missing.json"], 3, "missing.json"),
         (["."], 3, "directory"),

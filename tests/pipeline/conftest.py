@@ -17,6 +17,7 @@ from advisor.cli.main import run as command
 from advisor.pipeline import supervisor
 from advisor.store import RunDirectory, sign
 from tests.builders.forked import Forked
+from tests.builders.repository import committed
 
 ROOT = Path(__file__).parents[2]
 WORKLOAD = '''
@@ -91,6 +92,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A home of its own for keys and caches, and the workload in it."""
     folder = tmp_path_factory.mktemp("pipeline")
     (folder / "workload.py").write_text(WORKLOAD)
+    if shutil.which("git") is not None:
+        committed(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
