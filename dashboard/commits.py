@@ -76,7 +76,11 @@ def places(points: Sequence[Point]) -> list[Place]:
     for point in sorted(points, key=lambda p: (p.created, p.run)):
         commit = point.commit
         alone = commit is None or commit.dirty
-        key = ("run", point.run) if alone or commit is None else ("commit", commit.id, str(commit.dirty))
+        key = (
+            ("run", point.run)
+            if alone or commit is None
+            else ("commit", commit.id, str(commit.dirty))
+        )
         found.setdefault(key, []).append(point)
     return sorted((Place(tuple(own)) for own in found.values()), key=_order)
 
