@@ -121,19 +121,6 @@ class NumericsPool:
             self._idle.put(child)
 
 
-def verify_numerics(
-    plan_path: Path,
-    kernel_path: Path,
-    *,
-    device: str,
-    config: LaunchConfig,
-    timeout_s: float | None = None,
-) -> Numerics:
-    """The verdict on one kernel, by a child of its own."""
-    with NumericsProcess(device) as process:
-        return process.verify(plan_path, kernel_path, config, timeout_s)
-
-
 def _failed(executed_on: Place, why: str) -> Numerics:
     return Numerics(
         executed_on=executed_on,

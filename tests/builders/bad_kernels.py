@@ -17,7 +17,7 @@ from advisor.codegen import KernelSource
 from advisor.model.applied import Numerics
 from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.plan import FusionPlan
-from advisor.pipeline import candidates
+from advisor.verify.numerics import NumericsProcess
 
 # `KIND=PLAN_ID`, and which of the plan's kernels: all, or those in the model only.
 VARIABLE = "FUSION_ADVISOR_TEST_PLANT"
@@ -117,15 +117,19 @@ def plant_from_environment() -> None:
 
 def _bound(plan_id: str, limit_s: float) -> None:
     """Wait for the kernel of this plan alone no longer than `limit_s`."""
-    genuine = candidates.verify_numerics
+    genuine = NumericsProcess.verify
 
     def verify(
-        plan_path: Path, kernel_path: Path, *, device: str, config: LaunchConfig
+        self: NumericsProcess,
+        plan: Path,
+        kernel: Path,
+        config: LaunchConfig,
+        timeout_s: float | None = None,
     ) -> Numerics:
-        within = limit_s if plan_path.stem == plan_id else None
-        return genuine(plan_path, kernel_path, device=device, config=config, timeout_s=within)
+        within = limit_s if plan.stem == plan_id else timeout_s
+        return genuine(self, plan, kernel, config, within)
 
-    candidates.verify_numerics = verify
+    NumericsProcess.verify = verify  # type: ignore[method-assign]
 
 
 def plant(kind: str, plan_id: str, *, in_model_only: bool = False) -> None:

@@ -27,10 +27,10 @@ from advisor.model.plan import FusionPlan, Space
 from advisor.model.tolerance import steps
 from advisor.pipeline.candidates import requests
 from advisor.verify.interpret import evaluate
-from advisor.verify.numerics import verify_numerics
 from advisor.verify.philox import uniform
 from advisor.verify.resources import resources_of
 from tests.builders.plan import PlanBuilder
+from tests.builders.verified import verify_numerics
 from tests.codegen.interpreter import Interpreter
 from tests.codegen.test_column_sums import config_of as column_config_of
 from tests.codegen.test_schemes import config_of, run

@@ -24,7 +24,6 @@ from advisor.model import base
 from advisor.model.configs import candidate_configs
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.backend import SwapLog, plan_backend
-from advisor.verify.numerics import verify_numerics
 from advisor.verify.recording import gpu_recorder
 from advisor.verify.statistics import timing
 from analyzers.exposure import Situation
@@ -32,6 +31,7 @@ from analyzers.opportunities import PricedGraph, advise
 from collectors.live.capture import capture, no_compile_caches
 from collectors.live.workload import Workload
 from tests.builders import members as m
+from tests.builders.verified import verify_numerics
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 CUDA = torch.device("cuda")

@@ -24,10 +24,10 @@ from advisor.model.site_work import site_bytes
 from advisor.pipeline.candidates import without_spills
 from advisor.verify.interpret import evaluate
 from advisor.verify.kernel_module import load_module
-from advisor.verify.numerics import verify_numerics
 from advisor.verify.recording import gpu_recorder
 from advisor.verify.timing import best_config, site_inputs, time_kernel
 from tests.builders.plan import PlanBuilder, rms_norm
+from tests.builders.verified import verify_numerics
 from tests.codegen import plans
 from tests.codegen.programs import Program
 from tests.codegen.test_column_sums import NAMED as SUMMED

@@ -20,7 +20,6 @@ from advisor.model.plan import FusionPlan
 from advisor.pipeline.backend import SwapLog, plan_backend
 from advisor.pipeline.candidates import without_spills
 from advisor.verify.kernel_module import load_module
-from advisor.verify.numerics import verify_numerics
 from advisor.verify.philox import uniform
 from collectors.live import draws
 from collectors.live.capture import capture, no_compile_caches
@@ -28,6 +27,7 @@ from collectors.live.workload import Workload
 from tests.apply.test_random_swaps import Dropped
 from tests.builders import captured as models
 from tests.builders.plan import PlanBuilder
+from tests.builders.verified import verify_numerics
 from tests.codegen import test_random_eight_bits as programs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

@@ -16,9 +16,9 @@ from advisor.model.applied import Numerics
 from advisor.model.configs import default_config
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.candidates import Candidate, check_regions
-from advisor.verify.numerics import verify_numerics
 from advisor.verify.region import region_disagreement
 from tests.builders import captured as models
+from tests.builders.verified import verify_numerics
 
 
 def proved(plan: FusionPlan, folder: Path) -> Numerics:

@@ -17,8 +17,9 @@ from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.model.tolerance import roundings
 from advisor.verify._numerics_worker import error_ulps, tolerance, unit_of
-from advisor.verify.numerics import NumericsProcess, verify_numerics
+from advisor.verify.numerics import NumericsProcess
 from tests.builders.plan import PlanBuilder, rms_norm
+from tests.builders.verified import verify_numerics
 
 CONFIG = LaunchConfig(block_rows=2, num_warps=4)
 
