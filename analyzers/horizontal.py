@@ -14,31 +14,28 @@ from dataclasses import dataclass
 
 import msgspec
 
-from advisor.hardware.learned import widened
 from advisor.model.base import Range
-from advisor.model.findings import Alternative, Evidence, Finding, Member, finding_id
-from advisor.model.guards import Prediction
+from advisor.model.findings import Alternative, Evidence, Finding, finding_id
 from advisor.model.joining import join
 from advisor.model.members import split
 from advisor.model.plan import FusionPlan, Site, plan_id
-from advisor.model.site_work import site_bytes
 from advisor.units import counted, format_bytes, format_ns
 from analyzers.dataflow import Dataflow
 from analyzers.exposure import Situation, judged
 from analyzers.independent import NOBODY, Candidate, candidates, independent_sets
 from analyzers.naming import describe
-from analyzers.pricing import Price
-from analyzers.program_cost import (
-    modelled_before,
-    program_time,
-    residual_time,
-    source_ops,
-    sum_of,
+from analyzers.prediction import (
+    Claimed,
+    PricedFlow,
+    claimed_nodes,
+    predicted,
+    present_members,
 )
+from analyzers.pricing import Price
+from analyzers.program_cost import program_time, source_ops
 from analyzers.replay_changes import Change, distinct
 from analyzers.row_plans import module_pattern
 from analyzers.row_programs import RowPrograms
-from analyzers.variants import PricedFlow
 
 RULE = "horizontal-group"
 # Beyond the floor of a launch, a member takes at most this many floors of its own.
@@ -109,7 +106,8 @@ def _built(
     sites = tuple(place.site for place in places)
     patterns = sorted({module_pattern(site.location.module) for site in sites})
     identity = plan_id(f"{RULE}/{first.facts.phase}", "|".join(patterns), first.plan.signature())
-    prediction = _prediction(places, situation)
+    kernels = [(place.plan, place.site) for place in places]
+    prediction = predicted(_claimed(places), kernels, situation)
     plan = msgspec.structs.replace(
         first.plan,
         id=identity,
@@ -119,8 +117,8 @@ def _built(
         prediction=prediction,
     )
     plan.check()
-    kernels = [[row for unit in place.price.units for row in unit.kernels] for place in places]
-    change = Change(sites=distinct(kernels), saved_ns=prediction.saving_ns)
+    today = [[row for unit in place.price.units for row in unit.kernels] for place in places]
+    change = Change(sites=distinct(today), saved_ns=prediction.saving_ns)
     return plan, _finding(plan, places, misses, change, situation), change
 
 
@@ -130,38 +128,8 @@ def title_of(plan: FusionPlan) -> str:
     return ", ".join(f"{count} × {name}" for name, count in names.most_common())[:160]
 
 
-def _prediction(places: Sequence[GroupPlace], situation: Situation) -> Prediction:
-    gpu, calibration = situation.gpu, situation.calibration
-    before: list[Range] = []
-    after: list[Range] = []
-    moved = 0
-    bases: set[str] = set()
-    for place in places:
-        flow, nodes = place.facts.flow, place.site.nodes
-        modelled, size = modelled_before(flow, nodes, gpu, calibration, only=place.price.unpriced)
-        measured = place.price.time_ns
-        before += [Range(low=measured, mid=measured, high=measured), modelled]
-        moved += size
-        bases |= {"measured"} if place.price.units else set()
-        bases |= {"modelled"} if place.price.unpriced else set()
-        left = residual_time(flow, place.price.shared, frozenset(nodes), gpu, calibration)
-        after += [program_time(place.plan, place.site, gpu, calibration)]
-        after += [left] if left is not None else []
-    now, then = sum_of(before), sum_of(after)
-    saving = Range(
-        low=now.low - then.high,
-        mid=now.mid - then.mid,
-        high=now.high - then.low,
-        coverage=then.coverage,
-    )
-    return Prediction(
-        before_ns=now,
-        after_ns=then,
-        saving_ns=widened(saving, situation.interval_factor),
-        bytes_before=moved,
-        bytes_after=sum(site_bytes(place.plan, place.site) for place in places),
-        basis=" and ".join(sorted(bases)) + " kernel times",
-    )
+def _claimed(places: Sequence[GroupPlace]) -> list[Claimed]:
+    return claimed_nodes((place.facts, place.site) for place in places)
 
 
 def _finding(
@@ -182,7 +150,7 @@ def _finding(
         title=f"{counted(members, 'small program')} in one launch: {plan.title}",
         exposed_saving_ns=saving,
         evidence=(*_evidence(plan, places, situation), exposure, *_reasons(misses)),
-        members=_members(places, plan),
+        members=present_members(_claimed(places), [(place.plan, place.site) for place in places]),
         provenance="exact",
         action=(
             f"launch the {members} programs as one kernel at "
@@ -247,24 +215,6 @@ def _reasons(misses: Sequence[str]) -> list[Evidence]:
         Evidence(kind="legality", text=f"stays out: {text}", values={"programs": count})
         for text, count in ranked
     ]
-
-
-def _members(places: Sequence[GroupPlace], plan: FusionPlan) -> tuple[Member, ...]:
-    """The kernels that run today, most expensive first; the ops where none is known."""
-    rows = [row for place in places for row in place.price.members()]
-    names = dict.fromkeys(row.name for row in rows)
-    if names:
-        found = [
-            Member(
-                name=name,
-                count=sum(row.count for row in rows if row.name == name),
-                time_ns=sum(row.time_ns or 0 for row in rows if row.name == name),
-            )
-            for name in names
-        ]
-        return tuple(sorted(found, key=lambda row: -(row.time_ns or 0)))
-    counts = Counter(op.op for op in plan.ops)
-    return tuple(Member(name=name, count=count) for name, count in counts.items())
 
 
 def _alternatives(plan: FusionPlan, situation: Situation) -> tuple[Alternative, ...]:

@@ -22,14 +22,15 @@ from analyzers.fan_out import FanOut
 from analyzers.growth import Group, NearMiss
 from analyzers.horizontal import GroupPlace, group_findings, group_places, with_rest
 from analyzers.pairing import paired
+from analyzers.prediction import PricedFlow
 from analyzers.pricing import PriceList, price_list
 from analyzers.program_cost import modelled_before, program_time, residual_time
 from analyzers.recommendation import rank
 from analyzers.replay_changes import Change
 from analyzers.row_plans import Program, canonical_program
 from analyzers.row_programs import RowPrograms, row_programs
-from analyzers.scan_advice import ScanAdvice, ScannedGraph, advise_scans
-from analyzers.variants import FindingVariants, PricedFlow, ProgramPlace
+from analyzers.scan_advice import ScanAdvice, advise_scans
+from analyzers.variants import FindingVariants, ProgramPlace
 
 
 @dataclass(frozen=True)
@@ -85,13 +86,15 @@ def advise(
     near_misses: dict[str, tuple[NearMiss, ...]] = {}
     sets: list[GroupPlace] = []
     outside: list[str] = []
-    for item in graphs:
-        facts = PricedFlow(item.flow, item.prices or price_list(()), item.graph.phase)
-        found = row_programs(item.flow, saved_time(facts, situation))
+    priced = [
+        PricedFlow(item.flow, item.prices or price_list(()), item.graph.phase) for item in graphs
+    ]
+    for facts in priced:
+        found = row_programs(facts.flow, saved_time(facts, situation))
         places += _places(facts, found)
         _collect_reasons(found, reasons)
         _collect_fan_outs(found, fan_outs)
-        near_misses[item.graph.id] = found.near_misses
+        near_misses[facts.flow.graph.id] = found.near_misses
         if horizontal:
             together, alone = group_places(facts, found, situation)
             sets += together
@@ -101,10 +104,7 @@ def advise(
     ]
     # One op is one kernel in eager: a library's own, not to be replaced without a measurement.
     least = 2 if situation.eager else 1
-    scanned = [
-        ScannedGraph(item.flow, item.prices or price_list(()), item.graph.phase) for item in graphs
-    ]
-    scans = advise_scans(scanned, situation)
+    scans = advise_scans(priced, situation)
     several = [item.result() for item in found_variants if item.source_op_count >= least]
     built = [item for item in several if not scans.hold(item[0])]
     built.sort(key=lambda item: -rank(item[1]))

@@ -8,28 +8,14 @@ from functools import cached_property
 
 import msgspec
 
-from advisor.hardware.learned import widened
-from advisor.model.base import Phase, Range
-from advisor.model.guards import Prediction
+from advisor.model.base import Phase
 from advisor.model.plan import FusionPlan, Site
 from advisor.model.scan import lanes_of, linear_path, steps_of
-from advisor.model.site_work import site_bytes
 from advisor.units import counted
-from analyzers.dataflow import Dataflow
 from analyzers.exposure import Situation
-from analyzers.pricing import PriceList
-from analyzers.program_cost import modelled_before, program_time, residual_time, sum_of
+from analyzers.prediction import PricedFlow, claimed_nodes, predicted
 from analyzers.row_plans import Program, cluster, plan_of
 from analyzers.scan_programs import scan_programs
-
-
-@dataclass(frozen=True)
-class ScannedGraph:
-    """A captured graph with what its nodes cost today."""
-
-    flow: Dataflow
-    prices: PriceList
-    phase: Phase
 
 
 @dataclass(frozen=True)
@@ -50,7 +36,7 @@ class ScanAdvice:
         return bool(self.nodes) and all(self.nodes & own for own in keys)
 
 
-def advise_scans(graphs: Sequence[ScannedGraph], situation: Situation) -> ScanAdvice:
+def advise_scans(graphs: Sequence[PricedFlow], situation: Situation) -> ScanAdvice:
     """The scans of graphs that are compiled; in a graph that was inferred no plan has a place."""
     programs: list[tuple[Phase, Program]] = []
     refused: dict[tuple[str, str], str] = {}
@@ -69,7 +55,8 @@ def advise_scans(graphs: Sequence[ScannedGraph], situation: Situation) -> ScanAd
         phase = facts[group[0].site.graph].phase
         plan = plan_of(group, phase, "")
         titled = msgspec.structs.replace(plan, title=title_of(plan))
-        prediction = _prediction(titled, facts, situation)
+        today = claimed_nodes((facts[site.graph], site) for site in titled.sites)
+        prediction = predicted(today, [(titled, site) for site in titled.sites], situation)
         plans.append(msgspec.structs.replace(titled, prediction=prediction))
     return ScanAdvice(tuple(plans), refused)
 
@@ -85,42 +72,3 @@ def sizes_text(site: Site) -> str:
     """The sizes of a scan in words: `64 steps, 1,536 lanes × 16`."""
     columns = f" × {site.columns:,}" if site.columns > 1 else ""
     return f"{counted(steps_of(site), 'step')}, {counted(lanes_of(site), 'lane')}{columns}"
-
-
-def _prediction(
-    plan: FusionPlan, facts: Mapping[str, ScannedGraph], situation: Situation
-) -> Prediction:
-    """The kernels that the sites run as today against one kernel each."""
-    gpu, calibration = situation.gpu, situation.calibration
-    before: list[Range] = []
-    after: list[Range] = []
-    moved, measured, modelled_too = 0, False, False
-    for site in plan.sites:
-        item = facts[site.graph]
-        price = item.prices.price(item.flow, site.nodes)
-        modelled, size = modelled_before(
-            item.flow, site.nodes, gpu, calibration, only=price.unpriced
-        )
-        now = price.time_ns
-        before += [Range(low=now, mid=now, high=now), modelled]
-        moved += size
-        measured |= bool(price.units)
-        modelled_too |= bool(price.unpriced)
-        left = residual_time(item.flow, price.shared, frozenset(site.nodes), gpu, calibration)
-        after += [program_time(plan, site, gpu, calibration), *([left] if left else [])]
-    was, then = sum_of(before), sum_of(after)
-    saving = Range(
-        low=was.low - then.high,
-        mid=was.mid - then.mid,
-        high=was.high - then.low,
-        coverage=then.coverage,
-    )
-    bases = [w for w, holds in (("measured", measured), ("modelled", modelled_too)) if holds]
-    return Prediction(
-        before_ns=was,
-        after_ns=then,
-        saving_ns=widened(saving, situation.interval_factor),
-        bytes_before=moved,
-        bytes_after=sum(site_bytes(plan, site) for site in plan.sites),
-        basis=" and ".join(bases) + " kernel times",
-    )

@@ -12,26 +12,22 @@ from dataclasses import dataclass
 
 import msgspec
 
-from advisor.hardware.learned import widened
-from advisor.model.base import Phase, Range
-from advisor.model.findings import Alternative, Evidence, Finding, Member
+from advisor.model.findings import Alternative, Evidence, Finding
 from advisor.model.graph import node_of
 from advisor.model.guards import Prediction
 from advisor.model.plan import FusionPlan, Site
-from advisor.model.site_work import site_bytes
 from advisor.units import counted, format_bytes, format_ns
-from analyzers.dataflow import Dataflow
 from analyzers.exposure import Situation, judged
 from analyzers.fan_out import FanOut
 from analyzers.naming import describe, op_word
-from analyzers.pricing import Price, PriceList
-from analyzers.program_cost import (
-    modelled_before,
-    program_time,
-    residual_time,
-    source_ops,
-    sum_of,
+from analyzers.prediction import (
+    Claimed,
+    PricedFlow,
+    claimed_nodes,
+    predicted,
+    present_members,
 )
+from analyzers.program_cost import source_ops
 from analyzers.program_notes import draws, walk
 from analyzers.replay_changes import Change, distinct
 from analyzers.row_plans import Program, cluster, plan_of
@@ -41,19 +37,6 @@ from analyzers.row_plans import Program, cluster, plan_of
 Misses = Mapping[tuple[str, str], Sequence[str]]
 FanOuts = Mapping[tuple[str, str], Sequence[FanOut]]
 MAX_REASONS = 16
-
-_KERNEL_TIMES = " kernel times"
-# The basis of a price that rests on the workload's own kernels alone.
-MEASURED_BASIS = "measured" + _KERNEL_TIMES
-
-
-@dataclass(frozen=True)
-class PricedFlow:
-    """A graph as its places see it; an empty price list prices nothing."""
-
-    flow: Dataflow
-    prices: PriceList
-    phase: Phase
 
 
 @dataclass(frozen=True)
@@ -83,15 +66,6 @@ class Claim:
     plan: FusionPlan
     site: Site
     place: ProgramPlace
-
-
-@dataclass(frozen=True)
-class Claimed:
-    """All claimed nodes of one graph, and what they cost today."""
-
-    facts: PricedFlow
-    nodes: frozenset[str]
-    price: Price
 
 
 @dataclass(frozen=True)
@@ -174,46 +148,10 @@ class FindingVariants:
                 found.append(first)
         return found
 
-    def _claimed(self, claims: Sequence[Claim]) -> list[Claimed]:
-        """The claimed nodes by graph: a kernel that serves two sites of a graph counts once."""
-        facts = {claim.site.graph: claim.place.facts for claim in claims}
-        nodes: dict[str, set[str]] = {graph: set() for graph in facts}
-        for claim in claims:
-            nodes[claim.site.graph].update(claim.site.nodes)
-        return [
-            Claimed(held, frozenset(nodes[graph]), held.prices.price(held.flow, nodes[graph]))
-            for graph, held in facts.items()
-        ]
-
     def _predict(self, plans: Sequence[FusionPlan]) -> Prediction:
-        gpu, calibration = self.situation.gpu, self.situation.calibration
         claims = self._claims(plans)
-        claimed = self._claimed(claims)
-        before, moved, basis = self._before(claimed)
-        residuals = [
-            residual_time(item.facts.flow, item.price.shared, item.nodes, gpu, calibration)
-            for item in claimed
-        ]
-        after = sum_of(
-            [
-                *(program_time(claim.plan, claim.site, gpu, calibration) for claim in claims),
-                *(left for left in residuals if left is not None),
-            ]
-        )
-        saving = Range(
-            low=before.low - after.high,
-            mid=before.mid - after.mid,
-            high=before.high - after.low,
-            coverage=after.coverage,
-        )
-        return Prediction(
-            before_ns=before,
-            after_ns=after,
-            saving_ns=widened(saving, self.situation.interval_factor),
-            bytes_before=moved,
-            bytes_after=sum(site_bytes(claim.plan, claim.site) for claim in claims),
-            basis=basis,
-        )
+        kernels = [(claim.plan, claim.site) for claim in claims]
+        return predicted(_claimed(claims), kernels, self.situation)
 
     @property
     def source_op_count(self) -> int:
@@ -221,28 +159,6 @@ class FindingVariants:
         return max(
             len(source_ops(place.facts.flow, place.whole.site.nodes)) for place in self.places
         )
-
-    def _before(self, claimed: Sequence[Claimed]) -> tuple[Range, int, str]:
-        """(present kernel time, bytes that the ops move one by one, what the time rests on)."""
-        times: list[Range] = []
-        bases: set[str] = set()
-        moved = 0
-        for item in claimed:
-            modelled, size = modelled_before(
-                item.facts.flow,
-                item.nodes,
-                self.situation.gpu,
-                self.situation.calibration,
-                only=item.price.unpriced,
-            )
-            measured = item.price.time_ns
-            times += [Range(low=measured, mid=measured, high=measured), modelled]
-            moved += size
-            if item.price.units:
-                bases.add("measured")
-            if item.price.unpriced:
-                bases.add("modelled")
-        return sum_of(times), moved, " and ".join(sorted(bases)) + _KERNEL_TIMES
 
     # --- the finding ------------------------------------------------------------------------------
 
@@ -257,7 +173,6 @@ class FindingVariants:
     def _finding(self, main: FusionPlan, variants: Sequence[Variant], change: Change) -> Finding:
         best = variants[0]
         claims = self._claims(best.plans)
-        claimed = self._claimed(claims)
         saving, exposure = judged(self.situation.exposure, change)
         return Finding(
             id=f"row-program-{main.id[:10]}",
@@ -266,7 +181,9 @@ class FindingVariants:
             title=f"{main.title}{self._as_it_is(best)}, {counted(len(self.places), 'site')}",
             exposed_saving_ns=saving,
             evidence=(*self._evidence(best), exposure, *self._shared_values(), *self._reasons()),
-            members=_members(claims, claimed),
+            members=present_members(
+                _claimed(claims), [(claim.plan, claim.site) for claim in claims]
+            ),
             provenance="exact",
             action=_action(best, len(self.places)),
             alternatives=_alternatives(
@@ -375,24 +292,8 @@ def _graph_nodes(plan: FusionPlan) -> set[tuple[str, str]]:
     return {(site.graph, name) for site in plan.sites for name in site.nodes}
 
 
-def _members(claims: Sequence[Claim], claimed: Sequence[Claimed]) -> tuple[Member, ...]:
-    """The kernels that run today, most expensive first; the plans' ops where none is known."""
-    times: dict[str, Member] = {}
-    for item in claimed:
-        for member in item.price.members():
-            known = times.get(member.name, Member(name=member.name, count=0, time_ns=0))
-            times[member.name] = Member(
-                name=member.name,
-                count=known.count + member.count,
-                time_ns=(known.time_ns or 0) + (member.time_ns or 0),
-            )
-    if times:
-        return tuple(sorted(times.values(), key=lambda row: -(row.time_ns or 0)))
-    counts: dict[str, int] = {}
-    for claim in claims:
-        for op in claim.plan.ops:
-            counts[op.op] = counts.get(op.op, 0) + 1
-    return tuple(Member(name=name, count=count) for name, count in counts.items())
+def _claimed(claims: Sequence[Claim]) -> list[Claimed]:
+    return claimed_nodes((claim.place.facts, claim.site) for claim in claims)
 
 
 def _action(best: Variant, places: int) -> str:

@@ -20,7 +20,7 @@ from advisor.model.site_work import site_bytes
 from advisor.pipeline.candidates import Candidate
 from advisor.pipeline.search import became, nothing_in, places_in
 from advisor.pipeline.trials import Trial, of_actions
-from analyzers.variants import MEASURED_BASIS
+from analyzers.prediction import MEASURED_BASIS
 from collectors.live.recorder import TRACED_STEPS
 
 

@@ -14,9 +14,9 @@ from analyzers.dataflow import Dataflow, dataflow
 from analyzers.exposure import Situation
 from analyzers.growth import Group
 from analyzers.opportunities import PricedGraph, advise, saved_time
+from analyzers.prediction import PricedFlow
 from analyzers.pricing import Unit, price_list
 from analyzers.row_programs import RowPrograms, find_row_programs, row_programs
-from analyzers.variants import PricedFlow
 from tests.builders.graph import Sketch, assert_legal
 
 GPU = gpu_by_key("h200")
