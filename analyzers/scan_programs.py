@@ -24,7 +24,7 @@ from analyzers.scan_first import with_first
 from analyzers.scan_form import form_of
 from analyzers.scan_growth import grown
 from analyzers.scan_steps import Steps, reached, steps_of
-from analyzers.scan_views import STEP, Run, is_view, numbers
+from analyzers.scan_views import STEP, Run, is_view, numbers, strides_along, windows_of
 
 # A tile of one step's columns is held in registers.
 MOST_COLUMNS = 1024
@@ -151,6 +151,8 @@ def _outputs(steps: Steps) -> tuple[list[Output], set[str]]:
             found.append(_last(steps, at, last))
     if not found:
         raise IllegalFusionError("nothing outside reads what the loop makes")
+    if len({(item.column, item.last) for item in found}) < len(found):
+        raise IllegalFusionError("what the steps make is put together twice")
     return sorted(found, key=lambda item: (flow.index[node_of(item.value)[0]], item.last)), joined
 
 
@@ -199,12 +201,8 @@ def _joined(steps: Steps, at: int, node: Node, parts: dict[int, str]) -> Output:
     run = runs.pop() if len(runs) == 1 else None
     if run is None or piece is None or whole is None or not isinstance(axis, int):
         raise IllegalFusionError("it is not clear along which axes the results are stacked")
-    strides: dict[int, int] = {STEP: piece[0][axis] * whole[1][axis]}
-    for own, stride in zip(run, whole[1], strict=True):
-        width = stride
-        for one in reversed(own):
-            strides[one] = width
-            width *= steps.sizes[one]
+    strides, _ = strides_along(windows_of(run), whole[1], steps.sizes)
+    strides[STEP] = piece[0][axis] * whole[1][axis]
     return Output(at, node.value(), node.outputs[0].dtype, strides, reverse=order != ascending)
 
 
@@ -214,10 +212,5 @@ def _last(steps: Steps, at: int, last: int) -> Output:
     layout = numbers(node.outputs[0])
     if layout is None:
         raise IllegalFusionError("its sizes are only known at run time")
-    strides: dict[int, int] = {}
-    for own, stride in zip(steps.runs[at], layout[1], strict=True):
-        width = stride
-        for one in reversed(own):
-            strides[one] = width
-            width *= steps.sizes[one]
+    strides, _ = strides_along(windows_of(steps.runs[at]), layout[1], steps.sizes)
     return Output(at, node.value(), node.outputs[0].dtype, strides, last=True)

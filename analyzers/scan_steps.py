@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from advisor.errors import IllegalFusionError
-from advisor.model.graph import Arg, Node, is_value, literal_value
+from advisor.model.graph import Arg, Node, is_value, literal_value, node_of
 from advisor.model.optable import spec_of
 from analyzers.dataflow import Dataflow
 from analyzers.library_ops import is_product
@@ -139,8 +139,8 @@ def _place(steps: Steps) -> None:
             for place in _places(steps, at):
                 _across(steps, place)
         changed = len(steps.runs) + len(steps.operands) != known
-    missing = [at for at in steps.columns if at not in steps.runs]
-    if missing:
+    read = [place for at in steps.columns for place in _places(steps, at)]
+    if not (steps.runs.keys() >= set(steps.columns) and steps.operands.keys() >= set(read)):
         raise IllegalFusionError("it is not clear along which axes a value of a step varies")
 
 
@@ -271,7 +271,7 @@ def through_views(
 ) -> tuple[Run, ...] | None:
     """The axes of the computed value behind the views that make `value`."""
     windows = windows_of(runs)
-    while is_view(flow.nodes[_name(value)]):
+    while is_view(flow.nodes[node_of(value)[0]]):
         found = above(flow, value, windows, sizes)
         if found is None:
             return None
@@ -284,17 +284,13 @@ def reached(
 ) -> tuple[Run, ...] | None:
     """The axes of `value` from those of the computed value behind its views."""
     chain = []
-    while is_view(flow.nodes[_name(value)]):
+    while is_view(flow.nodes[node_of(value)[0]]):
         chain.append(value)
-        value = flow.nodes[_name(value)].value_args[0]
+        value = flow.nodes[node_of(value)[0]].value_args[0]
     found: tuple[Run, ...] | None = runs
     for view in reversed(chain):
         found = below(flow, view, found, sizes) if found is not None else None
     return found
-
-
-def _name(value: str) -> str:
-    return value[1:].partition("#")[0]
 
 
 # --- every operand of every step ------------------------------------------------------------------
