@@ -12,22 +12,18 @@ import msgspec
 
 from advisor.errors import InvalidRecordError
 from advisor.model.base import Record
+from advisor.model.dtypes import RECORDED_DTYPES
+from advisor.model.optable import ITEM_BYTES
 from advisor.model.overfusion import KernelCode
 
 STEP_SCHEMA_VERSION = 1
-# Names of element types as profilers record them: PyTorch's C++ types.
-ITEM_BYTES = {
-    "float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "half": 2, "bfloat16": 2,
-    "int": 4, "long int": 8, "long": 8, "long long": 8, "short": 2, "unsigned char": 1,
-    "signed char": 1, "char": 1, "bool": 1,
-}  # fmt: skip
 Triple = tuple[int, int, int]
 # The library of what no kernel does: copies and memsets of the driver.
 DRIVER = "driver"
 
 
 class Tensor(Record, frozen=True, kw_only=True):
-    """An operand of an op as it was recorded."""
+    """An operand of an op as it was recorded; `dtype` is the profiler's name (`c10::Half`)."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -40,7 +36,7 @@ class Tensor(Record, frozen=True, kw_only=True):
     @property
     def item_bytes(self) -> int | None:
         """Bytes of an element, None if the type is not known."""
-        return ITEM_BYTES.get(self.dtype)
+        return ITEM_BYTES.get(RECORDED_DTYPES.get(self.dtype, ""))
 
     @property
     def size_bytes(self) -> int:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from advisor.folders import cache_folder
 from advisor.hardware.gpu import Gpu
 from advisor.model.applied import KernelResources
+from advisor.model.dtypes import TRITON_ITEM_BYTES
 from advisor.model.overfusion import Cause, KernelCode
 from advisor.model.resources import LaunchCure
 from advisor.pipeline.sizing import TOLERATED_SPILL_BYTES, spilled_bytes, spills
@@ -36,7 +37,6 @@ ROOMY_REGISTERS = 128
 ENOUGH, FEW = 0.5, 0.25
 BOUNDS = (128, 96, 80, 64, 48, 40, 32)
 LEAST_OF_PRODUCTS = 16
-_ITEMS = {"i8": 1, "u8": 1, "i1": 1, "fp16": 2, "bf16": 2, "i16": 2, "u16": 2, "fp64": 8, "i64": 8}
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,11 @@ def _smaller(request: ResourceRequest, tiles: Tiles, known: Known) -> Iterator[R
 
 def _larger(request: ResourceRequest, tiles: Tiles, known: Known) -> Iterator[Relaunch]:
     """Tiles of which every thread can load 16 bytes at once, those next to that size first."""
-    items = [_ITEMS.get(kind.lstrip("*"), 4) for kind in request.signature.values() if "*" in kind]
+    items = [
+        TRITON_ITEM_BYTES.get(kind.lstrip("*"), 4)
+        for kind in request.signature.values()
+        if "*" in kind
+    ]
     wide = 16 // min(items, default=4) * 32 * request.num_warps
     for tile in tiles.values():
         old = _size(request, tile)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from statistics import median
 
 import msgspec
 
@@ -21,7 +20,7 @@ from advisor.model.step_record import DRIVER, Launch, StepRecord
 from advisor.units import counted, format_bytes, format_ns
 from analyzers.bucket_advice import best_pieces, step_ns
 from analyzers.overfusion.causes import EXPLAINS, explain
-from analyzers.overfusion.judge import WORTH, config_of, members_of
+from analyzers.overfusion.judge import WORTH, config_of, members_of, spread_of
 from analyzers.overfusion.members_model import group_of, members_ns
 from analyzers.overfusion.variants import variants
 
@@ -75,7 +74,7 @@ def _judge(group: tuple[Launch, ...], step: StepRecord, gpu: Gpu) -> FusionVerdi
         outcome="cannot_judge",
         kernel=launch.name,
         fused=members_of(group),
-        fused_ns=_spread(launch.times_ns or (launch.time_ns,)).scaled(len(group)),
+        fused_ns=spread_of(launch.times_ns or (launch.time_ns,)).scaled(len(group)),
         members_ns=None if model is None else model.scaled(len(group)),
         reason="what it computes is not known",
         config=config_of(launch),
@@ -106,10 +105,6 @@ def _judge(group: tuple[Launch, ...], step: StepRecord, gpu: Gpu) -> FusionVerdi
             )
         outcome, reason = "cannot_judge", f"{reason}; nothing explains it"
     return msgspec.structs.replace(verdict, outcome=outcome, reason=reason)
-
-
-def _spread(times: Sequence[int]) -> Range:
-    return Range(low=min(times), mid=round(median(times)), high=max(times))
 
 
 # --- copies ---------------------------------------------------------------------------------------

@@ -62,8 +62,7 @@ class Group:
 
     def specials_ns(self, results: float) -> float:
         """How long so many results of the special function units take."""
-        rate = self.gpu.sm_count * self.gpu.special_per_sm_cycle * self.gpu.clock_hz
-        return results * NS_PER_S / rate
+        return results * NS_PER_S / self.gpu.special_per_s
 
     def resident_share(self, launch: Launch) -> float | None:
         """Warps of all its programs over what the device can hold, at most 1; None if unknown."""

@@ -83,7 +83,7 @@ def _judge(group: Sequence[Pairing], after: StepRecord) -> FusionVerdict | None:
     if not fused or not members:
         return None
     times = _per_step(fused), _per_step(members)
-    mine, theirs = _range(times[0]), _range(times[1])
+    mine, theirs = spread_of(times[0]), spread_of(times[1])
     ratio = interval_of_ratio(times[1], times[0]) or _extremes(times[1], times[0])
     lost = mine.mid - theirs.mid
     is_lost = ratio[0] > LOST and lost > WORTH * after.busy_mid_ns
@@ -163,7 +163,8 @@ def _per_step(launches: Sequence[Launch]) -> list[int]:
     return [sum(step) for step in zip(*(x.times_ns for x in launches), strict=False)]
 
 
-def _range(times: Sequence[int]) -> Range:
+def spread_of(times: Sequence[int]) -> Range:
+    """The median of the steps between their extremes, ns."""
     return Range(low=min(times), mid=round(median(times)), high=max(times))
 
 
@@ -225,8 +226,8 @@ def _order(
         kernel=main.name,
         fused=members_of(after.launches),
         members=members_of(before.launches),
-        fused_ns=_range(after.busy_ns),
-        members_ns=_range(before.busy_ns),
+        fused_ns=spread_of(after.busy_ns),
+        members_ns=spread_of(before.busy_ns),
         cause=cause if is_lost else None,
         candidates=(Candidate(cause=cause, share=1.0, evidence=evidence),),
         reason=f"the device is busy {ratio[0]:.2f} to {ratio[1]:.2f} times as long",

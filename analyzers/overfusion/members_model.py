@@ -84,8 +84,7 @@ def _specials_once(launch: Launch, reading: KernelReading, gpu: Gpu) -> float:
         often = max(1.0, asked / (launch.largest * max(1, len(pointers)))) if sites > 1 else 1.0
         total += results / again / often
         seen |= pointers
-    rate = gpu.sm_count * gpu.special_per_sm_cycle * gpu.clock_hz
-    return total * NS_PER_S / rate
+    return total * NS_PER_S / gpu.special_per_s
 
 
 def _lanes(reading: KernelReading) -> int:

@@ -12,10 +12,6 @@ SPECIALS = {
     "rsqrt": 1, "sigmoid": 2, "tanh": 2, "sin": 1, "cos": 1, "erf": 1, "pow": 2, "fdiv": 1,
     "div_rn": 1,
 }  # fmt: skip
-ITEM_BYTES = {
-    "fp64": 8, "i64": 8, "u64": 8, "fp32": 4, "i32": 4, "u32": 4, "fp16": 2, "bf16": 2, "i16": 2,
-    "u16": 2, "fp8e4nv": 1, "fp8e5": 1, "i8": 1, "u8": 1, "i1": 1,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from advisor.model.dtypes import TRITON_ITEM_BYTES
 from analyzers.overfusion.reading import (
-    ITEM_BYTES,
     SPECIALS,
     Access,
     KernelReading,
@@ -67,7 +67,9 @@ def walk(
         ragged=walker.ragged,
         complete=walker.complete and bool(walker.accesses),
         item_bytes={
-            n: ITEM_BYTES.get(t.lstrip("*k"), 4) for n, t in signature.items() if t[:1] == "*"
+            n: TRITON_ITEM_BYTES.get(t.lstrip("*k"), 4)
+            for n, t in signature.items()
+            if t[:1] == "*"
         },
     )
 

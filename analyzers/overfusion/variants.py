@@ -10,13 +10,12 @@ from collections import defaultdict
 from collections.abc import Hashable
 
 from advisor.hardware.gpu import Gpu
-from advisor.model.base import Range
 from advisor.model.overfusion import FusionVerdict
 from advisor.model.step_record import Launch, StepRecord
 from analyzers.overfusion.causes import EXPLAINS
 from analyzers.overfusion.causes_residency import register_spill
 from analyzers.overfusion.group import Group
-from analyzers.overfusion.judge import members_of
+from analyzers.overfusion.judge import members_of, spread_of
 
 WORTH_A_WORD = 1.5
 
@@ -49,8 +48,8 @@ def _judge(launch: Launch, best: Launch, gpu: Gpu) -> FusionVerdict | None:
         kernel=launch.name,
         fused=members_of([launch]),
         members=members_of([best]),
-        fused_ns=_point(launch),
-        members_ns=_point(best),
+        fused_ns=spread_of(launch.times_ns or (launch.time_ns,)),
+        members_ns=spread_of(best.times_ns or (best.time_ns,)),
         cause="register_spill",
         candidates=(spill,),
         reason=f"{launch.time_ns / best.time_ns:.1f} times its time at {warps[1]} warps",
@@ -58,8 +57,3 @@ def _judge(launch: Launch, best: Launch, gpu: Gpu) -> FusionVerdict | None:
         cure=f"launch it with {warps[1]} warps, as it runs fastest here",
         code=launch.code,
     )
-
-
-def _point(launch: Launch) -> Range:
-    times = launch.times_ns or (launch.time_ns,)
-    return Range(low=min(times), mid=launch.time_ns, high=max(times))
