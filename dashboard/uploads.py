@@ -1,11 +1,12 @@
-"""Uploads: a stream to a file of bounded size, then a job that makes a run of it, never signed."""
+"""Uploads: a stream to files of bounded size, then a job that makes a run of them, never signed."""
 
 from __future__ import annotations
 
+import re
 import shutil
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from flask import Request
 
@@ -20,12 +21,16 @@ MAX_UPLOAD_BYTES = 2 << 30
 _RESERVE_BYTES = 1 << 30
 _PIECE_BYTES = 1 << 20
 _MAX_NAME = 120
+MAX_FILES = 64
+_SIZE = re.compile(r"[0-9]{1,12}")
 
 
 def receive(store: RunStore, request: Request) -> RunDirectory:
     """Store the body of a request as a run that is still to be analysed.
 
-    Raises `UsageError` for a request that is no upload, `RefusedError` for one too large.
+    The body is one file, or several (the ranks of one job) one behind the other: then the address
+    gives a `name` and a `size` in bytes of each, in their order. Raises `UsageError` for a request
+    that is no upload, `RefusedError` for one too large; the files are bounded together.
     """
     if request.mimetype != "application/octet-stream":
         raise UsageError("the body must be the file itself, as application/octet-stream")
@@ -33,19 +38,44 @@ def receive(store: RunStore, request: Request) -> RunDirectory:
     if length is None or length <= 0:
         raise UsageError("the file is empty", remedy="choose a trace, or a report.json")
     _check_room(store.root, length)
-    name = upload_name(request.args.get("name", ""))
+    parts = _parts(request.args.getlist("name"), request.args.getlist("size"), length)
     request.max_content_length = MAX_UPLOAD_BYTES
-    run = store.create(name.split(".")[0])
+    run = store.create(parts[0].name.split(".")[0])
     try:
-        with run.upload_path.open("xb") as target:
-            received = _copy(request.stream, target)
-        if received != length:
-            raise UsageError("the upload broke off", remedy="send the file again")
-        run.write_info(_info(run, name))
+        for number, part in enumerate(parts):
+            with run.upload_part(number).open("xb") as target:
+                _copy(request.stream, target, part.size_bytes)
+        run.write_info(_info(run, [part.name for part in parts]))
     except BaseException:
         shutil.rmtree(run.path, ignore_errors=True)
         raise
     return run
+
+
+class _Part(NamedTuple):
+    """One file of a body."""
+
+    name: str
+    size_bytes: int
+
+
+def _parts(names: list[str], sizes: list[str], length: int) -> list[_Part]:
+    """The files of a body of `length` bytes, as its address says."""
+    if not sizes and len(names) <= 1:
+        return [_Part(upload_name(names[0] if names else ""), length)]
+    if len(names) > MAX_FILES:
+        raise RefusedError(
+            f"{len(names)} files are more than the {MAX_FILES} that may be uploaded together",
+            remedy="run `fusion-advisor analyze FILES --out RUN` beside them",
+        )
+    if len(names) != len(sizes) or not all(_SIZE.fullmatch(size) for size in sizes):
+        raise UsageError("each file needs a name and a size in bytes", where="/api/uploads")
+    parts = [_Part(upload_name(name), int(size)) for name, size in zip(names, sizes, strict=True)]
+    if (empty := next((part for part in parts if not part.size_bytes), None)) is not None:
+        raise UsageError("the file is empty", where=empty.name, remedy="leave it out")
+    if sum(part.size_bytes for part in parts) != length:
+        raise UsageError("the sizes of the files do not add up to the body")
+    return parts
 
 
 def upload_name(given: str) -> str:
@@ -57,7 +87,7 @@ def upload_name(given: str) -> str:
 def _check_room(root: Path, length: int) -> None:
     if length > MAX_UPLOAD_BYTES:
         raise RefusedError(
-            f"the file is larger than the {format_bytes(MAX_UPLOAD_BYTES)} that may be uploaded",
+            f"that is larger than the {format_bytes(MAX_UPLOAD_BYTES)} that may be uploaded",
             remedy="compress it, or run `fusion-advisor analyze FILE --out RUN` beside it",
         )
     existing = next(path for path in (root, *root.parents) if path.exists())
@@ -65,26 +95,26 @@ def _check_room(root: Path, length: int) -> None:
         raise RefusedError("the disk of the run store is too full for this file")
 
 
-def _copy(source: IO[bytes], target: IO[bytes]) -> int:
-    """The bytes that came; raises `UnreadableError` where they cannot be written."""
-    received = 0
-    while piece := source.read(_PIECE_BYTES):
-        received += len(piece)
-        if received > MAX_UPLOAD_BYTES:
-            raise RefusedError("the file is larger than it said")
+def _copy(source: IO[bytes], target: IO[bytes], size_bytes: int) -> None:
+    """The next `size_bytes`; raises `UnreadableError` where they cannot be written."""
+    missing = size_bytes
+    while missing and (piece := source.read(min(_PIECE_BYTES, missing))):
+        missing -= len(piece)
         try:
             target.write(piece)
         except OSError as error:
             raise UnreadableError("cannot keep the upload", why=str(error.strerror)) from error
-    return received
+    if missing:
+        raise UsageError("the upload broke off", remedy="send the file again")
 
 
-def _info(run: RunDirectory, name: str) -> RunInfo:
+def _info(run: RunDirectory, names: list[str]) -> RunInfo:
+    first, others = names[0], len(names) - 1
     return RunInfo(
         id=run.id,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        target=name,
-        arguments=("upload", name),
+        target=f"{first} and {others} more" if others else first,
+        arguments=("upload", *names),
         working_directory="",
         mode="trace",
         gpu=None,

@@ -1,7 +1,7 @@
 """Recorded traces as a run in a store: their report, and the traces themselves beside it.
 
-As a program it makes a run of a file that somebody uploaded, a trace or a report, which is hostile
-input: the dashboard starts it with limits and shows its events.
+As a program it makes a run of what somebody uploaded, traces or a report, which is hostile input:
+the dashboard starts it with limits and shows its events.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from advisor.errors import EXIT_OK, AdvisorError, InvalidRecordError, UnreadableError
+from advisor.errors import (
+    EXIT_OK,
+    AdvisorError,
+    InvalidRecordError,
+    UnreadableError,
+    UsageError,
+)
 from advisor.model.base import MAX_RECORD_BYTES, decode, encode
 from advisor.model.report import Report
 from advisor.model.step_record import StepRecord
@@ -57,28 +63,44 @@ def _copy(path: Path, place: Path) -> None:
 
 
 def receive(run: RunDirectory, progress: ProgressWriter) -> None:
-    """Turn the uploaded file of a run into its report; raises what reading it raises."""
-    path = run.upload_path
+    """Turn the uploaded files of a run into its report; raises what reading them raises."""
+    paths = run.uploads()
     step: StepRecord | None = None
-    if _REPORT.match(_head(path)):
-        progress.emit("check", "running", message="checking the report")
-        report = decode(read_bounded(path, MAX_RECORD_BYTES), Report, run.info().target)
-        progress.emit("check", "done", message=f"{len(report.findings)} findings")
+    if any(_REPORT.match(_head(path)) for path in paths):
+        report = _report(run, paths, progress)
     else:
-        size = format_bytes(path.stat().st_size)
-        progress.emit("analyze", "running", message=f"reading a trace of {size}")
-        report, step = _analyzed(run, path)
+        size = format_bytes(sum(path.stat().st_size for path in paths))
+        what = "a trace" if len(paths) == 1 else f"the traces of {len(paths)} ranks"
+        progress.emit("analyze", "running", message=f"reading {what}, {size}")
+        report, step = _analyzed(run, paths)
         progress.emit("analyze", "done", message=f"{len(report.kernels)} kernels by name")
-        progress.emit("keep", "running", message="keeping the trace for the timeline")
-        keep_traces(run, (path,))
+        progress.emit("keep", "running", message="keeping what was uploaded for the timeline")
+        keep_traces(run, paths)
         progress.emit("keep", "done")
     if len(encode(report)) > MAX_RECORD_BYTES:
         raise InvalidRecordError("the report is larger than a report may be")
     run.write_report(report)
     if step is not None:
         run.write_step(step)
-    path.unlink()
+    _remove(paths)
     progress.emit("done", "done", message="The report is ready.")
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def _report(run: RunDirectory, paths: Sequence[Path], progress: ProgressWriter) -> Report:
+    """The report that was uploaded, checked; raises `UsageError` where it came with others."""
+    if len(paths) > 1:
+        raise UsageError(
+            "a report is uploaded alone", remedy="several files are the traces of one job's ranks"
+        )
+    progress.emit("check", "running", message="checking the report")
+    report = decode(read_bounded(paths[0], MAX_RECORD_BYTES), Report, run.info().target)
+    progress.emit("check", "done", message=f"{len(report.findings)} findings")
+    return report
 
 
 def _head(path: Path) -> bytes:
@@ -87,15 +109,23 @@ def _head(path: Path) -> bytes:
         return file.read(_HEAD_BYTES)
 
 
-def _analyzed(run: RunDirectory, path: Path) -> tuple[Report, StepRecord]:
-    """Report and step of the trace, under the name that the file was uploaded with."""
+def _analyzed(run: RunDirectory, paths: Sequence[Path]) -> tuple[Report, StepRecord]:
+    """Report and step of the traces, under the names that the files were uploaded with."""
     from msgspec.structs import replace
 
-    name = run.info().target
-    report, step = analyzed((path,))
-    sources = tuple(replace(source, path=name) for source in report.sources)
-    workload = replace(report.workload, target=name)
-    return replace(report, sources=sources, workload=workload), step
+    report, step = analyzed(paths)
+    sources = tuple(replace(s, path=s.path and _named(run, s.path)) for s in report.sources)
+    warnings = tuple(replace(w, message=_named(run, w.message)) for w in report.warnings)
+    workload = replace(report.workload, target=run.info().target)
+    return replace(report, sources=sources, warnings=warnings, workload=workload), step
+
+
+def _named(run: RunDirectory, text: str) -> str:
+    """A text with the names of the files as they were uploaded, for those they have here."""
+    for number, name in enumerate(run.info().arguments[1:]):
+        path = run.upload_part(number)
+        text = text.replace(str(path), name).replace(path.name, name)
+    return text
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -105,10 +135,10 @@ def main(arguments: Sequence[str]) -> int:
         try:
             receive(run, progress)
         except AdvisorError as error:
-            line = error.line().replace(str(run.upload_path), run.info().target)
+            line = _named(run, error.line())
             progress.emit("done", "failed", message=line)
             sys.stderr.write(f"{line}\n")
-            run.upload_path.unlink(missing_ok=True)
+            _remove(run.uploads())
             return error.exit_code
     return EXIT_OK
 

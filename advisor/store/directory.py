@@ -103,10 +103,16 @@ class RunDirectory:
         """Everything the latest job printed."""
         return self.path / "log.txt"
 
-    @property
-    def upload_path(self) -> Path:
-        """A file that was uploaded and is not analysed yet."""
-        return self.path / "upload.part"
+    def upload_part(self, number: int) -> Path:
+        """Where a file that is uploaded waits to be analysed; several are numbered from 0."""
+        return self.path / f"upload{number}.part"
+
+    def uploads(self) -> tuple[Path, ...]:
+        """The files that were uploaded and are not analysed yet, in the order they came in."""
+        found: list[Path] = []
+        while (path := self.upload_part(len(found))).is_file():
+            found.append(path)
+        return tuple(found)
 
     @property
     def plans_path(self) -> Path:

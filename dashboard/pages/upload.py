@@ -1,4 +1,4 @@
-"""`/upload`: a trace or a report from this computer becomes a run that can be looked at."""
+"""`/upload`: traces or a report from this computer become a run that can be looked at."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dashboard.context import Context
 from dashboard.page import Page
 from dashboard.parts import heading, marked, message, section
 from dashboard.security import may_apply
-from dashboard.uploads import MAX_UPLOAD_BYTES
+from dashboard.uploads import MAX_FILES, MAX_UPLOAD_BYTES
 
 
 def layout(context: Context) -> Component:
     """The place to drop a file, or why there is none."""
-    head = heading("Upload a trace or a report", 1)
+    head = heading("Upload traces or a report", 1)
     if not context.access.allow_apply:
         text = (
             "This server is read-only. Start it with --allow-apply, or analyze the file beside "
@@ -30,16 +30,17 @@ def layout(context: Context) -> Component:
         return html.Div([head, message("Sign in first", text)], className="stack")
     words = (
         "A trace of the PyTorch profiler (JSON, plain or compressed), or a report.json of this "
-        f"program; at most {format_bytes(MAX_UPLOAD_BYTES)}. It is read in a process of its own. "
-        "What was uploaded can be looked at and compared, never applied."
+        f"program; several traces together are the ranks of one job (at most {MAX_FILES}). At most "
+        f"{format_bytes(MAX_UPLOAD_BYTES)} in all. It is read in a process of its own. What was "
+        "uploaded can be looked at and compared, never applied."
     )
-    button = marked(dmc.Button("Choose a file", id="upload-choose"), data_upload="choose")
+    button = marked(dmc.Button("Choose files", id="upload-choose"), data_upload="choose")
     drop = marked(
         html.Div(
             [
                 dmc.Text(words),
                 button,
-                dmc.Text("or drop it here", size="sm", c="dimmed"),
+                dmc.Text("or drop them here", size="sm", c="dimmed"),
                 html.Div(id="upload-progress", role="status"),
                 html.Div(id="upload-note", role="alert", className="note"),
             ],
@@ -47,7 +48,7 @@ def layout(context: Context) -> Component:
         ),
         data_upload="drop",
     )
-    return html.Div([head, section("File", drop)], className="stack")
+    return html.Div([head, section("Files", drop)], className="stack")
 
 
 PAGE = Page(name="upload", pattern=re.compile(r"/upload"), layout=layout, title="Upload")

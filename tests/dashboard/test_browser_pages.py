@@ -31,7 +31,7 @@ STILL_AFTER = 4
 # page, what is on it once it is there
 PAGES: tuple[tuple[str, str], ...] = (
     ("/", "llama_train_eager"),
-    ("/upload", "Choose a file"),
+    ("/upload", "Choose files"),
     ("/nowhere", "Cannot show this"),
     (EAGER, "Where the step's time goes"),
     (f"{EAGER}/findings", "RMS norm in 9 separate ops"),
@@ -242,15 +242,20 @@ def test_new_runs_appear_without_a_restart(browser: Any, served: Served) -> None
             shutil.rmtree(served.store.root / "brand_new")
 
 
-def test_a_file_is_uploaded_and_opens(browser: Any, served: Served) -> None:
+def test_files_of_one_job_are_uploaded_and_open(browser: Any, served: Served) -> None:
     with opened(browser) as page:
         page.goto(served.url("/upload"))
         with page.expect_file_chooser() as choosing:
-            page.get_by_role("button", name="Choose a file").click()
-        choosing.value.set_files(str(TRACES / "unet.eager.json.gz"))
-        expect(page).to_have_url(re.compile(r"/run/\d+-\d+-unet"))
-        expect(page.get_by_role("heading", name="unet.eager.json.gz")).to_be_visible()
+            page.get_by_role("button", name="Choose files").click()
+        assert choosing.value.is_multiple()
+        ranks = [str(TRACES / f"ddp_onebucket.rank{rank}.json.gz") for rank in (1, 0)]
+        choosing.value.set_files(ranks)
+        expect(page).to_have_url(re.compile(r"/run/\d+-\d+-ddp_onebucket"))
+        heading = "ddp_onebucket.rank0.json.gz and 1 more"
+        expect(page.get_by_role("heading", name=heading)).to_be_visible()
         expect(page.locator('[data-state="done"]')).to_be_visible()
+        page.get_by_role("link", name="Overlap").click()
+        expect(page.get_by_text("rank 1").first).to_be_attached()
 
 
 def test_a_page_prints_without_its_controls(browser: Any, served: Served) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.parse import quote, urlencode
 
 import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from advisor.model.base import encode
+from advisor.pipeline import stored
+from advisor.pipeline.analyze import analyze
 from advisor.store import RunDirectory, RunStore
 from dashboard import uploads
 from dashboard.access import Access
@@ -47,6 +50,15 @@ class Uploader:
             url, base_url=BASE, data=data, headers=given, environ_overrides=said
         )
 
+    def send_several(
+        self, files: Sequence[tuple[str, bytes]], sizes: Sequence[object] | None = None
+    ) -> TestResponse:
+        """POST files one behind the other; `sizes` are said in place of the true ones."""
+        said = [len(data) for _, data in files] if sizes is None else sizes
+        pairs = [("name", name) for name, _ in files] + [("size", str(size)) for size in said]
+        name, rest = pairs[0][1], urlencode(pairs[1:])
+        return self.send(b"".join(data for _, data in files), f"{quote(name)}&{rest}")
+
     def analysed(self, answer: TestResponse) -> tuple[RunDirectory, JobView]:
         """The run of an upload when its job has ended."""
         assert answer.status_code == 202, answer.get_data(as_text=True)
@@ -76,7 +88,7 @@ def test_an_uploaded_trace_becomes_a_run_that_is_never_applied(uploader: Uploade
     assert report.workload.mode == "trace"
     assert report.kernels
     assert run.trace_path.read_bytes() == TRACE.read_bytes()
-    assert not run.upload_path.exists()
+    assert not list(run.path.glob("*.part"))
     assert {path.parent for path in uploader.store.root.glob("*/run.json")} == {run.path}
     token = uploader.client.get("/api/csrf", base_url=BASE).get_json()["token"]
     refused = uploader.client.post(
@@ -91,6 +103,95 @@ def test_a_plain_trace_is_kept_compressed(uploader: Uploader) -> None:
     run, view = uploader.analysed(uploader.send(plain, "unet.json"))
     assert view.state == "done", view.message
     assert gzip.decompress(run.trace_path.read_bytes()) == plain
+
+
+RANKS = [
+    (path.name, path.read_bytes())
+    for path in (ROOT / "sample_traces" / f"ddp_onebucket.rank{rank}.json.gz" for rank in (0, 1))
+]
+
+
+def test_files_of_one_upload_are_the_ranks_of_one_run(uploader: Uploader) -> None:
+    run, view = uploader.analysed(uploader.send_several(RANKS))
+    assert view.state == "done", view.message
+    report = run.report()
+    paths = [ROOT / "sample_traces" / name for name, _ in RANKS]
+    beside = analyze(paths)
+    assert report.workload == beside.workload
+    assert report.metrics == beside.metrics
+    assert report.findings == beside.findings
+    assert [source.path for source in report.sources] == [name for name, _ in RANKS]
+    assert [path.read_bytes() for path in run.traces()] == [data for _, data in RANKS]
+    assert not list(run.path.glob("*.part"))
+
+
+def put(store: RunStore, files: Sequence[tuple[str, bytes]]) -> RunDirectory:
+    """A run whose files were received and are analysed here, not in a child."""
+    run = store.create("several")
+    for number, (_, data) in enumerate(files):
+        run.upload_part(number).write_bytes(data)
+    run.write_info(uploads._info(run, [name for name, _ in files]))
+    return run
+
+
+def test_files_without_ranks_are_told_by_their_own_names(store: RunStore) -> None:
+    data = TRACE.read_bytes()
+    run = put(store, [("a.json.gz", data), ("b.json", data)])
+    assert stored.main([str(run.path)]) == 0
+    told = " ".join(warning.message for warning in run.report().warnings)
+    assert "a.json.gz taken as rank 0" in told
+    assert ".part" not in told
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (("<b>bad.json", b"not a trace"), "<b>bad.json"),
+        (("r.json", encode(report_of(norm_plan(), "A norm", "x.py:f"))), "uploaded alone"),
+    ],
+)
+def test_what_is_not_of_the_job_is_named(
+    store: RunStore, other: tuple[str, bytes], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = put(store, [RANKS[0], other])
+    assert stored.main([str(run.path)]) != 0
+    line = capsys.readouterr().err
+    assert says in line
+    assert ".part" not in line
+    assert not (run.path / "report.json").exists()
+    assert not list(run.path.glob("*.part"))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "status", "says"),
+    [
+        ((1, 2), 400, "do not add up"),
+        ((6, 0), 400, "empty"),
+        ((3,), 400, "a name and a size"),
+        ((-3, 9), 400, "a name and a size"),
+        (("٣", 3), 400, "a name and a size"),
+        ((10**30, 3), 400, "a name and a size"),
+    ],
+)
+def test_several_files_are_bounded_by_what_they_say(
+    uploader: Uploader, sizes: Sequence[object], status: int, says: str
+) -> None:
+    answer = uploader.send_several([("a", b"xxx"), ("b", b"yyy")], sizes)
+    assert answer.status_code == status
+    assert says in answer.get_json()["error"]["message"]
+    assert list(uploader.store.root.glob("*/*")) == []
+
+
+def test_several_files_are_bounded_together(
+    uploader: Uploader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "MAX_UPLOAD_BYTES", 1000)
+    answer = uploader.send_several([("a", b"x" * 600), ("b", b"y" * 600)])
+    assert answer.status_code == 403
+    many = uploader.send_several([("a", b"x")] * (uploads.MAX_FILES + 1))
+    assert many.status_code == 403
+    assert "64" in many.get_json()["error"]["message"]
+    assert list(uploader.store.root.glob("*/*")) == []
 
 
 def test_an_uploaded_report_is_checked_and_shown(uploader: Uploader) -> None:
@@ -119,7 +220,7 @@ def test_what_is_no_trace_fails_with_its_reason(uploader: Uploader, data: bytes,
     assert says.lower() in view.message.lower()
     assert str(uploader.store.root) not in view.message
     assert not (run.path / "report.json").exists()
-    assert not run.upload_path.exists()
+    assert not list(run.path.glob("*.part"))
 
 
 def test_who_may_not_write_may_not_upload(store: RunStore, uploader: Uploader) -> None:
