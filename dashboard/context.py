@@ -16,6 +16,7 @@ from advisor.model.report import Report
 from advisor.store.directory import RunDirectory
 from advisor.store.store import RunStore
 from dashboard.access import Access
+from dashboard.comparisons import Comparisons
 from dashboard.jobs import JobRunner
 from dashboard.timelines import Timelines
 
@@ -70,6 +71,7 @@ class Context:
     access: Access
     cache: RecordCache = field(default_factory=RecordCache)
     timelines: Timelines = field(default_factory=Timelines)
+    comparisons: Comparisons = field(default_factory=Comparisons)
     summaries: RecordCache = field(default_factory=lambda: RecordCache(_CACHED_SUMMARIES))
 
     def report(self, run: RunDirectory) -> Report:

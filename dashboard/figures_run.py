@@ -8,8 +8,9 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 
 from advisor.model.comparison import RoleChange
+from advisor.model.overfusion import Bisection, Share
 from advisor.model.plan import FusionPlan
-from advisor.units import NS_PER_MS, format_bytes, format_ns
+from advisor.units import NS_PER_MS, UNKNOWN, format_bytes, format_ns
 from dashboard.commits import Place
 from dashboard.figures import BLUE, GREEN, GREY, ORANGE, plain, short_label, styled, unit_of
 from dashboard.parts import VERDICT_WORDS
@@ -183,6 +184,30 @@ def causes(changes: Sequence[RoleChange]) -> go.Figure:
     return styled(
         figure, f"change of kernel time per step, {name}; right of 0 is slower", len(known)
     )
+
+
+def shares(found: Bisection) -> go.Figure:
+    """The change of a step as shares that add up to it, each by its cause."""
+    known = sorted(found.shares, key=lambda share: share.change_ns)
+    unit, name = unit_of([abs(share.change_ns) for share in known])
+    figure = go.Figure(
+        go.Bar(
+            x=[share.change_ns / unit for share in known],
+            y=[_share_label(share, number) for number, share in enumerate(known, 1)],
+            orientation="h",
+            marker={"color": [ORANGE if share.change_ns > 0 else GREEN for share in known]},
+            text=["slower" if share.change_ns > 0 else "faster" for share in known],
+            customdata=[plain(share.text) for share in known],
+            hovertemplate="%{customdata}: %{x:+.3g} " + name + "<extra></extra>",
+        )
+    )
+    return styled(figure, f"change of the step, {name}; right of 0 is slower", len(known))
+
+
+def _share_label(share: Share, number: int) -> str:
+    """The cause of a share and its first kernel, told from others by its number."""
+    words = [(share.cause or UNKNOWN).replace("_", " "), *share.kernels[:1]]
+    return short_label(", ".join(words), f"{number}.")
 
 
 def calibration(rows: Sequence[Scored]) -> go.Figure:

@@ -11,18 +11,22 @@ from dash.development.base_component import Component
 
 from advisor.errors import AdvisorError
 from advisor.model.comparison import ReportComparison
+from advisor.model.findings import Finding
 from advisor.model.report import Report
 from advisor.report.compare import compare_reports
 from advisor.report.compare_document import comparison_document
+from advisor.report.report_document import short
 from advisor.store.directory import RunDirectory
+from advisor.units import UNKNOWN, format_ns
 from dashboard.context import Context, Summary
 from dashboard.documents import sections
-from dashboard.figures_run import causes
+from dashboard.figures_run import causes, shares
 from dashboard.page import Page, run_path
 from dashboard.pages.frame import finding_link, frame
-from dashboard.parts import graph, heading, message, moment, section, table, worth_text
+from dashboard.parts import error_state, graph, heading, message, moment, section, table, worth_text
 
 _MAX_OTHERS = 50
+_MAX_MEMBERS = 6
 
 
 def compare_path(before: str, after: str) -> str:
@@ -33,11 +37,11 @@ def compare_path(before: str, after: str) -> str:
 def layout(context: Context, before: str, after: str, anyway: str | None = None) -> Component:
     """What changed from one run to the other; `anyway` accepts that the work differs."""
     runs = (context.store.open(before), context.store.open(after))
-    reports = [context.report(run) for run in runs]
-    comparison = compare_reports(reports[0], reports[1], (before, after))
+    comparison, judged = _compared(context, *runs, ())
     if anyway and not comparison.comparability.comparable:
-        reasons = (check.name for check in comparison.comparability.checks if check.required)
-        comparison = compare_reports(reports[0], reports[1], (before, after), tuple(reasons))
+        checks = comparison.comparability.checks
+        reasons = tuple(check.name for check in checks if check.required)
+        comparison, judged = _compared(context, *runs, reasons)
     links = dmc.Group(
         [
             dcc.Link(f"before: {before}", href=run_path(before), className="wrap"),
@@ -45,9 +49,54 @@ def layout(context: Context, before: str, after: str, anyway: str | None = None)
             dcc.Link("swap the two", href=compare_path(after, before)),
         ]
     )
-    body = [*_refused(comparison), *_causes(comparison), *sections(comparison_document(comparison))]
+    body = [
+        *_refused(comparison), *judged, *_lost(comparison), *_causes(comparison),
+        *sections(comparison_document(comparison)),
+    ]  # fmt: skip
     title = heading("What changed between two runs", 1)
     return html.Div([title, links, *body], className="stack")
+
+
+def _compared(
+    context: Context, before: RunDirectory, after: RunDirectory, accepted: tuple[str, ...]
+) -> tuple[ReportComparison, list[Component]]:
+    """The comparison, and what to say where its launches cannot be judged: figures are compared."""
+    try:
+        return context.comparisons.of(before, after, accepted), []
+    except AdvisorError as error:
+        reports = [context.report(run) for run in (before, after)]
+        plain = compare_reports(reports[0], reports[1], (before.id, after.id), accepted)
+        return plain, [error_state(error)]
+
+
+def _lost(comparison: ReportComparison) -> list[Component]:
+    """Each fused kernel that lost beside what it replaced, and the shares of the change."""
+    found: list[Component] = []
+    lost = [item for item in comparison.regressions if item.kind == "regression"]
+    if lost:
+        head = ("What lost", "Now", "Before", "Fused, and what it replaced", "To do")
+        rows = [(item.title, *_times(item), _members(item), item.action) for item in lost]
+        found.append(section("Fusions that hurt", table(head, rows, "Fusions that hurt")))
+    if comparison.bisection is not None and comparison.bisection.shares:
+        label = "Change of the step on the device, by cause"
+        note = "The bars add up to the change from the first activity of a step to its last."
+        figure = graph(shares(comparison.bisection), "shares", label)
+        found.append(section("What the change is made of, drawn", figure, note=note))
+    return found
+
+
+def _times(finding: Finding) -> tuple[str, str]:
+    """Times a step, now and before: measured, or modelled where the title says so."""
+    values = finding.evidence[0].values if finding.evidence else {}
+    known = [values.get(name) for name in ("fused_ns", "members_ns")]
+    now, before = (format_ns(v) if isinstance(v, int) else UNKNOWN for v in known)
+    return now, before
+
+
+def _members(finding: Finding) -> str:
+    names = [short(member.name) for member in finding.members[:_MAX_MEMBERS]]
+    more = len(finding.members) - len(names)
+    return "; ".join([*names, f"and {more} more"] if more > 0 else names)
 
 
 def _refused(comparison: ReportComparison) -> list[Component]:
