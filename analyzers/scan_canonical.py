@@ -15,7 +15,7 @@ from advisor.model.scan import PlanState
 from analyzers.library_ops import is_product
 from analyzers.row_plans import Program
 from analyzers.scan_growth import Grown, Seen, is_literal, operand_of
-from analyzers.scan_steps import Steps, initial_value
+from analyzers.scan_steps import Steps, initial_runs, initial_value
 from analyzers.scan_views import STEP, layout_of, offset_of, strides_along, windows_of
 
 MOST_TENSORS, MOST_OPS = 32, 160
@@ -288,7 +288,7 @@ class _Canonical:
         layout = layout_of(self.steps.flow, value)
         if layout is None or found is None:
             raise IllegalFusionError("a part of a tensor at an unknown place")
-        windows = windows_of(self.steps.operands[place])
+        windows = windows_of(initial_runs(self.steps, place))
         strides, _ = strides_along(windows, layout[1], self.axes.sizes)
         read = Read(found[0], meta.dtype, found[1], tuple(sorted(strides.items())), reverse=False)
         return self._read(read)

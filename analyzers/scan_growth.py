@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from advisor.model.graph import Node, is_value, node_of
 from advisor.model.optable import FLOAT_DTYPES, spec_of
 from analyzers.dataflow import Dataflow
-from analyzers.scan_steps import Steps, initial_value
+from analyzers.scan_steps import Steps, initial_runs, initial_value
 from analyzers.scan_views import (
     STEP,
     Window,
@@ -59,7 +59,7 @@ def grown(steps: Steps, members: frozenset[str]) -> Grown:
             wanted.setdefault(node_of(seen[0])[0], set()).add(seen[1])
     for initial in steps.initial.values():
         if not isinstance(initial, float):
-            start = (initial_value(steps, initial), windows_of(steps.operands[initial]))
+            start = (initial_value(steps, initial), windows_of(initial_runs(steps, initial)))
             wanted.setdefault(node_of(_up(steps, found, start)[0])[0], set()).add(())
     _take(steps, members, found, wanted)
     return found

@@ -362,6 +362,20 @@ def initial_value(steps: Steps, place: Place) -> str:
     return str(_in_first_step(steps, place)[0])
 
 
+def initial_runs(steps: Steps, place: Place) -> tuple[Run, ...]:
+    """The axes that a first state varies along: it may be spread over those of its readers."""
+    found = numbers(steps.flow.need_meta(initial_value(steps, place)))
+    shape, runs = found[0] if found else (), steps.operands[place]
+    own = runs[max(len(runs) - len(shape), 0) :]
+    whole = [math.prod(steps.sizes[axis] for axis in run) for run in own]
+    fits = len(own) == len(shape) and all(
+        n in (1, size) for n, size in zip(shape, whole, strict=True)
+    )
+    if not (found and fits):
+        raise IllegalFusionError("the first state has other axes than the later ones")
+    return tuple(run if n != 1 else () for n, run in zip(shape, own, strict=True))
+
+
 def _check_folded(steps: Steps, column: int, k: int, arg: Arg, seen: Place) -> None:
     """Whether `arg` is what is left of a column's op where the state is 0: `x` of `x + 0`."""
     node = steps.node(column)

@@ -311,11 +311,13 @@ class Columns:
             elif not (isinstance(mine, str) and is_value(mine)):
                 if mine != theirs:
                     return False
-            elif (other := read_of(self.flow, str(theirs))) and (
-                (own := read_of(self.flow, mine)).way != other.way
-                or (own.root != other.root and (place, position) not in self.unknown)
-            ):
+            elif not (isinstance(theirs, str) and is_value(theirs)):
                 return False
+            else:
+                own, other = read_of(self.flow, mine), read_of(self.flow, theirs)
+                elsewhere = own.root != other.root and (place, position) not in self.unknown
+                if own.way != other.way or elsewhere:
+                    return False
         return True
 
     # --- the state --------------------------------------------------------------------------------

@@ -140,3 +140,59 @@ def test_a_first_step_that_zeros_folded_away_is_put_back(
     (plan,) = scans_of(lowered)
     assert plan.sites[0].row_sizes[-1] == TOKENS
     check(lowered, plan)
+
+
+def from_a_row(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The first state is one row, spread over the batch by the first step."""
+    state, states = a[0, 0], []
+    for t in range(TOKENS):
+        state = b[:, t] * state + a[:, t]
+        states.append(state)
+    return torch.stack(states, 1)
+
+
+def test_a_first_state_may_have_fewer_axes() -> None:
+    lowered = captured(from_a_row, *[torch.randn(2, TOKENS, 8) for _ in range(2)]).graphs[0].lowered
+    (plan,) = scans_of(lowered)
+    check(lowered, plan)
+
+
+def summed(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A sum in the step whose operand no state reaches."""
+    state, states = torch.zeros_like(a[:, 0]), []
+    for t in range(TOKENS):
+        state = b[:, t].sum(-1, keepdim=True) * state + a[:, t]
+        states.append(state)
+    return torch.stack(states, 1)
+
+
+def twice(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The steps are put together in two tensors."""
+    state, states = torch.zeros_like(a[:, 0]), []
+    for t in range(TOKENS):
+        state = b[:, t] * state + a[:, t]
+        states.append(state)
+    return torch.stack(states, 1) + torch.stack(states, 1).mean()
+
+
+def with_a_number(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Beside the op of a number another op of the step looks like it."""
+    first, second, states = a[:, 0], b[:, 0], []
+    for t in range(TOKENS):
+        cut = torch.where(a[:, t] > 0, b[:, t], first.half().float())
+        first = a[:, -1 - t] * second + (cut + ((0.9 + first) - b[:, t]))
+        second = a[:, t] * second + torch.where(b[:, t] > 0, b[:, t].half().float(), second)
+        states.append(first + b[:, t])
+    return torch.stack(states, 1)
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [(summed, "along which axes"), (twice, "put together twice"), (with_a_number, "")],
+)
+def test_loops_of_a_kind_that_no_kernel_takes(
+    function: Callable[..., torch.Tensor], why: str
+) -> None:
+    lowered = captured(function, *[torch.randn(2, TOKENS, 8) for _ in range(2)]).graphs[0].lowered
+    assert not scans_of(lowered)
+    assert any(why in reason for reason in [*refusals_of(lowered), ""])
