@@ -44,11 +44,14 @@ def test_what_has_no_kernel_says_so() -> None:
     vars(replaced)["step"] = print
     wide = torch.optim.SGD([torch.nn.Parameter(torch.ones(2, dtype=torch.float64))], lr=0.1)
     gaps = torch.optim.SGD([torch.nn.Parameter(torch.ones(4, 4)[:, :2])], lr=0.1)
+    (weight,) = weights()
+    tied = torch.optim.SGD([weight, torch.nn.Parameter(weight.detach()[:1])], lr=0.1)
     refused = {
         "there is no kernel for the update of RMSprop": torch.optim.RMSprop(weights()),
         "the step of this SGD was replaced by something else": replaced,
         "a parameter is torch.float64 or sparse": wide,
         "a parameter has gaps in memory": gaps,
+        "parameters share memory: one is updated from what the update of the other left": tied,
         "AdamW is differentiable: a kernel is not": torch.optim.AdamW(
             weights(), differentiable=True
         ),
@@ -75,6 +78,33 @@ def test_hooks_schedulers_and_the_way_back_are_the_optimizers_own() -> None:
     assert optimizer.step is own
     optimizer.step()
     assert seen == ["hook", "hook"]
+
+
+def test_what_comes_later_is_looked_at_before_a_launch() -> None:
+    """Loaded counts of another type, parameters that no kernel takes, momenta that come late."""
+    first, second = *weights(), *weights()
+    adam = torch.optim.Adam([first, second], lr=0.1)
+    for weight in (first, second):
+        weight.grad = torch.ones(3, 4)
+    adam.step()
+    saved = adam.state_dict()
+    for state in saved["state"].values():
+        state["step"] = state["step"].double()
+    assert use_multi_tensor(adam) is None
+    saved["param_groups"][0]["fused"] = None
+    adam.load_state_dict(saved)
+    adam.step()  # a kernel would read half of each count
+    assert float(first[0, 0]) == pytest.approx(0.8)
+    wide = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+    sgd = torch.optim.SGD([first, second], lr=0.1, momentum=0.9)
+    assert use_multi_tensor(sgd) is None
+    second.grad = None
+    sgd.step()
+    sgd.add_param_group({"params": [wide]})
+    second.grad, wide.grad = torch.ones(3, 4), torch.full((2,), 1e-12, dtype=torch.float64)
+    for _ in range(2):
+        sgd.step()
+    assert float(wide[0]) != 1.0
 
 
 def test_it_takes_the_place_of_the_fused_step_in_a_recipe() -> None:

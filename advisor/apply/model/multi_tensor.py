@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from advisor.apply.model.optimizer import align_state, device_counts
-from advisor.apply.model.update_rules import Rule, rule_of
+from advisor.apply.model.update_rules import Rule, rule_of, unfit
 
 # Elements of one program, where there are enough of them for every multiprocessor of any GPU.
 LARGE_CHUNK, SMALL_CHUNK, MANY_PROGRAMS = 8192, 1024, 4096
@@ -51,6 +51,8 @@ class MultiTensorStep:
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
         self._addresses: list[int] | None = None
+        # Where the parameters lay that were last found fit.
+        self._known: list[int] | None = None
         self._launches: list[_Launch] = []
         # What a captured graph reads at every replay must stay where it is.
         self._captured: list[_Launch | torch.Tensor] = []
@@ -62,7 +64,7 @@ class MultiTensorStep:
         if addresses is None:
             return False
         if addresses != self._addresses:
-            if not self._laid_out(optimizer):
+            if not self._fits(optimizer):
                 return False
             self._launches = [
                 self._launch(number, dtypes, bucket, group)
@@ -115,8 +117,17 @@ class MultiTensorStep:
                     found.append(value.data_ptr())
         return found
 
-    def _laid_out(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether gradients and state lie in memory as their parameters do."""
+    def _fits(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether parameters, gradients and state are still as the kernels need them.
+
+        Parameters may have been added, or state loaded that another optimizer saved: then counts of
+        steps are on the host.
+        """
+        places = [p.data_ptr() for group in optimizer.param_groups for p in group["params"]]
+        if places != self._known:
+            if unfit(self.rule, optimizer) is not None:
+                return False
+            self._known = places
         for group in optimizer.param_groups:
             names = self.rule.state_names(group)
             for parameter in group["params"]:
@@ -124,7 +135,9 @@ class MultiTensorStep:
                     continue
                 state = optimizer.state[parameter] if names else {}
                 held = [parameter.grad, *(state[name] for name in names)]
-                if any(tensor.stride() != parameter.stride() for tensor in held):
+                if any(_lies_otherwise(tensor, parameter) for tensor in held):
+                    return False
+                if self.rule.counts and not _is_count(state["step"], parameter):
                     return False
         return True
 
@@ -215,6 +228,19 @@ class MultiTensorStep:
         return source.to(device, non_blocking=True)
 
 
+def _lies_otherwise(tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
+    """Whether kernels would take other elements of a tensor than the parameter's."""
+    return (tensor.stride(), tensor.shape, tensor.device) != (
+        parameter.stride(),
+        parameter.shape,
+        parameter.device,
+    )
+
+
+def _is_count(step: torch.Tensor, parameter: torch.Tensor) -> bool:
+    return step.dtype == torch.float32 and step.device == parameter.device
+
+
 def _is_captured(launches: Sequence[_Launch]) -> bool:
     on_gpu = any(launch.table.is_cuda for launch in launches)
     return on_gpu and torch.cuda.is_current_stream_capturing()
@@ -230,8 +256,8 @@ def use_multi_tensor(optimizer: torch.optim.Optimizer) -> str | None:
         return rule
     align_state(optimizer)
     device_counts(optimizer)
-    for group in optimizer.param_groups:
-        if "fused" in group:  # state that is still to be made is made where kernels find it
+    if rule.counts:  # state that is still to be made is made where kernels find it
+        for group in optimizer.param_groups:
             group["fused"], group["foreach"] = True, False
     # A gradient scaler would hand its factor to a step that is known to take it.
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
@@ -246,6 +272,8 @@ def use_multi_tensor(optimizer: torch.optim.Optimizer) -> str | None:
                 loss = closure()
         with torch.no_grad():
             done = ours.step(self)
+            if not done and rule.counts:  # loaded ones are where the optimizer that saved them was
+                device_counts(self)
         if not done:
             undecorated = getattr(own, "__wrapped__", own)
             undecorated(self)

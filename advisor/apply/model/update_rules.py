@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -106,11 +107,19 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Rule | str:
     replaced = optimizer.__dict__.get("step")
     if replaced is not None and not hasattr(replaced, "_wrapped_by_lr_sched"):
         return f"the step of this {name} was replaced by something else"
+    return unfit(rule, optimizer) or rule
+
+
+def unfit(rule: Rule, optimizer: torch.optim.Optimizer) -> str | None:
+    """Why an optimizer's groups and parameters are not as its rule needs them, if they are not."""
+    name = type(optimizer).__name__
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if not parameters:
         return f"{name} has no parameters"
     if len({parameter.device for parameter in parameters}) > 1:
         return "its parameters are on several devices"
+    if _overlap(parameters):
+        return "parameters share memory: one is updated from what the update of the other left"
     for group in optimizer.param_groups:
         if group.get("differentiable"):
             return f"{name} is differentiable: a kernel is not"
@@ -123,4 +132,10 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Rule | str:
             return f"a parameter is {parameter.dtype} or sparse"
         if torch.empty_like(parameter, device="meta").stride() != parameter.stride():
             return "a parameter has gaps in memory"
-    return rule
+    return None
+
+
+def _overlap(parameters: Sequence[torch.Tensor]) -> bool:
+    """Whether two parameters hold the same elements, each taken to have no gaps."""
+    spans = sorted((p.data_ptr(), p.data_ptr() + p.nbytes) for p in parameters if p.numel())
+    return any(end > begin for (_, end), (begin, _) in pairwise(spans))
