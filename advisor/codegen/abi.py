@@ -128,9 +128,14 @@ def strided(plan: FusionPlan) -> tuple[Strided, ...]:
     )
 
 
+def _outer_axes(plan: FusionPlan) -> int:
+    """The axes that a program's number is decomposed into: of a scan the lanes, not the steps."""
+    return lane_axes(plan) if plan.states else plan.row_axes
+
+
 def needs_axes(plan: FusionPlan) -> bool:
     """Whether a tensor is addressed along separate row axes, so that rows must be decomposed."""
-    several = lane_axes(plan) if plan.states else plan.row_axes
+    several = _outer_axes(plan)
     return several > 1 and any(any(t.along[:several]) for t in strided(plan))
 
 
@@ -141,7 +146,7 @@ def needs_column_axes(plan: FusionPlan) -> bool:
 
 def size_names(plan: FusionPlan) -> tuple[tuple[int, str], ...]:
     """(axis, parameter name) of the row-axis sizes that the kernel takes: all but the outermost."""
-    several = lane_axes(plan) if plan.states else plan.row_axes
+    several = _outer_axes(plan)
     return tuple((axis, f"size_{axis}") for axis in range(1, several)) if needs_axes(plan) else ()
 
 

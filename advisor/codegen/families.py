@@ -1,10 +1,20 @@
-"""One way to the source and the launches of a plan, whatever family it is of."""
+"""The one place that tells families of plans apart: which functions write and launch a plan."""
 
 from __future__ import annotations
 
-from advisor.codegen import abi, row_program
+from advisor.codegen import abi, host
 from advisor.codegen.horizontal import horizontal_launches, render_horizontal
-from advisor.codegen.row_program import KernelSource
+from advisor.codegen.row_program import (
+    HELPER_TEXT,
+    IMPORTS,
+    KernelSource,
+    check_renderable,
+    device_code,
+    header,
+    helper_names,
+    joined,
+)
+from advisor.codegen.scan_host import scan_launcher, scan_reference
 from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.plan import FusionPlan, Site
 
@@ -17,7 +27,37 @@ def render(plan: FusionPlan, scheme: Scheme = "registers") -> KernelSource:
     """
     if plan.members:
         return render_horizontal(plan)
-    return row_program.render(plan, scheme)
+    check_renderable(plan, scheme)
+    parts = [
+        header(plan),
+        IMPORTS,
+        *(HELPER_TEXT[name] for name in helper_names(plan, scheme)),
+        *device_code(plan, scheme),
+        launcher(plan, scheme),
+        reference(plan),
+    ]
+    return KernelSource(
+        text=joined(parts),
+        kernels=tuple(kernel.name for kernel in abi.kernels(plan, scheme)),
+        scheme=scheme,
+    )
+
+
+def launcher(
+    plan: FusionPlan, scheme: Scheme, *, options: str | None = None, wrap: str = ""
+) -> str:
+    """The function `fused` of a plan that is one program: a row program or a scan.
+
+    `options` are its keyword arguments with their defaults, `wrap` a function that is applied to a
+    kernel before it is launched.
+    """
+    write = scan_launcher if plan.states else host.launcher
+    return write(plan, scheme, options=options, wrap=wrap)
+
+
+def reference(plan: FusionPlan) -> str:
+    """The function `reference` of a plan that is one program, in PyTorch."""
+    return scan_reference(plan) if plan.states else host.reference(plan)
 
 
 def site_launches(plan: FusionPlan, config: LaunchConfig, site: Site) -> tuple[abi.Launch, ...]:

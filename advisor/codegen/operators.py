@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import dataclass
 
 from advisor.codegen.gradient import Gradient, gradient
-from advisor.codegen.host_side import launcher
+from advisor.codegen.host import launcher
 from advisor.codegen.layout import INDENT, WIDTH, statement
 from advisor.codegen.row_program import device_code, helper_names, printable
 from advisor.errors import IllegalFusionError

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from advisor.codegen import abi, column_sums, float8, folds, scan
 from advisor.codegen.column_sums import column_kernels
 from advisor.codegen.expressions import HELPERS, POINTWISE, REDUCTIONS, TRITON_DTYPES
-from advisor.codegen.host_side import launcher, reference
 from advisor.codegen.layout import wrapped
 from advisor.codegen.streamed import PROGRAM, indices, kernel_text, streamed_kernels
 from advisor.codegen.values import Values
@@ -43,35 +42,13 @@ class KernelSource:
     reference: str = "reference"
 
 
-def render(plan: FusionPlan, scheme: Scheme = "registers") -> KernelSource:
-    """The source of a checked plan; the same plan and scheme give the same text.
-
-    Raises `IllegalFusionError` for a dtype without a Triton spelling and for a scheme that cannot
-    compute the plan.
-    """
-    check_renderable(plan, scheme)
-    parts = [
-        header(plan),
-        IMPORTS,
-        *(HELPER_TEXT[name] for name in helper_names(plan, scheme)),
-        *device_code(plan, scheme),
-        launcher(plan, scheme),
-        reference(plan),
-    ]
-    return KernelSource(
-        text=joined(parts),
-        kernels=tuple(kernel.name for kernel in abi.kernels(plan, scheme)),
-        scheme=scheme,
-    )
-
-
 def joined(parts: Iterable[str]) -> str:
     """The text of a module from its parts."""
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
 def check_renderable(plan: FusionPlan, scheme: Scheme) -> None:
-    """Raise what `render` raises."""
+    """Raise `IllegalFusionError` for what no kernel of a scheme can be written of."""
     plan.check()
     for dtype in (*(i.dtype for i in plan.inputs), *(op.dtype for op in plan.ops)):
         if dtype not in TRITON_DTYPES:

@@ -1,6 +1,6 @@
 """A kernel as a file of its own: it says where it is from, checks itself and times itself.
 
-It holds what `row_program.render` writes, launched as one configuration says, and a program that
+It holds what `render` writes, launched as one configuration says, and a program that
 runs the check on a GPU or, with TRITON_INTERPRET=1, without one. `operators` adds a custom op.
 """
 
@@ -11,9 +11,8 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from advisor.codegen.families import site_launches
+from advisor.codegen.families import launcher, reference, site_launches
 from advisor.codegen.host import column_names
-from advisor.codegen.host_side import launcher, reference
 from advisor.codegen.layout import WIDTH, statement, wrapped
 from advisor.codegen.operators import Operator, operator
 from advisor.codegen.program_text import CHECK, EXACT, GRADIENT_CHECK, MAIN, TIMING, ulps_text

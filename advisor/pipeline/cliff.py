@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from advisor.codegen import abi
+from advisor.codegen.families import site_launches
 from advisor.errors import IllegalFusionError
 from advisor.hardware.gpu import Gpu
 from advisor.model.applied import KernelResources
@@ -112,7 +112,7 @@ def _suited(part: FusionPlan, config: LaunchConfig) -> LaunchConfig:
     for one in near:
         try:
             if one.scheme in schemes_of(part):
-                abi.site_launches(part, one, site)
+                site_launches(part, one, site)
                 return one
         except IllegalFusionError:
             continue

@@ -1,4 +1,4 @@
-"""The launcher and the reference of any plan: row programs by `host`, scans here."""
+"""The launcher of a scan, and its reference step by step in PyTorch."""
 
 from __future__ import annotations
 
@@ -21,26 +21,19 @@ STEP_DOC = "One step, op by op: what it reads of the one before, then what is wr
 REFERENCE_DOC = "What the kernel replaces, step by step; tensors have one dimension per axis."
 
 
-def launcher(
-    plan: FusionPlan,
-    scheme: Scheme,
-    *,
-    name: str = "fused",
-    options: str | None = None,
-    wrap: str = "",
+def scan_launcher(
+    plan: FusionPlan, scheme: Scheme, *, options: str | None = None, wrap: str = ""
 ) -> str:
     """The function that allocates what is missing and launches the kernels of a scheme.
 
     `options` are its keyword arguments with their defaults, `wrap` a function that is applied to a
     kernel before it is launched.
     """
-    if not plan.states:
-        return host.launcher(plan, scheme, name=name, options=options, wrap=wrap)
     inputs = abi.input_names(plan)
     lanes = [f"size_{axis}" for axis in range(lane_axes(plan))]
     axes = ", ".join([*lanes, "n_steps", "n_columns"])
     shapes = ", ".join(f"{item}.shape" for item in inputs)
-    head = f"def {name}({', '.join(inputs)}, *, out=None, {options or OPTIONS[scheme]}):"
+    head = f"def fused({', '.join(inputs)}, *, out=None, {options or OPTIONS[scheme]}):"
     lines = [
         "",
         *statement(head),
@@ -118,10 +111,8 @@ def _arguments(plan: FusionPlan, kernel: abi.KernelAbi) -> list[str]:
 # --- the reference --------------------------------------------------------------------------------
 
 
-def reference(plan: FusionPlan) -> str:
+def scan_reference(plan: FusionPlan) -> str:
     """The same ops in PyTorch, with eager's own dtypes."""
-    if not plan.states:
-        return host.reference(plan)
     names, axis = abi.input_names(plan), plan.row_axes - 1
     states = [state.name for state in plan.states]
     every = [n for n, output in enumerate(plan.outputs) if not output.last]
