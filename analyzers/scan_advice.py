@@ -9,8 +9,8 @@ from functools import cached_property
 import msgspec
 
 from advisor.model.base import Phase
-from advisor.model.plan import FusionPlan, Site
-from advisor.model.scan import lanes_of, linear_path, steps_of
+from advisor.model.plan import FusionPlan
+from advisor.model.scan import linear_path
 from advisor.units import counted
 from analyzers.exposure import Situation
 from analyzers.prediction import PricedFlow, claimed_nodes, predicted
@@ -66,9 +66,3 @@ def title_of(plan: FusionPlan) -> str:
     kind = "linear scan" if linear_path(plan) is not None else "recurrence"
     last = ", last state" if any(output.last for output in plan.outputs) else ""
     return f"{kind} of {counted(len(plan.ops), 'op')} a step{last}"
-
-
-def sizes_text(site: Site) -> str:
-    """The sizes of a scan in words: `64 steps, 1,536 lanes × 16`."""
-    columns = f" × {site.columns:,}" if site.columns > 1 else ""
-    return f"{counted(steps_of(site), 'step')}, {counted(lanes_of(site), 'lane')}{columns}"

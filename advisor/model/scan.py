@@ -19,6 +19,7 @@ from advisor.errors import InvalidRecordError
 from advisor.model.base import Record
 from advisor.model.graph import NON_FINITE, Arg, literal_value
 from advisor.model.optable import FLOAT_DTYPES, RANDOM, item_bytes, spec_of
+from advisor.units import counted
 
 if TYPE_CHECKING:
     from advisor.model.plan import FusionPlan, PlanOp, Site
@@ -52,6 +53,12 @@ def lanes_of(site: Site) -> int:
 def steps_of(site: Site) -> int:
     """The steps of a site."""
     return site.row_sizes[-1]
+
+
+def sizes_text(site: Site) -> str:
+    """The sizes of a site in words: `64 steps, 1,536 lanes × 16`."""
+    columns = f" × {site.columns:,}" if site.columns > 1 else ""
+    return f"{counted(steps_of(site), 'step')}, {counted(lanes_of(site), 'lane')}{columns}"
 
 
 def lane_axes(plan: FusionPlan) -> int:

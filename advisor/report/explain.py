@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from rich.console import Group, RenderableType
@@ -13,6 +12,7 @@ from advisor.model.base import Location
 from advisor.model.findings import Alternative, Evidence, Finding
 from advisor.model.plan import FusionPlan, PlanInput, PlanOutput, Site
 from advisor.model.report import Report
+from advisor.model.scan import sizes_text
 from advisor.model.site_work import equation, site_arithmetic, site_bytes
 from advisor.report.text import headline, plain, range_text, spread, table
 from advisor.report.words import cannot_judge, evidence_text
@@ -144,8 +144,7 @@ def _size(site: Site) -> str:
     if site.members:
         return f"{len(site.members)} members, {site.columns:,} elements"
     if site.input_offsets:
-        *lanes, steps = site.row_sizes
-        return f"{steps:,} steps, {math.prod(lanes):,} lanes × {site.columns:,}"
+        return sizes_text(site)
     return f"{site.rows:,} rows × {site.columns:,} columns"
 
 

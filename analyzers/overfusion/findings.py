@@ -28,7 +28,8 @@ WORDS: dict[Cause, str] = {
     "widened_traffic": "wider types move more bytes",
     "stale_config": "tiles tuned for other sizes",
 }
-REMEDIES: dict[Cause, str] = {
+# What to do, in words; what is tried, and in which order: `advisor.model.remedies`.
+ADVICE: dict[Cause, str] = {
     "register_spill": (
         "launch it with more warps or smaller tiles so that its values fit into registers; lift a "
         "bound on registers if there is one; else cut it in two"
@@ -100,7 +101,7 @@ def finding_of(verdict: FusionVerdict) -> Finding:
 def _remedy(kernel: str, cause: Cause) -> str:
     """What to do, and the command that does it where there is one."""
     command = command_of(kernel, cause)
-    return f"{REMEDIES[cause]}: `{command}`" if command else REMEDIES[cause]
+    return f"{ADVICE[cause]}: `{command}`" if command else ADVICE[cause]
 
 
 def note_of(verdict: FusionVerdict) -> Finding:

@@ -26,8 +26,8 @@ RULE = Rule(
     explanation=(
         "Fusing may cost more than it saves: registers spill, few programs or warps are left, "
         "values are computed again, a library's product is given up, streams become one. Raised on "
-        "time only: between two runs (`compare`, `gate --baseline`) where the fused kernel takes "
-        "at least 5 % longer than what it replaced, beyond the spread of the steps; in one run "
+        "time only: between two runs (compare, or gate with a baseline) where the fused kernel "
+        "takes at least 5 % longer than what it replaced, beyond the spread of steps; in one run "
         "where it takes longer than its members would at the worst, and its launch, source or "
         "binary explains it. Low occupancy, 255 registers, local memory or a few spilled bytes "
         "alone are no regression."

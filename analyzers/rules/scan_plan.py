@@ -11,11 +11,11 @@ from advisor.model.base import Range
 from advisor.model.findings import Alternative, Evidence
 from advisor.model.guards import Prediction
 from advisor.model.plan import FusionPlan
+from advisor.model.scan import sizes_text
 from advisor.units import counted, format_bytes, format_ns
 from analyzers.program_cost import sum_of
 from analyzers.rules.base import Match, Place, change_of, exposure
 from analyzers.rules.scan_cost import Site
-from analyzers.scan_advice import sizes_text
 from analyzers.subject import Subject
 
 
