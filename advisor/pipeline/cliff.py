@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -21,7 +22,10 @@ from advisor.model.site_work import equation
 from advisor.pipeline.facts import TOOL
 from advisor.pipeline.sizing import judged, needs_most, requests, spilled_bytes
 from advisor.units import format_bytes, format_fraction
-from advisor.verify.resources import resources_of
+from advisor.verify.resources import ResourceRequest, resources_of
+
+# What requests need on the one GPU, a row each.
+Sized = Callable[[Sequence[ResourceRequest]], Sequence[Sequence[KernelResources]]]
 
 
 def cliff_of(
@@ -41,15 +45,37 @@ def cliff_of(
         raise IllegalFusionError(
             f"plan {plan.id} has no site: nothing says how large its tensors are"
         )
+    sized = partial(resources_of, gpus=[gpu], timeout_s=timeout_s, cache=cache)
+    points = _points(plan, gpu, config, sized)
+    falls_at = _falls_at(points)
+    cut = _cut(plan, points, falls_at)
+    rest = None
+    if cut is not None:
+        rows = sized(requests(cut[1], _suited(cut[1], config)))
+        rest = max((row for (row,) in rows), key=needs_most)
+    return Cliff(
+        tool=TOOL,
+        plan_id=plan.id,
+        title=plan.title,
+        gpu=gpu.key,
+        config=config.label(),
+        points=tuple(points),
+        falls_at=falls_at,
+        split_after=cut[0] if cut is not None else None,
+        rest=rest,
+    )
+
+
+def _points(plan: FusionPlan, gpu: Gpu, config: LaunchConfig, sized: Sized) -> list[CliffPoint]:
+    """A point for every number of first ops that are a kernel; all are compiled together."""
     parts = [(count, prefix(plan, count)) for count in range(1, len(plan.ops) + 1)]
     kernels = [(count, part) for count, part in parts if part is not None]
     configs = [_suited(part, config) for _, part in kernels]
     wanted = [requests(part, one) for (_, part), one in zip(kernels, configs, strict=True)]
-    flat = [request for group in wanted for request in group]
-    sized = iter(resources_of(flat, [gpu], timeout_s=timeout_s, cache=cache))
+    rows = iter(sized([request for group in wanted for request in group]))
     points: list[CliffPoint] = []
     for (count, part), one, group in zip(kernels, configs, wanted, strict=True):
-        row = max((next(sized)[0] for _ in group), key=needs_most)
+        row = max((next(rows)[0] for _ in group), key=needs_most)
         verdict, why = judged(row, gpu, part, one)
         op = plan.ops[count - 1]
         points.append(
@@ -64,25 +90,7 @@ def cliff_of(
                 loss=_loss(points[-1].resources, row) if points else "",
             )
         )
-    falls_at = _falls_at(points)
-    cut = _cut(plan, points, falls_at)
-    rest = None
-    if cut is not None:
-        part = cut[1]
-        group = requests(part, _suited(part, config))
-        sized_rest = resources_of(group, [gpu], timeout_s=timeout_s, cache=cache)
-        rest = max((row for (row,) in sized_rest), key=needs_most)
-    return Cliff(
-        tool=TOOL,
-        plan_id=plan.id,
-        title=plan.title,
-        gpu=gpu.key,
-        config=config.label(),
-        points=tuple(points),
-        falls_at=falls_at,
-        split_after=cut[0] if cut is not None else None,
-        rest=rest,
-    )
+    return points
 
 
 def _cut(
