@@ -20,7 +20,7 @@ from advisor.model.base import Location
 from advisor.model.compiler import CompilerFacts, GeneratedKernel, GraphBreak, Recompile
 from advisor.model.overfusion import KernelCode
 from collectors.live.fx_builder import short_path
-from collectors.live.triton_kernels import written_kernels
+from collectors.live.triton_kernels import aligned_names, count_of, written_kernels
 
 TORCH_FOLDER = str(Path(torch.__file__).parent)
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<name>.+)_at_\d+")
@@ -200,12 +200,12 @@ def generated_kernels() -> tuple[GeneratedKernel, ...]:
 
 def _kernel(autotuner: Any, launcher: Any) -> GeneratedKernel:
     name = getattr(autotuner, "inductor_meta", {}).get("kernel_name")
-    spills = _count(launcher, "n_spills")
+    spills = count_of(launcher, "n_spills")
     return GeneratedKernel(
         name=str(name or getattr(getattr(autotuner, "fn", None), "__name__", "kernel")),
-        registers_per_thread=_count(launcher, "n_regs"),
+        registers_per_thread=count_of(launcher, "n_regs"),
         local_bytes_per_thread=None if spills is None else spills * _REGISTER_BYTES,
-        shared_bytes=_count(launcher, "shared"),
+        shared_bytes=count_of(launcher, "shared"),
         code=_code(autotuner, launcher),
     )
 
@@ -218,24 +218,14 @@ def _code(autotuner: Any, launcher: Any) -> KernelCode | None:
         return None
     signature = {str(k): str(v) for k, v in dict(meta.get("signature", {})).items()}
     attributes = next(iter(meta.get("configs") or ()), None)
-    names = list(signature)
-    aligned = [
-        names[key[0]]
-        for key, kinds in (attributes.items() if isinstance(attributes, dict) else ())
-        if isinstance(key, tuple) and key[0] < len(names) and kinds
-    ]
+    held = attributes if isinstance(attributes, dict) else {}
     constants = dict(getattr(config, "kwargs", None) or {})
     return KernelCode(
         name=str(getattr(function, "__name__", "kernel")),
         source=source,
         constants={k: v for k, v in constants.items() if isinstance(v, (int, float, bool, str))},
         signature={k: v for k, v in signature.items() if v != "constexpr"},
-        aligned=tuple(aligned),
-        num_warps=_count(config, "num_warps"),
-        num_stages=_count(config, "num_stages"),
+        aligned=aligned_names(list(signature), held),
+        num_warps=count_of(config, "num_warps"),
+        num_stages=count_of(config, "num_stages"),
     )
-
-
-def _count(held: Any, name: str) -> int | None:
-    value = getattr(held, name, None)
-    return value if isinstance(value, int) and value >= 0 else None

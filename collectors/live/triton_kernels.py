@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from advisor.model.overfusion import KernelCode, Scalar
@@ -53,15 +53,14 @@ def _code(function: Any, compiled: Any) -> KernelCode:
         if len(at) == 1 and at[0] < len(names) and _is_scalar(value)
     }
     attributes = dict(getattr(source, "attrs", {}))
-    aligned = [names[at[0]] for at, kinds in attributes.items() if at[0] < len(names) and kinds]
     return KernelCode(
         name=str(getattr(metadata, "name", function.__name__)),
         source=_source(function),
         constants=constants,
         signature={k: v for k, v in signature.items() if v != "constexpr"},
-        aligned=tuple(aligned),
-        num_warps=_whole(metadata, "num_warps"),
-        num_stages=_whole(metadata, "num_stages"),
+        aligned=aligned_names(names, attributes),
+        num_warps=count_of(metadata, "num_warps"),
+        num_stages=count_of(metadata, "num_stages"),
     )
 
 
@@ -81,6 +80,16 @@ def _is_scalar(value: Scalar) -> bool:
     return value is None or isinstance(value, (int, float, bool, str))
 
 
-def _whole(held: Any, name: str) -> int | None:
+def aligned_names(names: Sequence[str], attributes: Mapping[Any, Any]) -> tuple[str, ...]:
+    """The arguments that divide by 16, of Triton's attributes by place: `{(0,): [...]}`."""
+    return tuple(
+        names[at[0]]
+        for at, kinds in attributes.items()
+        if isinstance(at, tuple) and at[0] < len(names) and kinds
+    )
+
+
+def count_of(held: Any, name: str) -> int | None:
+    """An attribute that counts something; None where there is none, or no such number."""
     value = getattr(held, name, None)
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, int) and value >= 0 else None
