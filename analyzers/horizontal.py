@@ -45,7 +45,10 @@ MAX_REASONS = 8
 
 @dataclass(frozen=True)
 class GroupPlace:
-    """One set of a graph: its plan, by itself, and what its nodes cost today."""
+    """One set of a graph: its plan, by itself, and what its nodes cost today.
+
+    `alone_ns` is modelled: a generated kernel each, in one step.
+    """
 
     facts: PricedFlow
     plan: FusionPlan
@@ -54,6 +57,7 @@ class GroupPlace:
 
     @property
     def site(self) -> Site:
+        """Where its plan stands."""
         return self.plan.sites[0]
 
 
