@@ -71,6 +71,7 @@ class DeviceState(Record, frozen=True, kw_only=True):
 class Hardware(Record, frozen=True, kw_only=True):
     """The device figures that prices rest on, measured here or taken from the table.
 
+    `peak_flops` are dense peaks by arithmetic (`float32`, `bfloat16`, ...), FLOP/s, from the table;
     `state_before` is that before the first timed step, `state_after` that while the last ones ran.
     """
 
@@ -81,6 +82,7 @@ class Hardware(Record, frozen=True, kw_only=True):
     dram_bandwidth_bytes_per_s: int | None = None
     dram_bandwidth_provenance: Provenance = "unknown"
     l2_bytes: int | None = None
+    peak_flops: dict[str, int] = {}
     driver: str | None = None
     present: bool = False
     state_before: DeviceState | None = None
@@ -95,6 +97,19 @@ class Metric(Record, frozen=True, kw_only=True):
     provenance: Provenance
     definition: str
     per_step: tuple[float | int | None, ...] = ()
+
+
+class KernelWork(Record, frozen=True, kw_only=True):
+    """What a kernel computes in a step, and the least it can move: operands and results once.
+
+    Operations are those of the op (a multiply-add is two), in `arithmetic` of the matrix units or,
+    without `matrix`, of the float32 pipe. Work of no arithmetic has 0; what is unknown has no work.
+    """
+
+    flops: int
+    bytes: int
+    arithmetic: str
+    matrix: bool
 
 
 class KernelRow(Record, frozen=True, kw_only=True):
@@ -123,6 +138,7 @@ class KernelRow(Record, frozen=True, kw_only=True):
     calls: dict[str, float] = {}
     first_execution: int | None = None
     time_per_step_ns: tuple[int, ...] = ()
+    work: KernelWork | None = None
 
 
 class PlanSummary(Record, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from advisor.model.step_record import StepRecord
 from advisor.model.trace import Trace
 from advisor.pipeline.facts import TOOL, hardware_of, now
 from analyzers.counters import counter_metrics, join_counters
+from analyzers.kernel_work import with_work
 from analyzers.metrics import kernel_rows, trace_metrics
 from analyzers.overfusion.facts import step_facts
 from analyzers.recommendation import recommend
@@ -105,7 +106,7 @@ def analyzed(
         ),
         hardware=_hardware(trace, device),
         metrics=metrics,
-        kernels=kernel_rows(trace, steps),
+        kernels=with_work(kernel_rows(trace, steps), trace, steps, subject.graphs),
         findings=findings,
         recommended=recommend(findings, subject.exposure, changes_of(matches)),
         warnings=(

@@ -7,9 +7,10 @@ import platform
 import sys
 from datetime import datetime, timezone
 from importlib import metadata
+from typing import get_args
 
 from advisor import __version__
-from advisor.hardware.gpu import Gpu
+from advisor.hardware.gpu import Arithmetic, Gpu
 from advisor.hardware.gpus import find_gpu
 from advisor.hardware.roofline import bandwidth_of
 from advisor.model.report import Hardware, Tool
@@ -34,6 +35,12 @@ def versions() -> dict[str, str]:
     return found
 
 
+def _peaks(gpu: Gpu) -> dict[str, int]:
+    """Peaks by arithmetic, FLOP/s; units that the GPU has not are left out."""
+    found = ((name, gpu.peak_flops(name)) for name in get_args(Arithmetic))
+    return {name: round(peak) for name, peak in found if peak is not None}
+
+
 def hardware_of(
     gpu: Gpu, name: str, *, present: bool = False, driver: str | None = None
 ) -> Hardware:
@@ -51,6 +58,7 @@ def hardware_of(
         dram_bandwidth_bytes_per_s=bandwidth_of(gpu),
         dram_bandwidth_provenance="estimated",
         l2_bytes=gpu.l2_bytes,
+        peak_flops=_peaks(gpu),
         driver=driver,
         present=present,
     )

@@ -11,11 +11,20 @@ from advisor.errors import WorkloadError
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.learned import interval_factor
 from advisor.model.base import Warning_
+from advisor.model.compiler import CompilerFacts
 from advisor.model.configs import default_config
 from advisor.model.findings import Finding
 from advisor.model.plan import FusionPlan
 from advisor.model.range_names import STEP_PREFIX
-from advisor.model.report import Metric, PlanSummary, Recommended, Report, Source, Workload
+from advisor.model.report import (
+    KernelRow,
+    Metric,
+    PlanSummary,
+    Recommended,
+    Report,
+    Source,
+    Workload,
+)
 from advisor.model.run import RunInfo
 from advisor.model.trace import Trace
 from advisor.pipeline.compiler_metrics import compiler_metrics, with_resources
@@ -26,13 +35,14 @@ from advisor.pipeline.unfinished import UNFINISHED, incomplete
 from advisor.store import RunDirectory, sign
 from analyzers.balance import Balance
 from analyzers.exposure import Exposure, Situation, exposure_of, replay_metrics
+from analyzers.kernel_work import with_work
 from analyzers.metrics import kernel_rows
 from analyzers.opportunities import PricedGraph, advise
 from analyzers.overfusion.facts import step_facts
 from analyzers.pricing import KernelCall, compiled_prices, eager_prices
 from analyzers.recommendation import recommend
 from analyzers.rules import changes_of, find_all, without_overlaps
-from analyzers.subject import Subject, captured_subject
+from analyzers.subject import GraphFacts, Subject, captured_subject
 from analyzers.trace_subject import trace_subject
 from collectors.live.capture import CapturedGraph
 
@@ -47,6 +57,7 @@ class ProfileAdvice:
     recommended: Recommended = field(default_factory=Recommended)
     metrics: dict[str, Metric] = field(default_factory=dict)
     warnings: tuple[Warning_, ...] = ()
+    graphs: tuple[GraphFacts, ...] = ()
 
 
 NO_ADVICE = ProfileAdvice()
@@ -103,6 +114,7 @@ def _found(subject: Subject) -> ProfileAdvice:
         recommended=recommend(findings, exposure, changes_of(matches)),
         metrics=replay_metrics(exposure),
         warnings=notes,
+        graphs=subject.graphs,
     )
 
 
@@ -176,9 +188,7 @@ def report_of(
         ),
         hardware=hardware,
         metrics=recording.metrics | advice.metrics | compiler_metrics(recording.captured, compiler),
-        kernels=with_resources(kernel_rows(trace, trace.steps()), compiler.kernels)
-        if trace is not None
-        else (),
+        kernels=_kernels(trace, compiler, advice) if trace is not None else (),
         findings=advice.findings,
         recommended=advice.recommended,
         plans=advice.summaries,
@@ -186,6 +196,13 @@ def report_of(
     )
     report.check()
     return report
+
+
+def _kernels(trace: Trace, compiler: CompilerFacts, advice: ProfileAdvice) -> tuple[KernelRow, ...]:
+    """The kernels of the trace, with what the compiler and the graphs add to it."""
+    steps = trace.steps()
+    rows = with_resources(kernel_rows(trace, steps), compiler.kernels)
+    return with_work(rows, trace, steps, advice.graphs)
 
 
 def _sources(recording: Recording) -> tuple[Source, ...]:

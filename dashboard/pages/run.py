@@ -13,7 +13,7 @@ from advisor.model.report import Metric, Report
 from advisor.report.words import verdicts, worth
 from advisor.store.directory import RunDirectory
 from advisor.units import format_value
-from dashboard import figures, pending
+from dashboard import arithmetic, figures, pending
 from dashboard.context import Context
 from dashboard.figures_run import Moved, memory_roofline, moved, step_split
 from dashboard.jobpanel import panel
@@ -64,6 +64,7 @@ def layout(context: Context, run: str) -> Component:
         result_slot(context, directory, ()),
         details_slot(context, directory, ()),
         html.Div([_savings(report), _roofline(context, directory, report)], className="grid-2"),
+        arithmetic.panel(report),
         _kernels(report),
         _metrics(report),
         _warnings(report),

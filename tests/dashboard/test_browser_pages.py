@@ -44,7 +44,7 @@ PAGES: tuple[tuple[str, str], ...] = (
     (f"{EAGER}/calibration", "Intervals that held"),
     (f"{COMPILED}/compiler", "Graph breaks"),
     ("/compare/llama_prefill_eager/llama_prefill_compile", "What changed between two runs"),
-    ("/run/llama", "What to do"),
+    ("/run/llama", "Roofline of arithmetic"),
     ("/run/llama/timeline", "spans"),
     ("/run/ddp/overlap", "rank 1"),
 )
