@@ -36,8 +36,6 @@ ON_MODEL: tuple[ActionKind, ...] = (
 ON_RUNNING: tuple[ActionKind, ...] = ("cuda_graph", "step_graph", "autotune")
 # Changes to the graphs that Dynamo hands to the compiler.
 ON_GRAPH: tuple[ActionKind, ...] = ("attention", "flex_attention", "chunked_loss")
-# What the compiler is told of its own kernels: `splits` and `retuned` say what.
-ON_COMPILER: tuple[ActionKind, ...] = ("unfuse", "retune")
 
 
 @dataclass(frozen=True)

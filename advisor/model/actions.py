@@ -119,6 +119,8 @@ ANSWERS: dict[str, tuple[ActionKind, ...]] = {
     "over-fusion": ("unfuse", "retune"),
 }
 
+# What is done to the compiler's own kernels; `unfuse:KERNEL` asks for those of a name.
+ON_COMPILER: tuple[ActionKind, ...] = ("unfuse", "retune")
 # What another action is done in place of: both would do the same thing.
 REPLACES: dict[ActionKind, ActionKind] = {
     "flex_attention": "attention",

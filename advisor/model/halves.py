@@ -15,7 +15,7 @@ def halves(plan: FusionPlan, count: int) -> tuple[FusionPlan, FusionPlan] | None
     What passes between them is written and read once. Values of the columns alone, and scalars,
     are computed in both. Only the first site is kept.
     """
-    first = prefix(plan, count) if 0 < count < len(plan.ops) and not plan.members else None
+    first = prefix(plan, count) if 0 < count < len(plan.ops) else None
     rest = _rest(plan, count) if first is not None else None
     return None if first is None or rest is None else (first, rest)
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from advisor.apply.model.step_graph import ModuleGraph, StepGraph
-from advisor.apply.recipe import ON_COMPILER, UNCHANGED, Recipe
+from advisor.apply.recipe import UNCHANGED, Recipe
 from advisor.errors import WorkloadError
-from advisor.model.actions import ActionKind
+from advisor.model.actions import ON_COMPILER, ActionKind
 from advisor.model.applied import Comparison
 from advisor.model.report import Metric
 from advisor.pipeline.backend import SwapLog, Told, recipe_backend, rewrites_of

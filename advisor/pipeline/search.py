@@ -19,7 +19,7 @@ from advisor.apply.judge import Judgement, judge_action, judge_memory, judge_reg
 from advisor.apply.recipe import ON_GRAPH, ON_RUNNING, UNCHANGED, Recipe
 from advisor.errors import AbortedError, AdvisorError, IllegalFusionError
 from advisor.hardware.gpu import Gpu
-from advisor.model.actions import FOR_MEMORY, REPLACES, ActionKind, facts_of
+from advisor.model.actions import FOR_MEMORY, ON_COMPILER, REPLACES, ActionKind, facts_of
 from advisor.model.applied import NO_TIME, SetVerdict
 from advisor.model.run import Emit
 from advisor.pipeline.budget import Budget
@@ -29,7 +29,7 @@ from advisor.pipeline.journal import Journal, Unwritten
 from advisor.pipeline.measure import Bench, Variant
 from advisor.pipeline.peers import Alone, Peers, any_says, together
 from advisor.pipeline.sets import Sets, disagreement
-from advisor.pipeline.trials import KEPT_BEFORE, OF_KERNELS, Trial, by_finding, of_actions
+from advisor.pipeline.trials import KEPT_BEFORE, Trial, by_finding, of_actions
 from advisor.pipeline.votes import same_sites, vote
 from advisor.report.text import counted
 from advisor.verify.statistics import compare
@@ -148,7 +148,7 @@ class Search:
         assert kind is not None
         if kind in self.seen:
             self._look(trial, kind)
-        if kind in OF_KERNELS and not self._chosen(trial, kind):
+        if kind in ON_COMPILER and not self._chosen(trial, kind):
             return Judgement(False, trial.details[0] if trial.details else "nothing is faster")
         best = self._all("build the best so far", self._best)
         recipe = with_action(self.recipe, trial)

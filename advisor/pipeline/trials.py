@@ -8,7 +8,7 @@ from pathlib import Path
 
 from advisor.apply.judge import Judgement
 from advisor.errors import RefusedError, UsageError
-from advisor.model.actions import ACTIONS, ANSWERS, ActionKind
+from advisor.model.actions import ACTIONS, ANSWERS, ON_COMPILER, ActionKind
 from advisor.model.applied import Comparison, RankVote
 from advisor.model.cures import Retuned, Split
 from advisor.model.findings import Finding
@@ -20,8 +20,6 @@ from collectors.live.target import parse_target
 
 # In place of a finding: what an earlier application kept, and a later one starts from.
 KEPT_BEFORE = "kept before"
-# What is done to the compiler's own kernels, all or those of a name: `unfuse:KERNEL`.
-OF_KERNELS: tuple[ActionKind, ...] = ("unfuse", "retune")
 KINDS: tuple[ActionKind, ...] = tuple(item.kind for item in ACTIONS)
 
 
@@ -138,14 +136,14 @@ def trials_of(report: Report, only: Sequence[str]) -> list[Trial]:
                 remedy=f"`fusion-advisor show RUN` lists them; actions: {', '.join(KINDS)}",
             )
     if not only:
-        tried = {trial.action for trial in trials} | {*OF_KERNELS}
+        tried = {trial.action for trial in trials} | {*ON_COMPILER}
         trials += [Trial(kind, action=kind) for kind in KINDS if kind not in tried]
     return trials
 
 
 def _of_kernels(name: str) -> ActionKind | None:
     """The action of `unfuse:KERNEL` or `retune:KERNEL`."""
-    return next((kind for kind in OF_KERNELS if name.startswith(f"{kind}:")), None)
+    return next((kind for kind in ON_COMPILER if name.startswith(f"{kind}:")), None)
 
 
 def _answers(finding: Finding, *, strict: bool) -> list[Trial]:

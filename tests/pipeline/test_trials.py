@@ -6,8 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.errors import UsageError
+from advisor.model.actions import ON_COMPILER
 from advisor.model.report import Recommended
-from advisor.pipeline.trials import KINDS, OF_KERNELS, Trial, by_finding, trials_of
+from advisor.pipeline.trials import KINDS, Trial, by_finding, trials_of
 from tests.builders.run import findings, norm_plan, report_of
 
 PLAN = norm_plan()
@@ -21,14 +22,14 @@ def test_the_recommended_findings_are_tried_in_order_those_without_a_kernel_left
     assert [trial.finding for trial in trials if trial.plan_ids] == [WITH_KERNEL]
     assert [t.action for t in trials if t.finding == WITHOUT] == ["cuda_graph", "step_graph"]
     nothing = trials_of(replace(REPORT, recommended=Recommended()), ())
-    assert [trial.action for trial in nothing] == [k for k in KINDS if k not in OF_KERNELS]
+    assert [trial.action for trial in nothing] == [k for k in KINDS if k not in ON_COMPILER]
 
 
 def test_kernels_of_the_compiler_are_changed_where_a_finding_asks_for_it() -> None:
     lost = replace(findings(PLAN, "norm")[0], id="over-fusion-1", rule="over-fusion", plan_id=None,
                    alternatives=())  # fmt: skip
     report = replace(REPORT, findings=(lost,), plans=(), recommended=Recommended(order=(lost.id,)))
-    trials = [trial for trial in trials_of(report, ()) if trial.action in OF_KERNELS]
+    trials = [trial for trial in trials_of(report, ()) if trial.action in ON_COMPILER]
     assert trials == [Trial(lost.id, action="unfuse"), Trial(lost.id, action="retune")]
 
 
