@@ -374,11 +374,7 @@ class _Blocks(_Scan):
         """All blocks of steps."""
         (state,) = self.plan.states
         names = [item.name for item in self.plan.inputs]
-        known = stateful(self.plan)
-        lines, a, b = self.linear()
-        path = {op.name for op in linear_path(self.plan) or ()}
-        tile = self.shape(state, "BLOCK_STEPS")
-        rest = [op for op in self.plan.ops if op.name in known and op.name not in path]
+        last = [n for n, output in enumerate(self.plan.outputs) if output.last]
         return [
             *self.begin(),
             *self.before(),
@@ -386,42 +382,36 @@ class _Blocks(_Scan):
             "steps = tl.arange(0, BLOCK_STEPS)[None, :, None]",
             self.first(state),
             "for start in tl.range(0, n_steps, BLOCK_STEPS, num_stages=STAGES):",
-            *_deeper(
-                [
-                    "ahead = zero + start + steps",
-                    *(["back = n_steps - 1 - ahead"] if self.reversed else []),
-                    "step_ok = ahead < n_steps",
-                    *(
-                        self.read(item, "step_ok")
-                        for item in self.plan.inputs
-                        if item.spans[self.axis]
-                    ),
-                    *(
-                        self.assign(op)
-                        for op in self.plan.ops
-                        if op.name not in self.fixed and op.name not in known
-                    ),
-                    *lines,
-                    # Steps past the last one leave the state as it is.
-                    f"step_a = tl.broadcast_to(tl.where(step_ok, {a}, 1.0), {tile})",
-                    f"step_b = tl.broadcast_to(tl.where(step_ok, {b}, 0.0), {tile})",
-                    "all_a, all_b = tl.associative_scan((step_a, step_b), 1, then)",
-                    f"{state.value} = all_a * {state.name} + all_b",
-                    *(self.assign(op) for op in rest),
-                    *(
-                        self.write(n, output.value, "step_ok")
-                        for n, output in enumerate(self.plan.outputs)
-                        if not output.last
-                    ),
-                    f"at_end = tl.where(steps == BLOCK_STEPS - 1, {state.value}, 0.0)",
-                    f"{state.name} = tl.sum(at_end, axis=1)[:, None, :]",
-                ]
-            ),
-            *(
-                self.write(n, state.name)
-                for n, output in enumerate(self.plan.outputs)
-                if output.last
-            ),
+            *_deeper(self._block(state)),
+            *(self.write(n, state.name) for n in last),
+        ]
+
+    def _block(self, state: PlanState) -> list[str]:
+        """One block of steps: what needs no state, then all its states at once, then the rest."""
+        known = stateful(self.plan)
+        lines, a, b = self.linear()
+        path = {op.name for op in linear_path(self.plan) or ()}
+        tile = self.shape(state, "BLOCK_STEPS")
+        moving = [op for op in self.plan.ops if op.name not in self.fixed and op.name not in known]
+        rest = [op for op in self.plan.ops if op.name in known and op.name not in path]
+        streamed = [item for item in self.plan.inputs if item.spans[self.axis]]
+        written = [(n, output) for n, output in enumerate(self.plan.outputs) if not output.last]
+        return [
+            "ahead = zero + start + steps",
+            *(["back = n_steps - 1 - ahead"] if self.reversed else []),
+            "step_ok = ahead < n_steps",
+            *(self.read(item, "step_ok") for item in streamed),
+            *(self.assign(op) for op in moving),
+            *lines,
+            # Steps past the last one leave the state as it is.
+            f"step_a = tl.broadcast_to(tl.where(step_ok, {a}, 1.0), {tile})",
+            f"step_b = tl.broadcast_to(tl.where(step_ok, {b}, 0.0), {tile})",
+            "all_a, all_b = tl.associative_scan((step_a, step_b), 1, then)",
+            f"{state.value} = all_a * {state.name} + all_b",
+            *(self.assign(op) for op in rest),
+            *(self.write(n, output.value, "step_ok") for n, output in written),
+            f"at_end = tl.where(steps == BLOCK_STEPS - 1, {state.value}, 0.0)",
+            f"{state.name} = tl.sum(at_end, axis=1)[:, None, :]",
         ]
 
 
