@@ -46,7 +46,7 @@ browser:
 	  echo 'chromium could not be installed: browser tests will be skipped'
 
 check: lint ## what CI runs: lint, formatting, types, import contracts, tests
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 lint: $(READY) ## the checks that run no test
 	$(BIN)/ruff check .

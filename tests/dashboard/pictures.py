@@ -36,7 +36,7 @@ PAGES: tuple[tuple[str, str], ...] = (
     ("overlap", "/run/ddp_two_ranks/overlap"),
     ("compiler", "/run/llama_train_compile/compiler"),
     ("regressions", f"{EAGER}/regressions"),
-    ("compare", "/compare/llama_train_eager/llama_train_compile/anyway"),
+    ("compare", "/compare/llama_trace/llama_compiled"),
     ("calibration", f"{EAGER}/calibration"),
     ("upload", "/upload"),
 )
@@ -50,8 +50,11 @@ def main() -> None:
         store = Path(folder) / "runs"
         shutil.copytree(TRACES / "runs", store)
         ranks = [str(TRACES / f"ddp_onebucket.rank{rank}.json.gz") for rank in (0, 1)]
-        llama = [str(TRACES / "llama_prefill.eager.json.gz")]
-        for name, files in (("ddp_two_ranks", ranks), ("llama_trace", llama)):
+        llama, compiled = (
+            [str(TRACES / f"llama_prefill.{name}.json.gz")] for name in ("eager", "inductor")
+        )
+        traces = ("ddp_two_ranks", ranks), ("llama_trace", llama), ("llama_compiled", compiled)
+        for name, files in traces:
             command(["analyze", *files, "--out", str(store / name)])
         app, _ = create_app(RunStore(store), Access(allow_apply=True))
         server = bind(app, "127.0.0.1", 0)
