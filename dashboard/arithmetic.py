@@ -87,7 +87,7 @@ def roofline(points: Sequence[Achieved], hardware: Hardware) -> go.Figure:
             kind = "products" if matrix else "other kernels"
             figure.add_scatter(
                 x=[point.intensity for point in own],
-                y=[point.rate / TERA for point in own],
+                y=[point.rate for point in own],
                 mode="markers",
                 name=kind,
                 marker={"color": color, "symbol": symbol, "size": 10},
@@ -103,7 +103,7 @@ def roofline(points: Sequence[Achieved], hardware: Hardware) -> go.Figure:
             edges = sorted({low, min(max(low, ridge), high), high})
             figure.add_scatter(
                 x=edges,
-                y=[min(peak, edge * bandwidth) / TERA for edge in edges],
+                y=[min(peak, edge * bandwidth) for edge in edges],
                 mode="lines",
                 name=f"{name}: {peak / TERA:,.3g} TFLOP/s",
                 line={"color": GREY, "dash": dash},
@@ -111,7 +111,7 @@ def roofline(points: Sequence[Achieved], hardware: Hardware) -> go.Figure:
             )
     figure = styled(figure, "operations a byte, FLOP/B", 9, legend=True)
     figure.update_xaxes(type="log")
-    figure.update_yaxes(type="log", title="achieved, TFLOP/s", showgrid=True)
+    figure.update_yaxes(type="log", title="achieved, FLOP/s", exponentformat="SI", showgrid=True)
     return figure
 
 

@@ -19,6 +19,7 @@ from dashboard.split import NOT_BUSY, PARTS, Split
 BYTES_PER_GB = 1_000_000_000
 _MAX_TICKS = 12
 _MAX_LINE = 120
+_ROOM = 0.6
 KEPT_SYMBOLS = {"kept": "circle", "reverted": "x", "refused": "diamond", "not_measured": "square"}
 
 
@@ -163,7 +164,9 @@ def _commit_ticks(places: Sequence[Place]) -> dict[str, object]:
     every = -(-len(places) // _MAX_TICKS)
     shown = list(range(len(places) - 1, -1, -every))
     labels = [short_label(places[index].label, "").strip() for index in shown]
-    return {"tickmode": "array", "tickvals": shown, "ticktext": labels, "automargin": True}
+    # Room beside the first and the last: plotly leaves out a label that would be cut off.
+    ends = [-_ROOM, len(places) - 1 + _ROOM]
+    return {"tickmode": "array", "tickvals": shown, "ticktext": labels, "range": ends}
 
 
 def causes(changes: Sequence[RoleChange]) -> go.Figure:

@@ -152,6 +152,8 @@ def test_the_trend_in_the_browser(browser: Any, served: Served) -> None:
         ticks = shown.locator("#trend-chart .xtick text")
         ticks.first.wait_for(state="attached")
         assert "bbbbbbbbbbbb" in ticks.all_text_contents()
+        assert ticks.count() == 3
+        assert all(tick.is_visible() for tick in ticks.all())
         assert any("<b>x</b>" in text for text in ticks.all_text_contents()), "shown as text"
         point = shown.locator("#trend-chart .point").last
         point.hover(force=True)
