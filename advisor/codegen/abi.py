@@ -327,25 +327,17 @@ def launches(
     rows, columns = math.prod(row_sizes), math.prod(column_sizes)
     values = {"n_rows": rows, "n_columns": columns}
     if config.scheme in SCANS:
-        rows, steps = math.prod(row_sizes[:-1]), row_sizes[-1]
+        rows = math.prod(row_sizes[:-1])
         begin = offsets or (0,) * len(plan.inputs)
         values |= {f"{n}_offset": at for n, at in zip(input_names(plan), begin, strict=True)}
-        values |= {"n_lanes": rows, "n_steps": steps}
+        values |= {"n_lanes": rows, "n_steps": row_sizes[-1]}
     values |= {name: row_sizes[axis] for axis, name in size_names(plan)}
     given = dict(zip((item.name for item in plan.inputs), strides, strict=True))
     given |= dict(zip(output_names(plan), output_strides, strict=False))
     for tensor in strided(plan):
         values |= {name: given[tensor.name][axis] for axis, name in tensor.strides}
-    parts = (rows, splits_of(config, columns))
-    if config.scheme in OVER_ROWS:
-        parts = (row_splits_of(config, rows), columns)
-        values |= {"n_splits": parts[0], "split_rows": rows_per_split(config, rows)}
-    elif config.scheme in SCANS:
-        share = steps_per_split(config, steps)
-        parts = (max(-(-steps // share), 1), rows * columns)
-        values |= {"n_splits": parts[0], "split_steps": share}
-    elif config.splits is not None:
-        values |= {"n_splits": parts[1], "split_columns": columns_per_split(config, columns)}
+    parts, shares = _shares(config, rows, columns, row_sizes[-1] if row_sizes else 1)
+    values |= shares
     constants = _constants(config, rows, columns)
     constants |= {name: column_sizes[axis] for axis, name in column_size_names(plan)}
     types = _types(plan)
@@ -361,6 +353,24 @@ def launches(
         )
         for kernel in kernels(plan, config.scheme)
     )
+
+
+def _shares(
+    config: LaunchConfig, rows: int, columns: int, steps: int
+) -> tuple[tuple[int, int], dict[str, int]]:
+    """(shape of the partial results, parameters) where programs share what one would compute."""
+    if config.scheme in OVER_ROWS:
+        splits = row_splits_of(config, rows)
+        return (splits, columns), {"n_splits": splits, "split_rows": rows_per_split(config, rows)}
+    if config.scheme in SCANS:
+        share = steps_per_split(config, steps)
+        splits = max(-(-steps // share), 1)
+        return (splits, rows * columns), {"n_splits": splits, "split_steps": share}
+    splits = splits_of(config, columns)
+    if config.splits is None:
+        return (rows, splits), {}
+    share = columns_per_split(config, columns)
+    return (rows, splits), {"n_splits": splits, "split_columns": share}
 
 
 def _grid(
