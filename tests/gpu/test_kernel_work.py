@@ -39,7 +39,7 @@ def test_what_kernels_compute_is_known_and_possible(mode: str, tmp_path: Path) -
     assert report.workload.commit.dirty is False
     rows = [row for row in report.kernels if row.work is not None]
     known = sum(row.time_ns for row in rows)
-    assert known > 0.9 * sum(row.time_ns for row in report.kernels)
+    assert known > 0.8 * sum(row.time_ns for row in report.kernels)
     products = [row.work for row in rows if row.work is not None and row.work.matrix]
     assert sum(work.flops for work in products) == 2 * 8192 * 4096 * 4096
     assert any(row.work is not None and not row.work.matrix for row in rows)
