@@ -57,13 +57,17 @@ class Retuned(Record, frozen=True, kw_only=True):
     def check(self) -> None:
         if not _is_hash(self.source):
             raise InvalidRecordError("a retuned kernel is not named by a hash")
-        if any(not n.endswith("BLOCK") or not _is_power(b, MOST_BLOCK) for n, b in self._blocks()):
+        if any(not _is_block(n) or not _is_power(b, MOST_BLOCK) for n, b in self._blocks()):
             raise InvalidRecordError("a block of a retuned kernel is no power of two")
         if not _is_power(self.num_warps, MOST_WARPS) or not 1 <= self.num_stages <= MOST_STAGES:
             raise InvalidRecordError("warps or stages of a retuned kernel are out of range")
 
     def _blocks(self) -> list[tuple[str, int]]:
         return [*self.blocks.items()]
+
+
+def _is_block(name: str) -> bool:
+    return name.isidentifier() and name.isupper() and name.endswith("BLOCK") and len(name) <= 32
 
 
 def _is_hash(text: str) -> bool:

@@ -185,6 +185,8 @@ def check_steps(plan: FusionPlan) -> None:
     for output in plan.outputs:
         if output.last and output.value not in made:
             _fail(f"output {output.value}: only a state is written after the last step")
+    if any(item.dense for item in plan.inputs) or not all(o.strided for o in plan.outputs):
+        _fail("a tensor without strides: steps find their part of it by these")
     for site in plan.sites:
         offsets = site.input_offsets
         if len(offsets) != len(plan.inputs) or any(not 0 <= n < 2**31 for n in offsets):

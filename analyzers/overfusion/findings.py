@@ -66,6 +66,8 @@ def finding_of(verdict: FusionVerdict) -> Finding:
     subject = "The step's work" if cause in ORDER else name
     same = {member.name for member in verdict.fused} == {m.name for m in verdict.members}
     other = "the same kernel otherwise" if same else "what it replaced"
+    if cause in ORDER:
+        other = "before"
     against = "measured" if verdict.tier == "pair" else "modelled"
     evidence = [
         Evidence(

@@ -276,6 +276,7 @@ def test_streams_made_one_are_a_regression_and_two_streams_are_none() -> None:
     (lost,) = judge_pair(two, one).regressions
     assert lost.cause == "serialised_streams"
     assert lost.lost_ns == 41_695
+    assert "times as long as before (measured)" in findings_of([lost])[0].title
     assert judge_pair(two, one).bisection.unexplained < 0.1
     assert not judge_pair(one, two).regressions
 

@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from advisor.errors import InvalidRecordError
 from advisor.model.applied import Applied
 from advisor.model.base import MAX_RECORD_BYTES, decode, encode
+from advisor.model.cures import Retuned
 from advisor.model.graph import Graph, is_value, literal_value
 from advisor.model.optable import BY_NAME, DTYPES
 from advisor.model.plan import MAX_OPS, MAX_SITES, MAX_SIZE, FusionPlan
 from advisor.model.report import Report
+from tests.builders.scan_plans import decayed
 from tests.model import builders
 
 Json = Any
@@ -240,3 +243,20 @@ def test_a_broken_invariant_names_the_file() -> None:
     body["schema_version"] = 99
     with pytest.raises(InvalidRecordError, match=r"^run/applied\.json: applied\.json schema 99"):
         decode(json.dumps(body).encode(), Applied, "run/applied.json")
+
+
+def test_a_scan_whose_tensor_has_no_strides_is_refused() -> None:
+    plan = decayed((2, 9, 1))
+    plan.check()
+    (*rest, last) = plan.outputs
+    bare = replace(plan, outputs=(*rest, replace(last, strided=False)))
+    with pytest.raises(InvalidRecordError, match="strides"):
+        bare.check()
+
+
+def test_a_launch_gives_sizes_of_blocks_only() -> None:
+    known = Retuned(kernel="k", source="0" * 64, blocks={"R0_BLOCK": 64}, num_warps=4, num_stages=1)
+    known.check()
+    for name in ("x, num_ctas=2, BLOCK", "\nBLOCK", "BLOCKS"):
+        with pytest.raises(InvalidRecordError, match="block"):
+            replace(known, blocks={name: 64}).check()
