@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ from advisor.store.directory import RunDirectory
 from dashboard.timelines import limit_memory
 
 MAX_SECONDS, MAX_BYTES = 60, 64 << 20
-_KEPT, _MAX_ERROR_BYTES = 16, 2_000
+_KEPT, _AT_ONCE, _MAX_ERROR_BYTES = 16, 2, 2_000
 _TOLD = {EXIT_OK, EXIT_UNREADABLE}  # of the same work, and not
 Key = tuple[str, str, tuple[str, ...], tuple[tuple[int, int], ...]]
 Command = Callable[[Path, Path, Sequence[str]], Sequence[str]]
@@ -39,23 +40,48 @@ class Comparisons:
     def __init__(self, command: Command = cli_compare) -> None:
         self._command = command
         self._lock = threading.Lock()
-        self._made: OrderedDict[Key, ReportComparison] = OrderedDict()
+        self._slots = threading.Semaphore(_AT_ONCE)
+        self._made: OrderedDict[Key, Future[ReportComparison]] = OrderedDict()
 
     def of(
         self, before: RunDirectory, after: RunDirectory, accepted: Sequence[str] = ()
     ) -> ReportComparison:
         """The comparison, with what lost and what the change of the step is made of.
 
-        Raises `UnreadableError` where the child fails or takes too long.
+        The first to ask for a pair has it made, at most two at a time; others of the same pair
+        wait for it, and one that is there already is given at once. Raises `UnreadableError` where
+        the child fails or takes too long: so does everybody who waited, but not who asks later.
         """
         key = (before.id, after.id, tuple(accepted), (*_stamps(before), *_stamps(after)))
         with self._lock:
-            if key not in self._made:
-                self._made[key] = self._make(before, after, accepted)
+            found = self._made.get(key)
+            first = found is None
+            if found is None:
+                found = self._made[key] = Future()
             self._made.move_to_end(key)
             while len(self._made) > _KEPT:
                 self._made.popitem(last=False)
-            return self._made[key]
+        if first:
+            self._fill(found, key, before, after, accepted)
+        return found.result()
+
+    def _fill(
+        self,
+        future: Future[ReportComparison],
+        key: Key,
+        before: RunDirectory,
+        after: RunDirectory,
+        accepted: Sequence[str],
+    ) -> None:
+        """Settle `future` whatever happens, as others wait for it; a failure is not held."""
+        try:
+            with self._slots:
+                future.set_result(self._make(before, after, accepted))
+        except BaseException as error:
+            with self._lock:
+                self._made.pop(key, None)
+            future.set_exception(error)
+            raise
 
     def _make(
         self, before: RunDirectory, after: RunDirectory, accepted: Sequence[str]

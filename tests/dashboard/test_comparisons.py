@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from msgspec.structs import replace
 
 from advisor.cli.main import run as command
 from advisor.errors import UnreadableError
+from advisor.model.comparison import ReportComparison
 from advisor.model.findings import Evidence, Finding, Member
 from advisor.model.overfusion import Bisection, Share
 from advisor.report.compare import compare_reports
@@ -76,6 +80,42 @@ def test_a_comparison_is_made_once_until_a_run_changes(
     assert len(started) == 1
     pair[1].write_report(replace(pair[1].report(), created="later"))
     assert comparisons.of(*pair).after.created == "later"
+
+
+def test_a_slow_comparison_holds_up_no_other(pair: tuple[RunDirectory, RunDirectory]) -> None:
+    """Many ask for one pair: one child runs, its failure reaches all, others go on meanwhile."""
+    gate, asked = threading.Event(), threading.Barrier(21)
+    made = compare_reports(pair[0].report(), pair[1].report(), ("eager", "inductor"))
+    started: list[str] = []
+
+    class Held(Comparisons):
+        def _make(self, before: RunDirectory, *_: object) -> ReportComparison:
+            started.append(before.id)
+            if before.id == "inductor":
+                assert gate.wait(30)
+                raise UnreadableError("it took too long")
+            return made
+
+    comparisons = Held()
+    assert comparisons.of(*pair) is made
+
+    def ask() -> UnreadableError | None:
+        asked.wait()
+        try:
+            comparisons.of(pair[1], pair[0])
+        except UnreadableError as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(20) as pool:
+        waiting = [pool.submit(ask) for _ in range(20)]
+        asked.wait()
+        assert comparisons.of(*pair) is made
+        assert comparisons.of(pair[0], pair[0]) is made
+        time.sleep(0.05)  # all twenty are at the gate
+        gate.set()
+        assert all(item.result() is not None for item in waiting)
+    assert started.count("inductor") == 1
 
 
 def test_without_the_judgement_figures_are_compared_and_the_reason_is_told(
