@@ -15,6 +15,7 @@ import torch
 pytest.importorskip("triton", reason="kernels need triton")
 
 from advisor.apply.model.multi_tensor import own_step, use_multi_tensor
+from advisor.apply.model.optimizer import fuse_optimizer
 from advisor.apply.recipe import UNCHANGED
 from advisor.verify.binaries import read_cubin
 
@@ -100,6 +101,7 @@ def test_what_comes_later_is_looked_at_before_a_launch() -> None:
     assert use_multi_tensor(sgd) is None
     second.grad = None
     sgd.step()
+    assert "no momentum yet" in str(fuse_optimizer(sgd))
     sgd.add_param_group({"params": [wide]})
     second.grad, wide.grad = torch.ones(3, 4), torch.full((2,), 1e-12, dtype=torch.float64)
     for _ in range(2):

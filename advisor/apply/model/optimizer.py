@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import torch
 
@@ -53,6 +54,12 @@ def align_state(optimizer: torch.optim.Optimizer) -> None:
                     state[name] = like.detach().copy_(value)
 
 
+def _with_momentum(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> int:
+    """How many parameters of a group have a momentum buffer."""
+    states = (optimizer.state.get(parameter, {}) for parameter in group["params"])
+    return sum(state.get("momentum_buffer") is not None for state in states)
+
+
 def _refused(optimizer: torch.optim.Optimizer) -> str | None:
     name = type(optimizer).__name__
     if type(optimizer).__module__.partition(".")[0] != "torch":
@@ -64,6 +71,8 @@ def _refused(optimizer: torch.optim.Optimizer) -> str | None:
     for group in optimizer.param_groups:
         if group.get("differentiable"):
             return f"{name} is differentiable: its fused form is not"
+        if group.get("momentum") and 0 < _with_momentum(optimizer, group) < len(group["params"]):
+            return "a parameter has no momentum yet: fused SGD fails when it gets its first one"
         for parameter in group["params"]:
             if parameter.dtype not in FLOATS or parameter.is_sparse:
                 return f"a parameter is {parameter.dtype} or sparse"
