@@ -252,7 +252,8 @@ def _redraw(
             return no_update, no_update, text, not waits, no_update
         wanted = _next_window(state.timeline, window, trigger, moved)
         if wanted is None:
-            return no_update, no_update, no_update, True, no_update
+            # A resize may come between the end of reading and the poll that draws what was read.
+            return (no_update,) * 5
         kinds = tuple(scope["kinds"])
         figure, drawn, words = draw(context, run, kinds, wanted, finding)
         first = trigger == "timeline-poll"

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dash import no_update
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from advisor.cli.main import run as command
 from advisor.errors import InvalidRecordError, UnreadableError
 from advisor.pipeline.timeline import timeline_of
-from advisor.store import RunDirectory
+from advisor.store import RunDirectory, RunStore
 from advisor.store.timeline import (
     Call,
     Group,
@@ -28,8 +30,10 @@ from advisor.store.timeline import (
 )
 from analyzers.metrics import trace_metrics
 from collectors.ranks import read_ranks
+from dashboard.context import Context
 from dashboard.figures_timeline import TRACK_LEVELS, axis_unit, timeline, track_at
 from dashboard.roles import GROUPS, group_of
+from dashboard.timeline_panel import _redraw
 from dashboard.timeline_view import (
     BAND,
     COLUMNS,
@@ -256,3 +260,18 @@ def _settled(lines: Timelines, run: RunDirectory) -> str:
     while lines.of(run).kind == "building" and time.monotonic() < until:
         time.sleep(0.05)
     return lines.of(run).kind
+
+
+def test_a_resize_before_the_poll_that_draws_does_not_end_the_polling(
+    context: Context, store: RunStore
+) -> None:
+    trace = TRACES / "bert_cudagraph.inductor.json.gz"
+    assert command(["analyze", str(trace), "--out", str(store.root / "one")]) == 0
+    assert _settled(context.timelines, store.open("one")) == "ready"
+    scope = {"run": "one", "kinds": ["stream"]}
+    moved = {"autosize": True}
+    resized = _redraw(context, scope, None, "timeline-graph", moved, None)
+    assert resized == (no_update,) * 5
+    *_, words, ended, _ = _redraw(context, scope, None, "timeline-poll", None, None)
+    assert "spans" in str(words)
+    assert ended is True
