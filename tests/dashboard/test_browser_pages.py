@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.cli.main import run as command
 from advisor.store import RunStore
@@ -259,13 +260,31 @@ def test_files_of_one_job_are_uploaded_and_open(browser: Any, served: Served) ->
 
 
 def test_a_page_prints_without_its_controls(browser: Any, served: Served) -> None:
-    with opened(browser) as page:
+    with opened(browser, color_scheme="dark") as page:
         page.goto(served.url(EAGER))
         expect(page.get_by_text("What to do")).to_be_visible()
         page.emulate_media(media="print")
         for hidden in ("header", ".tabs", "button.export"):
             expect(page.locator(hidden).first).to_be_hidden()
         expect(page.get_by_text("What to do")).to_be_visible()
+        # Charts in the colours of a dark page are not readable on paper.
+        expect(page.locator(".js-plotly-plot text").first).to_have_css("fill", "rgb(0, 0, 0)")
+
+
+def test_names_without_end_do_not_widen_a_page(browser: Any, served: Served) -> None:
+    report = served.store.open("llama_prefill_eager").report()
+    findings = tuple(
+        replace(item, title="T" * 10_000, action="A" * 10_000) for item in report.findings
+    )
+    endless = served.store.create("endless")
+    try:
+        endless.write_report(replace(report, findings=findings))
+        with opened(browser) as page:
+            page.goto(served.url(f"/run/{endless.id}"))
+            expect(page.locator("ol.actions")).to_be_visible()
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    finally:
+        shutil.rmtree(endless.path)
 
 
 def test_generated_source_is_scrolled_by_the_keyboard(browser: Any, served: Served) -> None:
