@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from advisor.model.applied import Applied
-from advisor.model.base import Record
+from advisor.model.base import Range, Record
 from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
+from advisor.report.words import is_modelled
 from advisor.store.directory import RunDirectory
 from advisor.store.store import RunStore
 from dashboard.access import Access
@@ -31,7 +32,8 @@ class Summary(Record, frozen=True, kw_only=True):
     created: str
     mode: str
     gpu: str
-    saving_ns: int | None
+    saving: Range | None
+    modelled: bool
     findings: int
 
 
@@ -92,12 +94,12 @@ class Context:
 
 
 def _summary(report: Report) -> Summary:
-    saving = report.recommended.set_saving_ns
     return Summary(
         target=report.workload.target,
         created=report.created,
         mode=report.workload.mode,
         gpu=report.hardware.name,
-        saving_ns=saving.mid if saving else None,
+        saving=report.recommended.set_saving_ns,
+        modelled=is_modelled(report),
         findings=len(report.findings),
     )

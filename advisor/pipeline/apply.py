@@ -285,7 +285,8 @@ def _finish(run: RunDirectory, applied: Applied, budget: Budget, emit: Emit) -> 
     taken = round((time.monotonic() - budget.started) * NS_PER_S)
     applied = msgspec.structs.replace(applied, duration_ns=taken)
     run.write_applied(applied)
-    emit("done", "done", message=f"{applied.set.verdict}: {applied.set.reason}")
+    verdict = applied.set.verdict.replace("_", " ")
+    emit("done", "done", message=f"{verdict}: {applied.set.reason}")
     return applied
 
 

@@ -10,7 +10,7 @@ from dash.development.base_component import Component
 
 from advisor.errors import UnreadableError
 from advisor.model.actions import ANSWERS
-from advisor.model.findings import Evidence, Finding
+from advisor.model.findings import Alternative, Evidence, Finding
 from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
 from advisor.report.text import counted, headline
@@ -215,12 +215,16 @@ def _plan(plan: FusionPlan, bandwidth: int | None) -> Component:
 def _alternatives(finding: Finding) -> Component:
     if not finding.alternatives:
         return section("Alternatives", message("None priced", "No other route was priced here."))
-    rows = [
-        (ROUTE_WORDS[a.route], a.text, saving_text(a.saving_ns) if a.saving_ns else "not priced")
-        for a in finding.alternatives
-    ]
+    rows = [(ROUTE_WORDS[a.route], a.text, _price(a)) for a in finding.alternatives]
     head = ("Route", "What", "Saving per step")
     return section("Alternatives", table(head, rows, "Alternatives"))
+
+
+def _price(way: Alternative) -> str:
+    """What a way saves: kernel time, as rules price ways, but of graphs, which spare the host."""
+    if way.saving_ns is None:
+        return "not priced"
+    return saving_text(way.saving_ns) + " of kernel time" * (way.route != "cuda_graph")
 
 
 PAGE = Page(

@@ -9,8 +9,9 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from advisor.errors import AdvisorError
+from advisor.report.text import headline
 from advisor.store.directory import RunDirectory
-from advisor.units import UNKNOWN, format_ns
+from advisor.units import UNKNOWN
 from dashboard import trends
 from dashboard.context import Context
 from dashboard.page import Page, run_path
@@ -84,11 +85,9 @@ def _row(context: Context, run: RunDirectory) -> dict[str, Any]:
         "target": summary.target,
         "created": moment(summary.created),
         "mode": summary.mode,
-        "gpu": summary.gpu,
-        "saving_ns": summary.saving_ns,
-        "saving_ns_text": "cannot judge"
-        if summary.saving_ns is None
-        else format_ns(summary.saving_ns),
+        "gpu": f"{summary.gpu} (modelled)" if summary.modelled else summary.gpu,
+        "saving_ns": summary.saving.mid if summary.saving else None,
+        "saving_ns_text": headline(summary.saving) if summary.saving else "cannot judge",
         "findings": summary.findings,
         "applied": VERDICT_WORDS[applied.set.verdict] if applied else "no",
     }

@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 from msgspec.structs import replace
 
 from advisor.model.applied import KernelResources
-from advisor.model.base import Record
+from advisor.model.base import Range, Record
 from advisor.model.findings import Alternative
 from advisor.model.report import KernelRow, Recommended, Source, Tool
 from advisor.model.resources import Cliff, CliffPoint, Fit
@@ -87,6 +87,7 @@ def test_an_unmeasured_run_says_what_would_measure_it(context: Context, store: R
     text = page(context, run_path(run.id))
     assert "Kernel time saved is modelled" in text
     assert "Kernels were not timed" in text
+    assert "of kernel time" in page(context, finding_path(run.id, found.id))
     run.write_report(replace(report, kernels=(), findings=(), recommended=Recommended()))
     text = page(context, run_path(run.id))
     assert "No rule found anything to fuse" in text
@@ -275,6 +276,20 @@ def test_the_page_tells_what_was_predicted_from_what_decided(
     text = page(context, finding_path(run.id, "row-program-1"))
     assert "as predicted, all sites" in text
     assert "compiled step, without and with it" in text
+
+
+def test_the_list_says_of_a_saving_what_the_page_of_its_run_says(
+    context: Context, run: RunDirectory
+) -> None:
+    report = run.report()
+    bound = replace(report.recommended, set_saving_ns=Range(low=0, mid=300_000, high=500_000))
+    run.write_report(replace(report, recommended=bound))
+    assert "at most 500 \u00b5s" in page(context, run_path(run.id))
+    assert "at most 500 \u00b5s" in (listed := page(context, "/"))
+    assert "(modelled)" not in listed
+    modelled = replace(report, hardware=replace(report.hardware, present=False))
+    run.write_report(replace(modelled, workload=replace(report.workload, mode="eager")))
+    assert f"{report.hardware.name} (modelled)" in page(context, "/")
 
 
 def test_without_exposure_the_kernel_time_is_shown() -> None:
