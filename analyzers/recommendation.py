@@ -74,11 +74,25 @@ def _effort(finding: Finding) -> int:
 def _together(
     chosen: Sequence[Finding], exposure: Exposure | None, changes: Mapping[str, Change]
 ) -> Range | None:
-    """One replay with all changes; a price that rests on other ranks counts only by itself."""
+    """One replay with all changes; a price that rests on other ranks is not in it.
+
+    Of such prices the set saves at least as much as the best alone, at most all of them besides.
+    """
     priced = [item for item in chosen if item.exposed_saving_ns is not None]
     if len(priced) == 1:
         return priced[0].exposed_saving_ns
     held = [changes[item.id] for item in priced if item.id in changes]
     if exposure is None or exposure.doubt or not held:
         return None
-    return exposure.saved(*held)
+    besides = [item.exposed_saving_ns for item in priced if item.id not in changes]
+    return _joined(exposure.saved(*held), [one for one in besides if one is not None])
+
+
+def _joined(saved: Range, besides: Sequence[Range]) -> Range:
+    every = (saved, *besides)
+    return Range(
+        low=max(one.low for one in every),
+        mid=max(one.mid for one in every),
+        high=sum(one.high for one in every),
+        coverage=saved.coverage,
+    )

@@ -136,3 +136,13 @@ def test_the_set_of_a_busy_device_saves_the_kernels() -> None:
     together = recommend(findings, BUSY, changes).set_saving_ns
     assert together is not None
     assert together.mid == pytest.approx(40_000, rel=0.1)
+
+
+def test_what_rests_on_other_ranks_counts_beside_the_replay() -> None:
+    """The set never saves less than the best of it alone."""
+    change = Change(sites=((0, 1),), saved_ns=of(20_000))
+    waits = Range(low=0, mid=50_000, high=50_000)
+    found = [finding("a", BUSY.saved(change)), finding("w", waits, rule="straggler-rank")]
+    together = recommend(found, BUSY, {"a": change}).set_saving_ns
+    alone = BUSY.saved(change)
+    assert together == Range(low=alone.low, mid=50_000, high=alone.high + 50_000)
