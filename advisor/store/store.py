@@ -49,6 +49,14 @@ class RunStore:
         names = sorted((p.name for p in self.root.iterdir() if _is_run(p)), reverse=True)
         return tuple(RunDirectory(self.root / name) for name in names)
 
+    def unnamed(self) -> tuple[str, ...]:
+        """Folders that hold a run and whose names are no ids, so that `runs` leaves them out."""
+        if not self.root.is_dir():
+            return ()
+        return tuple(
+            sorted(p.name for p in self.root.iterdir() if _holds_run(p) and not _is_run(p))
+        )
+
     def open(self, run_id: str) -> RunDirectory:
         """The run with this id; `UsageError` if malformed, `UnreadableError` if unknown."""
         if not RUN_ID.fullmatch(run_id):
@@ -69,8 +77,9 @@ def new_run_id(target: str, when: datetime) -> str:
 
 
 def _is_run(path: Path) -> bool:
-    return bool(
-        RUN_ID.fullmatch(path.name)
-        and not path.is_symlink()
-        and ((path / "run.json").is_file() or (path / "report.json").is_file())
-    )
+    return bool(RUN_ID.fullmatch(path.name)) and _holds_run(path)
+
+
+def _holds_run(path: Path) -> bool:
+    files = (path / "run.json", path / "report.json")
+    return not path.is_symlink() and any(file.is_file() for file in files)

@@ -9,8 +9,10 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from advisor.errors import AdvisorError
-from advisor.report.text import headline
+from advisor.report.document import visible
+from advisor.report.text import counted, headline
 from advisor.store.directory import RunDirectory
+from advisor.store.store import RunStore
 from advisor.units import UNKNOWN
 from dashboard import trends
 from dashboard.context import Context
@@ -42,6 +44,7 @@ _COLUMNS: tuple[dict[str, Any], ...] = (
     {"field": "applied", "headerName": "Applied", "minWidth": 120, **WRAPPED},
 )
 
+_SHOWN_NAMES = 5
 _PICK_TWO: dict[str, Any] = {
     "rowSelection": {"mode": "multiRow", "headerCheckbox": False},
     "selectionColumnDef": {"headerName": "Pick", "width": 72, "flex": 0},
@@ -50,13 +53,13 @@ _PICK_TWO: dict[str, Any] = {
 
 def layout(context: Context) -> Component:
     """The list, or what to do to get a first run."""
-    runs = context.store.runs()
+    runs, unnamed = context.store.runs(), _unnamed(context.store)
     if not runs:
-        return message(
-            "No runs yet",
+        text = (
             f"Nothing is saved in {context.store.root}. Profile a workload to make the first run: "
-            "fusion-advisor profile TARGET. It appears here without a restart.",
+            "fusion-advisor profile TARGET. It appears here without a restart."
         )
+        return html.Div([message("No runs yet", text), *unnamed], className="stack")
     rows = sorted((_row(context, run) for run in runs), key=_made, reverse=True)
     title = html.H1("Saved runs", className="hidden")
     pick = dcc.Link("Pick two runs to compare them", id="runs-compare", href="/")
@@ -64,9 +67,21 @@ def layout(context: Context) -> Component:
         "Runs",
         grid("runs-grid", _COLUMNS, rows, "Runs", _PICK_TWO),
         pick,
+        *unnamed,
         note=f"{len(rows)} in {context.store.root}",
     )
     return html.Div([title, listed, trends.panel(context)], className="stack")
+
+
+def _unnamed(store: RunStore) -> list[Component]:
+    """What lies in the store and cannot have a page, since its name is no part of an address."""
+    names = store.unnamed()
+    if not names:
+        return []
+    shown = ", ".join(visible(name) for name in names[:_SHOWN_NAMES])
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    text = f"Rename with letters, digits, _ and - (a dot is none of them): {shown}{more}"
+    return [message(f"{counted(len(names), 'folder')} with a run not shown", text, "orange")]
 
 
 def _made(row: dict[str, Any]) -> str:

@@ -292,6 +292,14 @@ def test_the_list_says_of_a_saving_what_the_page_of_its_run_says(
     assert f"{report.hardware.name} (modelled)" in page(context, "/")
 
 
+def test_a_run_whose_name_is_no_id_is_told(context: Context, run: RunDirectory) -> None:
+    assert "not shown" not in page(context, "/")
+    run.path.rename(run.path.with_name("llama.eager"))
+    text = page(context, "/")
+    assert "1 folder with a run not shown" in text
+    assert "llama.eager" in text
+
+
 def test_without_exposure_the_kernel_time_is_shown() -> None:
     launch, _spill, _norm = findings(norm_plan(), "t")
     priced = Alternative(route="generated_kernel", text="t", saving_ns=range_of(50_000))
