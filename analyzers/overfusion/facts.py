@@ -131,8 +131,10 @@ def _launches(trace: Trace, rows: Any) -> list[Launch]:
 
 def _copy(copy: Mapping[Any, Any]) -> Launch:
     kind = "memset" if str(copy["kind"]) == "set" else "copy"
+    # A fill has no direction, nor has a copy whose name tells none: missing text, no string.
+    known = isinstance(copy["direction"], str)
     return Launch(
-        name=f"{kind} {copy['direction']}",
+        name=f"{kind} {copy['direction']}" if known else kind,
         role=kind,
         library=DRIVER,
         stream=_whole(copy["stream"]),

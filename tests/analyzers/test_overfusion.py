@@ -270,6 +270,14 @@ def recorded(name: str) -> StepRecord:
     return step_facts(read_trace(H200 / f"{name}.json.gz"))
 
 
+def test_what_the_driver_does_has_a_name_without_holes() -> None:
+    sample = Path(__file__).parents[2] / "sample_traces" / "llama_prefill.eager.json.gz"
+    launches = step_facts(read_trace(sample)).launches
+    names = {item.name for item in launches if item.library == DRIVER}
+    assert "memset" in names
+    assert not [name for name in names if "nan" in name or "None" in name]
+
+
 @needs_h200
 def test_streams_made_one_are_a_regression_and_two_streams_are_none() -> None:
     two, one = recorded("streams_two"), recorded("streams_one")
