@@ -17,14 +17,21 @@ from advisor.report.compare import compare_reports
 from advisor.report.compare_document import comparison_document
 from advisor.report.report_document import short
 from advisor.store.directory import RunDirectory
-from advisor.units import UNKNOWN, format_ns
+from advisor.units import UNKNOWN, format_ns, format_value
 from dashboard.context import Context, Summary
 from dashboard.documents import sections
 from dashboard.figures_run import causes, shares
 from dashboard.page import Page, run_path
 from dashboard.pages.frame import finding_link, frame
-from dashboard.parts import error_state, graph, heading, message, moment, section, table, worth_text
+from dashboard.parts import error_state, figure_card, graph, heading, message, moment, section, table, worth_text
 
+_HEADLINE = {
+    STEP_METRIC: "Step time",
+    "gpu_busy_per_step_ns": "GPU busy per step",
+    "kernels_per_step": "Kernels per step",
+}
+# What the marks of the tables below mean is told under them: cards come first and say it in words.
+_MEANING = {"untested": "too few steps to say: ", "single": "known once: ", "insignificant": "noise: "}
 _MAX_OTHERS = 50
 _MAX_MEMBERS = 6
 
@@ -50,7 +57,7 @@ def layout(context: Context, before: str, after: str, anyway: str | None = None)
         ]
     )
     body = [
-        *_refused(comparison), *judged, *_lost(comparison), *_causes(comparison),
+        *_refused(comparison), *judged, *_headline(comparison), *_lost(comparison), *_causes(comparison),
         *sections(comparison_document(comparison)),
     ]  # fmt: skip
     title = heading("What changed between two runs", 1)
@@ -69,6 +76,21 @@ def _compared(
         return plain, [error_state(error)]
 
 
+def _headline(comparison: ReportComparison) -> list[Component]:
+    """The few figures that answer whether it got faster; all others stand in the tables below."""
+    known = {metric.name: metric for metric in comparison.metrics if not metric.note}
+    cards = []
+    for name, label in _HEADLINE.items():
+        metric = known.get(name)
+        if metric is None:
+            continue
+        found = metric.difference
+        ends = (format_value(value, metric.unit) for value in (found.before, found.after))
+        change = moved(found, metric.unit).text
+        cards.append(figure_card(label, " → ".join(ends), _MEANING.get(found.significance, "") + change))
+    return [html.Div(cards, className="cards")] if cards else []
+
+
 def _lost(comparison: ReportComparison) -> list[Component]:
     """Each fused kernel that lost beside what it replaced, and the shares of the change."""
     found: list[Component] = []
@@ -81,7 +103,7 @@ def _lost(comparison: ReportComparison) -> list[Component]:
         label = "Change of the step on the device, by cause"
         note = "The bars add up to the change from the first activity of a step to its last."
         figure = graph(shares(comparison.bisection), "shares", label)
-        found.append(section("What the change is made of, drawn", figure, note=note))
+        found.append(section("Shares of the change", figure, note=note))
     return found
 
 
