@@ -14,8 +14,9 @@ from advisor.model.comparison import ReportComparison
 from advisor.model.findings import Finding
 from advisor.model.report import Report
 from advisor.report.compare import compare_reports
-from advisor.report.compare_document import comparison_document
+from advisor.report.compare_document import change_words, comparison_document
 from advisor.report.report_document import short
+from advisor.report.words import STEP_METRIC
 from advisor.store.directory import RunDirectory
 from advisor.units import UNKNOWN, format_ns, format_value
 from dashboard.context import Context, Summary
@@ -23,15 +24,23 @@ from dashboard.documents import sections
 from dashboard.figures_run import causes, shares
 from dashboard.page import Page, run_path
 from dashboard.pages.frame import finding_link, frame
-from dashboard.parts import error_state, figure_card, graph, heading, message, moment, section, table, worth_text
+from dashboard.parts import (
+    error_state,
+    figure_card,
+    graph,
+    heading,
+    message,
+    moment,
+    section,
+    table,
+    worth_text,
+)
 
 _HEADLINE = {
     STEP_METRIC: "Step time",
     "gpu_busy_per_step_ns": "GPU busy per step",
     "kernels_per_step": "Kernels per step",
 }
-# What the marks of the tables below mean is told under them: cards come first and say it in words.
-_MEANING = {"untested": "too few steps to say: ", "single": "known once: ", "insignificant": "noise: "}
 _MAX_OTHERS = 50
 _MAX_MEMBERS = 6
 
@@ -57,8 +66,8 @@ def layout(context: Context, before: str, after: str, anyway: str | None = None)
         ]
     )
     body = [
-        *_refused(comparison), *judged, *_headline(comparison), *_lost(comparison), *_causes(comparison),
-        *sections(comparison_document(comparison)),
+        *_refused(comparison), *judged, *_headline(comparison), *_lost(comparison),
+        *_causes(comparison), *sections(comparison_document(comparison)),
     ]  # fmt: skip
     title = heading("What changed between two runs", 1)
     return html.Div([title, links, *body], className="stack")
@@ -86,8 +95,8 @@ def _headline(comparison: ReportComparison) -> list[Component]:
             continue
         found = metric.difference
         ends = (format_value(value, metric.unit) for value in (found.before, found.after))
-        change = moved(found, metric.unit).text
-        cards.append(figure_card(label, " → ".join(ends), _MEANING.get(found.significance, "") + change))
+        change = change_words(found, metric.unit).text
+        cards.append(figure_card(label, " → ".join(ends), change))
     return [html.Div(cards, className="cards")] if cards else []
 
 

@@ -57,6 +57,8 @@ def test_the_page_says_what_the_change_is_made_of(
     text = page(context, compare_path("eager", "inductor"))
     assert "What the change is made of" in text
     assert "launch gaps" in text
+    assert text.index("Kernels per step") < text.index("What the change is made of")
+    assert "231 \u2192 74" in text
     assert str(context.store.root) not in text
     found = context.comparisons.of(*pair)
     assert (found.before.label, found.after.label) == ("eager", "inductor")
