@@ -138,8 +138,8 @@ def _register(app: Dash, context: Context) -> None:
     )
 
     @app.callback(Output("page", "children"), Output("title", "data"), Input("url", "pathname"))
-    def route(path: str | None) -> tuple[Component, str]:
-        return render(context, path or "/")
+    def route(path: object) -> tuple[Component, str]:
+        return render(context, str(path or "/"))  # a request may hold anything
 
 
 def render(context: Context, path: str) -> tuple[Component, str]:

@@ -108,8 +108,8 @@ def register(app: Dash, context: Context) -> None:
         Input("trend-metric", "value"),
         prevent_initial_call=True,
     )
-    def redraw(target: str, metric: str) -> Component:
+    def redraw(target: object, metric: object) -> Component:
         try:
-            return chart(context, target, metric)
+            return chart(context, str(target), str(metric))  # a request may hold anything
         except AdvisorError as error:
             return error_state(error)

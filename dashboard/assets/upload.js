@@ -25,7 +25,8 @@
     const what = files.length === 1 ? files[0].name : `${files.length} files`;
     const parts = new URLSearchParams();
     for (const file of files) {
-      parts.append("name", file.name.slice(0, 120));
+      // An address holds 64 KiB: 64 names, nine characters for each of theirs.
+      parts.append("name", file.name.slice(0, 60));
       parts.append("size", file.size);
     }
     say("upload-note", "");

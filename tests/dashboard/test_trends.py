@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ from dashboard.figures_run import trend
 from tests.builders.run import sample_run
 from tests.dashboard.chromium import Served, needs_chromium, opened
 from tests.dashboard.test_pages import HOSTILE, page, words
+from tests.dashboard.test_server_safety import BASE
 
 OLD = Commit(id="aaaaaaaaaaaa", committed="2026-01-01T00:00:00+00:00", dirty=False)
 NEW = Commit(id="bbbbbbbbbbbb", committed="2026-02-01T00:00:00+00:00", dirty=False)
@@ -162,3 +163,23 @@ def test_the_trend_in_the_browser(browser: Any, served: Served) -> None:
         text = told.text_content()
         assert "commit bbbbbbbbbbbb" in text
         assert "made 2026-03-01" in text
+
+
+@pytest.mark.parametrize("value", [["a"], {"x": 1}, 5, True])
+def test_values_of_other_kinds_are_names_of_nothing(
+    client: Callable[..., Any], store: RunStore, value: object
+) -> None:
+    inputs = [{"id": f"trend-{name}", "property": "value", "value": value}
+              for name in ("target", "metric")]  # fmt: skip
+    chart: dict[str, Any] = {"output": "trend-chart.children", "inputs": inputs}
+    chart |= {"outputs": {"id": "trend-chart", "property": "children"}}
+    place = [{"id": "url", "property": "pathname", "value": value}]
+    shown = [{"id": "page", "property": "children"}, {"id": "title", "property": "data"}]
+    route: dict[str, Any] = {
+        "output": "..page.children...title.data..",
+        "outputs": shown,
+        "inputs": place,
+    }
+    for asked in (chart, route):
+        body = asked | {"changedPropIds": [f"{asked['inputs'][0]['id']}.value"]}
+        assert client().post("/_dash-update-component", base_url=BASE, json=body).status_code == 200
