@@ -14,8 +14,8 @@ from advisor.model.plan import FusionPlan, PlanInput, PlanOutput, Site
 from advisor.model.report import Report
 from advisor.model.scan import sizes_text
 from advisor.model.site_work import equation, site_arithmetic, site_bytes
-from advisor.report.text import headline, plain, range_text, spread, table
-from advisor.report.words import cannot_judge, evidence_text
+from advisor.report.text import headline, plain, spread, table
+from advisor.report.words import cannot_judge, evidence_text, way_price
 from advisor.units import NS_PER_S, counted, format_bytes, format_fraction, format_ns
 
 INDENT = (0, 0, 0, 3)
@@ -175,5 +175,4 @@ def _line(place: Location) -> str:
 
 
 def _alternative(item: Alternative) -> RenderableType:
-    price = "not priced" if item.saving_ns is None else range_text(item.saving_ns)
-    return plain(f"{item.route.replace('_', ' ')}, {price}: {item.text}")
+    return plain(f"{item.route.replace('_', ' ')}, {way_price(item)}: {item.text}")

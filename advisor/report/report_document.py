@@ -52,6 +52,7 @@ from advisor.report.words import (
     share,
     sites_text,
     verdicts,
+    way_price,
     worth,
 )
 from advisor.units import UNKNOWN, format_ns, format_value
@@ -179,7 +180,7 @@ def _detail(number: int, finding: Finding) -> list[Block]:
     if place := place_text(finding.locations):
         lines.append((Words("At: ", "strong"), code(place)))
     for other in finding.alternatives:
-        route = f"{other.route.replace('_', ' ')}, {range_text(other.saving_ns)}: {other.text}"
+        route = f"{other.route.replace('_', ' ')}, {way_price(other)}: {other.text}"
         lines.append((Words("Or: ", "strong"), Words(route)))
     if finding.provenance == "inferred":
         lines.append(Words("Inferred from a trace: advice, not a proof.", "dim"))

@@ -18,7 +18,6 @@ from advisor.report.text import (
     heading,
     headline,
     plain,
-    range_text,
     spread,
     table,
 )
@@ -37,6 +36,7 @@ from advisor.report.words import (
     share,
     sites_text,
     verdicts,
+    way_price,
     worth,
 )
 from advisor.units import UNKNOWN, format_value
@@ -163,8 +163,8 @@ def _detail(number: int, finding: Finding) -> list[RenderableType]:
     if place := place_text(finding.locations):
         lines.append(plain(f"at: {place}", "dim"))
     for other in finding.alternatives:
-        price = range_text(other.saving_ns)
-        lines.append(plain(f"or: {other.route.replace('_', ' ')}, {price}: {other.text}", "dim"))
+        way = f"{other.route.replace('_', ' ')}, {way_price(other)}"
+        lines.append(plain(f"or: {way}: {other.text}", "dim"))
     return [head, *(Padding(line, (0, 0, 0, 3)) for line in lines)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 from advisor.model.base import Location, Range
-from advisor.model.findings import Evidence, Finding, Member
+from advisor.model.findings import Alternative, Evidence, Finding, Member
 from advisor.model.report import INCOMPLETE, Commit, Report
 from advisor.report.text import is_upper_bound, range_text
 from advisor.units import UNKNOWN, format_fraction, format_ns
@@ -182,3 +182,10 @@ def place_text(places: tuple[Location, ...]) -> str:
     module = place.module if where or not place.module else f"module {place.module}"
     more = f" and {len(places) - 1} more" if len(places) > 1 else ""
     return f"{' · '.join(filter(None, (module, where)))}{more}"
+
+
+def way_price(way: Alternative) -> str:
+    """What a way saves: kernel time, as rules price ways, but of graphs, which spare the host."""
+    if way.saving_ns is None:
+        return "not priced"
+    return range_text(way.saving_ns) + " of kernel time" * (way.route != "cuda_graph")

@@ -10,11 +10,11 @@ from dash.development.base_component import Component
 
 from advisor.errors import UnreadableError
 from advisor.model.actions import ANSWERS
-from advisor.model.findings import Alternative, Evidence, Finding
+from advisor.model.findings import Evidence, Finding
 from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
 from advisor.report.text import counted, headline
-from advisor.report.words import sites_of
+from advisor.report.words import sites_of, way_price
 from advisor.store.directory import RunDirectory
 from advisor.units import format_bytes, format_ns
 from dashboard import subgraph
@@ -215,16 +215,9 @@ def _plan(plan: FusionPlan, bandwidth: int | None) -> Component:
 def _alternatives(finding: Finding) -> Component:
     if not finding.alternatives:
         return section("Alternatives", message("None priced", "No other route was priced here."))
-    rows = [(ROUTE_WORDS[a.route], a.text, _price(a)) for a in finding.alternatives]
+    rows = [(ROUTE_WORDS[a.route], a.text, way_price(a)) for a in finding.alternatives]
     head = ("Route", "What", "Saving per step")
     return section("Alternatives", table(head, rows, "Alternatives"))
-
-
-def _price(way: Alternative) -> str:
-    """What a way saves: kernel time, as rules price ways, but of graphs, which spare the host."""
-    if way.saving_ns is None:
-        return "not priced"
-    return saving_text(way.saving_ns) + " of kernel time" * (way.route != "cuda_graph")
 
 
 PAGE = Page(
