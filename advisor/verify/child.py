@@ -12,12 +12,13 @@ import tempfile
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import IO
+from typing import IO, TypeVar
 
 from advisor.verify.endings import how_it_ended
 
 READY = b"ready\n"
 START_LIMIT_S = 120.0
+Child = TypeVar("Child", bound="AnsweringChild")
 
 
 class DiedError(Exception):
@@ -40,7 +41,7 @@ class AnsweringChild:
         self._answers = -1
         self._ready = False
 
-    def __enter__(self) -> AnsweringChild:
+    def __enter__(self: Child) -> Child:
         return self
 
     def __exit__(

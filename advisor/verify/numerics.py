@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Literal
 
 import msgspec
@@ -33,7 +32,7 @@ class NumericsRequest(Record, frozen=True, kw_only=True):
     config: LaunchConfig
 
 
-class NumericsProcess:
+class NumericsProcess(AnsweringChild):
     """A child that verifies one kernel after the other; `device` is `cpu`, or such as `cuda:1`.
 
     What a kernel does to the process, a crash or a hang, costs that kernel alone: the next one gets
@@ -45,22 +44,7 @@ class NumericsProcess:
         environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
         if device == "cpu":
             environment["TRITON_INTERPRET"] = "1"
-        self._child = AnsweringChild(WORKER, device, environment=environment)
-
-    def __enter__(self) -> NumericsProcess:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._child.__exit__(kind, error, trace)
-
-    def begin(self) -> None:
-        """Start the child and go on: it imports what it needs meanwhile."""
-        self._child.begin()
+        super().__init__(WORKER, device, environment=environment)
 
     def verify(
         self, plan: Path, kernel: Path, config: LaunchConfig, timeout_s: float | None = None
@@ -72,7 +56,7 @@ class NumericsProcess:
         limit_s = LIMITS_S[self._place] if timeout_s is None else timeout_s
         request = NumericsRequest(plan=str(plan), kernel=str(kernel), config=config)
         try:
-            line = self._child.ask(msgspec.json.encode(request), limit_s)
+            line = self.ask(msgspec.json.encode(request), limit_s)
             return base.decode(line, Numerics, WORKER)
         except TimeoutError:
             return _failed(self._place, f"it has no end within {limit_s:.0f} s")
@@ -82,26 +66,15 @@ class NumericsProcess:
             return _failed(self._place, "the kernel process printed no verdict")
 
 
-class NumericsPool:
+class NumericsPool(ExitStack):
     """Several such children; each verifies one kernel at a time."""
 
     def __init__(self, device: str, most: int) -> None:
-        self._stack = ExitStack()
-        self._children = [self._stack.enter_context(NumericsProcess(device)) for _ in range(most)]
+        super().__init__()
+        self._children = [self.enter_context(NumericsProcess(device)) for _ in range(most)]
         self._idle: SimpleQueue[NumericsProcess] = SimpleQueue()
         for child in self._children:
             self._idle.put(child)
-
-    def __enter__(self) -> NumericsPool:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
 
     def __len__(self) -> int:
         return len(self._children)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 import msgspec
 
 from advisor.errors import IllegalFusionError
@@ -33,26 +31,11 @@ class TimingAnswer(Record, frozen=True, kw_only=True):
     timing: KernelTiming
 
 
-class TimingProcess:
+class TimingProcess(AnsweringChild):
     """A child that times one plan after the other; started when it is first needed, or before."""
 
     def __init__(self, device: str, worker: str = WORKER) -> None:
-        self._child = AnsweringChild(worker, device)
-
-    def __enter__(self) -> TimingProcess:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._child.__exit__(kind, error, trace)
-
-    def begin(self) -> None:
-        """Start the child and go on: it imports what it needs while others compile."""
-        self._child.begin()
+        super().__init__(worker, device)
 
     def time(self, request: TimingRequest, limit_s: float = LIMIT_S) -> TimingAnswer:
         """The answer to a request.
@@ -61,7 +44,7 @@ class TimingProcess:
         `limit_s`.
         """
         try:
-            line = self._child.ask(msgspec.json.encode(request), limit_s)
+            line = self.ask(msgspec.json.encode(request), limit_s)
         except TimeoutError:
             raise IllegalFusionError(f"timed alone, it has no end within {limit_s:g} s") from None
         except DiedError as error:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from .model import Cause
+from advisor.model.overfusion import Cause
+
 from .records import Label, Labels, Result
 
 LOSES_ABOVE = 1.05

@@ -15,28 +15,10 @@ from typing import Any, Literal
 import torch
 
 from advisor.model.base import Record
+from advisor.model.overfusion import Cause, Scalar
 from advisor.verify.resources import ResourceRequest
 
-Cause = Literal[
-    "register_spill",
-    "occupancy_registers",
-    "occupancy_shared_memory",
-    "too_few_programs",
-    "recompute",
-    "reread_inputs",
-    "uncoalesced_access",
-    "gemm_epilogue",
-    "serialised_streams",
-    "unequal_horizontal",
-    "lost_overlap",
-    "lost_vectorisation",
-    "no_tensor_core",
-    "atomics_contention",
-    "widened_traffic",
-    "stale_config",
-]
 Engine = Literal["triton", "inductor", "library"]
-Scalar = int | float | bool | str | None
 Setting = int | float | bool | str
 Tensors = tuple[torch.Tensor, ...]
 Run = Callable[[], Tensors]

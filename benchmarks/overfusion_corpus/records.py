@@ -9,9 +9,10 @@ import msgspec
 
 from advisor.model.applied import KernelResources, Timing
 from advisor.model.base import Record
+from advisor.model.overfusion import Cause
 from advisor.verify.resources import ResourceRequest
 
-from .model import Case, Cause
+from .model import Case
 
 Verdict = Literal["regression", "benign", "excluded"]
 
