@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from collections import OrderedDict
@@ -16,7 +15,7 @@ from advisor.errors import EXIT_OK, EXIT_UNREADABLE, UnreadableError
 from advisor.model.base import decode
 from advisor.model.comparison import ReportComparison
 from advisor.store.directory import RunDirectory
-from dashboard.timelines import limit_memory
+from dashboard.timelines import run_limited
 
 MAX_SECONDS, MAX_BYTES = 60, 64 << 20
 _KEPT, _AT_ONCE, _MAX_ERROR_BYTES = 16, 2, 2_000
@@ -86,20 +85,9 @@ class Comparisons:
     def _make(
         self, before: RunDirectory, after: RunDirectory, accepted: Sequence[str]
     ) -> ReportComparison:
-        child = subprocess.Popen(
-            self._command(before.path, after.path, accepted),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        limit_memory(child.pid)
-        try:
-            data, said = child.communicate(timeout=MAX_SECONDS)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.communicate()
-            data, said = b"", f"it took more than {MAX_SECONDS} s".encode()
-        if child.returncode not in _TOLD or len(data) > MAX_BYTES or not data:
+        command = self._command(before.path, after.path, accepted)
+        status, data, said = run_limited(command, MAX_SECONDS, output=True)
+        if status not in _TOLD or len(data) > MAX_BYTES or not data:
             why = said[-_MAX_ERROR_BYTES:].decode(errors="replace").strip()
             raise UnreadableError("their launches cannot be compared", where=after.id, why=why)
         for run in (before, after):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 import threading
@@ -13,7 +12,7 @@ from pathlib import Path
 from advisor.errors import UnreadableError, UsageError
 from advisor.store.directory import RunDirectory
 from advisor.store.files import read_bounded
-from dashboard.timelines import limit_memory
+from dashboard.timelines import run_limited
 
 MAX_SECONDS, MAX_BYTES = 60, 64 << 20
 _KEPT, _MAX_ERROR_BYTES = 8, 2_000
@@ -56,20 +55,8 @@ class Patches:
     def _make(self, run: RunDirectory, only: str | None) -> bytes:
         with tempfile.TemporaryDirectory(prefix="fusion-patch-") as folder:
             place = Path(folder) / "patch.zip"
-            child = subprocess.Popen(
-                self._command(run.path, only, place),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-            )
-            limit_memory(child.pid)
-            try:
-                _, said = child.communicate(timeout=MAX_SECONDS)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.communicate()
-                said = f"it took more than {MAX_SECONDS} s".encode()
-            if child.returncode != 0:
+            status, _, said = run_limited(self._command(run.path, only, place), MAX_SECONDS)
+            if status != 0:
                 why = said[-_MAX_ERROR_BYTES:].decode(errors="replace").strip()
                 raise UnreadableError("the patch cannot be made", where=run.id, why=why)
             return read_bounded(place, MAX_BYTES)

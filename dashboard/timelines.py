@@ -111,20 +111,39 @@ class Timelines:
 
 def _run(command: Sequence[str]) -> str:
     """Run the child within its limits; why it failed, empty if it did not."""
+    status, _, said = run_limited(command, MAX_SECONDS)
+    if status is None:
+        return f"reading the trace took more than {MAX_SECONDS} s"
+    if status == 0:
+        return ""
+    lines = said[-_MAX_ERROR_BYTES:].decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"the reader ended with status {status}"
+
+
+class Ended(NamedTuple):
+    """How a child ended, None if it took too long, and what it wrote."""
+
+    status: int | None
+    output: bytes
+    errors: bytes
+
+
+def run_limited(command: Sequence[str], seconds: float, *, output: bool = False) -> Ended:
+    """Run a child within limits of memory, files and time; its `output` only where it is asked."""
     child = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if output else subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
     )
     limit_memory(child.pid)
     try:
-        _, said = child.communicate(timeout=MAX_SECONDS)
+        written, said = child.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         child.kill()
         child.communicate()
-        return f"reading the trace took more than {MAX_SECONDS} s"
-    if child.returncode == 0:
-        return ""
-    lines = said[-_MAX_ERROR_BYTES:].decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"the reader ended with status {child.returncode}"
+        return Ended(None, b"", f"it took more than {seconds:g} s".encode())
+    return Ended(child.returncode, written or b"", said)
 
 
 def limit_memory(pid: int) -> None:
