@@ -1,16 +1,22 @@
 """Optimizer steps in Triton's interpreter, beside the optimizer's own in float64: run as a script.
 
 Prints one line of JSON: by case, the largest error of parameters and of state in units of the last
-place, ours and those of the optimizer's own step.
+place, ours and those of the optimizer's own step; and by what of it changed, whether autograd
+noticed a step of ours. Arithmetic is that of a GPU: kernels get their scalars in float32 (the
+interpreter would compute with Python's float64), and PyTorch's fused Adam has betas of float32.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+import triton.language as tl
+from triton.runtime import interpreter
 
 from advisor.apply.model.multi_tensor import own_step, use_multi_tensor
 
@@ -22,6 +28,21 @@ CASES: dict[str, tuple[Any, dict[str, Any], torch.dtype]] = {
     "adam, amsgrad, maximised": (
         torch.optim.Adam,
         {"lr": 1e-2, "weight_decay": 0.1, "amsgrad": True, "maximize": True},
+        torch.float32,
+    ),
+    "adam, betas of 0 and near 1": (
+        torch.optim.Adam,
+        {"lr": 1e-2, "betas": (0.0, 0.99999), "eps": 1e-6},
+        torch.float32,
+    ),
+    "adamw, rate in memory": (
+        torch.optim.AdamW,
+        {"lr": 0.03125, "rate_in_memory": True},
+        torch.float32,
+    ),
+    "sgd, rate in memory": (
+        torch.optim.SGD,
+        {"lr": 0.125, "momentum": 0.9, "rate_in_memory": True},
         torch.float32,
     ),
     "sgd": (torch.optim.SGD, {"lr": 0.1}, torch.float32),
@@ -38,6 +59,50 @@ CASES: dict[str, tuple[Any, dict[str, Any], torch.dtype]] = {
 }
 
 
+def scalars_of_a_gpu() -> None:
+    """Kernels in the interpreter get numbers as on a GPU: a Python float becomes a float32."""
+    given: Any = interpreter._implicit_cvt
+
+    def converted(argument: Any) -> Any:
+        if type(argument) is not float:
+            return given(argument)
+        held = interpreter.TensorHandle(np.array([argument], dtype=np.float32), tl.float32)
+        return tl.tensor(held, tl.float32)
+
+    interpreter._implicit_cvt = converted
+
+
+def fused_of_a_gpu(
+    parameters: list[torch.Tensor],
+    gradients: list[torch.Tensor],
+    firsts: list[torch.Tensor],
+    seconds: list[torch.Tensor],
+    largest: list[torch.Tensor],
+    steps: list[torch.Tensor],
+    *,
+    decoupled: bool,
+    **options: Any,
+) -> None:
+    """What `torch._fused_adam_` does on a GPU from torch 2.11 on (fused_adam_utils.cuh).
+
+    Betas are rounded to float32 before 1 - beta and the corrections are taken from them.
+    """
+    beta1, beta2 = (float(np.float32(options[name])) for name in ("beta1", "beta2"))
+    rate, decay = float(options["lr"]), options["weight_decay"]
+    for number, p in enumerate(parameters):
+        g = -gradients[number] if options["maximize"] else gradients[number]
+        if decoupled:
+            p.mul_(1.0 - rate * decay)
+        else:
+            g = g + decay * p
+        m = firsts[number].mul_(beta1).add_(g, alpha=1.0 - beta1)
+        most = seconds[number].mul_(beta2).addcmul_(g, g, value=1.0 - beta2)
+        if options["amsgrad"]:
+            most = torch.maximum(largest[number], most, out=largest[number])
+        bias1, bias2 = (1.0 - beta ** float(steps[number]) for beta in (beta1, beta2))
+        p.sub_(rate / bias1 * m / (most.sqrt() / bias2**0.5 + options["eps"]))
+
+
 def trained(
     kind: Any, options: dict[str, Any], dtype: torch.dtype, *, wide: bool, ours: bool
 ) -> list[torch.Tensor]:
@@ -45,7 +110,11 @@ def trained(
     generator = torch.Generator().manual_seed(0)
     stored = torch.float64 if wide else dtype
     values = [torch.randn(shape, generator=generator).to(dtype) for shape in SHAPES]
+    values[2].zero_()  # of it nothing but updates is seen, as of a bias
     parameters = [torch.nn.Parameter(value.to(stored)) for value in values]
+    if ours and options.get("rate_in_memory"):
+        options = options | {"lr": torch.tensor(options["lr"])}
+    options = {name: value for name, value in options.items() if name != "rate_in_memory"}
     optimizer = kind(parameters, foreach=False, **options)
     if ours:
         assert use_multi_tensor(optimizer) is None
@@ -72,15 +141,37 @@ def worst(found: list[torch.Tensor], exact: list[torch.Tensor], dtype: torch.dty
     return max(errors)
 
 
+def noticed() -> dict[str, bool]:
+    """Whether counts of versions rise with what a step of ours writes, and autograd heeds them."""
+    weight = torch.nn.Parameter(torch.ones(3, 4))
+    optimizer = torch.optim.Adam([weight], lr=0.1, amsgrad=True)
+    assert use_multi_tensor(optimizer) is None
+    weight.grad = torch.ones(3, 4)
+    optimizer.step()
+    state = optimizer.state[weight]
+    before = {name: value._version for name, value in state.items()}
+    loss = (weight * weight).sum()
+    optimizer.step()
+    found = {name: value._version > before[name] for name, value in state.items()}
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        return found | {"weight": "modified by an inplace operation" in str(error)}
+    return found | {"weight": False}
+
+
 def main() -> None:
     """Every case, ours and the optimizer's own."""
-    result = {}
+    scalars_of_a_gpu()
+    torch._fused_adam_ = partial(fused_of_a_gpu, decoupled=False)
+    torch._fused_adamw_ = partial(fused_of_a_gpu, decoupled=True)
+    errors = {}
     for name, (kind, options, dtype) in CASES.items():
         exact = trained(kind, options, dtype, wide=True, ours=False)
         own = trained(kind, options, dtype, wide=False, ours=False)
         mine = trained(kind, options, dtype, wide=False, ours=True)
-        result[name] = worst(mine, exact, dtype), worst(own, exact, dtype)
-    sys.stdout.write(json.dumps(result) + "\n")
+        errors[name] = worst(mine, exact, dtype), worst(own, exact, dtype)
+    sys.stdout.write(json.dumps({"errors": errors, "noticed": noticed()}) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 The optimizer stays what it is: its groups, its state and its hooks are its own, `state_dict` too.
 Only its arithmetic is done elsewhere, once every parameter has state, which its own first step
-makes. Where something is not as the kernel needs it, its own step is done.
+makes, in the manner (foreach, fused) that it has. Where something is not as the kernel needs it,
+its own step is done.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
-from advisor.apply.model.optimizer import align_state, device_counts
+from advisor.apply.model.optimizer import align_state, device_counts, own_counts
 from advisor.apply.model.update_rules import Rule, rule_of, unfit
 
 # Elements of one program, where there are enough of them for every multiprocessor of any GPU.
@@ -43,6 +45,7 @@ class _Launch:
     chunk: int
     aligned: bool
     counts: list[torch.Tensor]
+    written: list[torch.Tensor]
 
 
 class MultiTensorStep:
@@ -60,19 +63,9 @@ class MultiTensorStep:
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         """One step of all groups; False where the optimizer has to do it itself."""
-        addresses = self._found(optimizer)
-        if addresses is None:
+        if not self._prepared(optimizer):
+            self._addresses, self._launches = None, []
             return False
-        if addresses != self._addresses:
-            if not self._fits(optimizer):
-                return False
-            self._launches = [
-                self._launch(number, dtypes, bucket, group)
-                for number, group in enumerate(optimizer.param_groups)
-                for dtypes, bucket in self._buckets(optimizer, group).items()
-            ]
-            # Tables of a capture are filled by its replays only: no other step may count on them.
-            self._addresses = None if _is_captured(self._launches) else addresses
         self._keep()
         for launch in self._launches:
             if launch.counts:
@@ -89,6 +82,29 @@ class MultiTensorStep:
                 aligned=launch.aligned,
                 num_warps=WARPS,
             )
+            # Autograd has to notice what was written between a forward and its backward.
+            increment_version(launch.written)
+        return True
+
+    def _prepared(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether there is a launch for everything as it now lies; makes those that are missing."""
+        addresses = self._found(optimizer)
+        if addresses is None:
+            return False
+        if addresses == self._addresses:
+            return True
+        if not self._fits(optimizer):
+            return False
+        if self.rule.counts:
+            device_counts(optimizer)
+            addresses = self._found(optimizer)
+        self._launches = [
+            self._launch(number, dtypes, bucket, group)
+            for number, group in enumerate(optimizer.param_groups)
+            for dtypes, bucket in self._buckets(optimizer, group).items()
+        ]
+        # Tables of a capture are filled by its replays only: no other step may count on them.
+        self._addresses = None if _is_captured(self._launches) else addresses
         return True
 
     def _found(self, optimizer: torch.optim.Optimizer) -> list[int] | None:
@@ -120,8 +136,8 @@ class MultiTensorStep:
     def _fits(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether parameters, gradients and state are still as the kernels need them.
 
-        Parameters may have been added, or state loaded that another optimizer saved: then counts of
-        steps are on the host.
+        Parameters may have been added, or state loaded that another optimizer saved: its counts of
+        steps may be of another type. Those on the host are moved.
         """
         places = [p.data_ptr() for group in optimizer.param_groups for p in group["params"]]
         if places != self._known:
@@ -137,7 +153,7 @@ class MultiTensorStep:
                 held = [parameter.grad, *(state[name] for name in names)]
                 if any(_lies_otherwise(tensor, parameter) for tensor in held):
                     return False
-                if self.rule.counts and not _is_count(state["step"], parameter):
+                if self.rule.counts and state["step"].dtype != torch.float32:
                     return False
         return True
 
@@ -189,6 +205,10 @@ class MultiTensorStep:
             chunk=chunk,
             aligned=all(address % ALIGNMENT == 0 for row in rows for address in row[:-2]),
             counts=[state["step"] for state in bucket.states] if self.rule.counts else [],
+            written=[
+                *bucket.parameters,
+                *(state[name] for name in self.rule.state_names(group) for state in bucket.states),
+            ],
         )
 
     def _keep(self) -> None:
@@ -237,10 +257,6 @@ def _lies_otherwise(tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
     )
 
 
-def _is_count(step: torch.Tensor, parameter: torch.Tensor) -> bool:
-    return step.dtype == torch.float32 and step.device == parameter.device
-
-
 def _is_captured(launches: Sequence[_Launch]) -> bool:
     on_gpu = any(launch.table.is_cuda for launch in launches)
     return on_gpu and torch.cuda.is_current_stream_capturing()
@@ -255,10 +271,6 @@ def use_multi_tensor(optimizer: torch.optim.Optimizer) -> str | None:
     if isinstance(rule, str):
         return rule
     align_state(optimizer)
-    device_counts(optimizer)
-    if rule.counts:  # state that is still to be made is made where kernels find it
-        for group in optimizer.param_groups:
-            group["fused"], group["foreach"] = True, False
     # A gradient scaler would hand its factor to a step that is known to take it.
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
     ours = MultiTensorStep(rule)
@@ -272,9 +284,8 @@ def use_multi_tensor(optimizer: torch.optim.Optimizer) -> str | None:
                 loss = closure()
         with torch.no_grad():
             done = ours.step(self)
-            if not done and rule.counts:  # loaded ones are where the optimizer that saved them was
-                device_counts(self)
         if not done:
+            own_counts(self)
             undecorated = getattr(own, "__wrapped__", own)
             undecorated(self)
         return loss
@@ -287,7 +298,10 @@ def use_multi_tensor(optimizer: torch.optim.Optimizer) -> str | None:
 
 def own_step(optimizer: torch.optim.Optimizer) -> None:
     """Take the kernels out: the optimizer does its own steps again, from the state it has."""
-    before = optimizer.__dict__.pop(_BEFORE, None)
+    if _BEFORE not in optimizer.__dict__:
+        return
+    before = optimizer.__dict__.pop(_BEFORE)
     optimizer.__dict__.pop("step", None)
     if before is not None:
         optimizer.__dict__["step"] = before
+    own_counts(optimizer)

@@ -8,8 +8,11 @@ as in PyTorch (I. Loshchilov, F. Hutter, arXiv:1711.05101; I. Sutskever et al., 
 decay is taken off the parameter (AdamW) or added to the gradient. Parameters are found through a
 table in memory, so that the number of tensors is no part of the kernel: a row per parameter with
 the addresses of what belongs to it and its size. A program works on one chunk of one parameter.
-Everything is computed in float32; the step count, and a learning rate in memory, are read on the
-device, so that a CUDA graph of the launch stays right.
+Everything is computed in float32. A scalar that is passed is rounded to it, and 1 - beta taken from
+a rounded beta is wrong by 1e-5 where beta is 0.999: what is derived from Python's numbers is
+derived on the host, in float64, and rounded once. Division and square roots are IEEE's, not the
+approximations that are Triton's default. The step count, and a learning rate in memory, are read on
+the device, so that a CUDA graph of the launch stays right.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ def _minus_exp(x):  # type: ignore[no-untyped-def]
     """1 - e^x for x <= 0, without cancellation where x is near 0."""
     u = tl.exp(x)
     # e^x - 1 = (u - 1) (x / ln u) with u = e^x (W. Kahan); u of 0 or 1 is exact already.
-    near = (u - 1.0) * (x / tl.log(tl.where((u == 1.0) | (u == 0.0), 0.5, u)))
+    near = (u - 1.0) * tl.div_rn(x, tl.log(tl.where((u == 1.0) | (u == 0.0), 0.5, u)))
     return -tl.where(u == 1.0, x, tl.where(u == 0.0, -1.0, near))
 
 
@@ -69,6 +72,8 @@ def _adam_block(  # type: ignore[no-untyped-def]
     rate,
     step_size,
     scale,
+    keep1,
+    keep2,
     fresh1,
     fresh2,
     epsilon,
@@ -87,13 +92,14 @@ def _adam_block(  # type: ignore[no-untyped-def]
         p = p - rate * decay * p
     else:
         g = g + decay * p
-    m = m + fresh1 * (g - m)
-    v = (1.0 - fresh2) * v + fresh2 * g * g
+    # From the nearer end, as torch.lerp: with a beta of 0 the gradient itself.
+    m = tl.where(fresh1 < 0.5, m + fresh1 * (g - m), g - keep1 * (g - m))
+    v = keep2 * v + fresh2 * g * g
     most = v
     if amsgrad:
         most = tl.maximum(_load(largest, at, ok, masked), v, propagate_nan=tl.PropagateNan.ALL)
         _store(largest, at, most, ok, masked)
-    p = p - step_size * m / (tl.sqrt(most) * scale + epsilon)
+    p = p - step_size * tl.div_rn(m, tl.sqrt_rn(most) * scale + epsilon)
     _store(parameter, at, p, ok, masked)
     _store(first, at, m, ok, masked)
     _store(second, at, v, ok, masked)
@@ -134,6 +140,8 @@ def adam(  # type: ignore[no-untyped-def]
     rate,
     log_beta1,
     log_beta2,
+    keep1,
+    keep2,
     fresh1,
     fresh2,
     epsilon,
@@ -152,7 +160,7 @@ def adam(  # type: ignore[no-untyped-def]
 ):
     """One program updates `chunk` elements of one parameter, its moments with it.
 
-    `fresh` is 1 - beta: in float32 the difference would have lost the digits that count.
+    `keep` is beta, `fresh` 1 - beta.
     """
     here = chunks + 2 * tl.program_id(0)
     entry = table + tl.load(here) * fields
@@ -166,19 +174,19 @@ def adam(  # type: ignore[no-untyped-def]
     largest = _at(entry, 4, states, aligned)
     if rate_in_memory:
         rate = tl.load(rate).to(tl.float32)
-    step_size = rate / _minus_exp(count * log_beta1)
-    scale = 1.0 / tl.sqrt(_minus_exp(count * log_beta2))
+    step_size = tl.div_rn(rate, _minus_exp(count * log_beta1))
+    scale = tl.div_rn(1.0, tl.sqrt_rn(_minus_exp(count * log_beta2)))
     for offset in range(0, chunk, block):
         at = begin + offset + tl.arange(0, block)
         if begin + chunk <= size:  # without a mask loads and stores are as wide as they can be
             _adam_block(
                 parameter, gradient, first, second, largest, at, at < size, False, rate, step_size,
-                scale, fresh1, fresh2, epsilon, decay, decoupled, maximize, amsgrad,
+                scale, keep1, keep2, fresh1, fresh2, epsilon, decay, decoupled, maximize, amsgrad,
             )  # fmt: skip
         else:
             _adam_block(
                 parameter, gradient, first, second, largest, at, at < size, True, rate, step_size,
-                scale, fresh1, fresh2, epsilon, decay, decoupled, maximize, amsgrad,
+                scale, keep1, keep2, fresh1, fresh2, epsilon, decay, decoupled, maximize, amsgrad,
             )  # fmt: skip
 
 

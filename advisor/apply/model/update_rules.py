@@ -74,13 +74,16 @@ class Rule:
                 **options,
             )
             return
-        beta1, beta2 = group["betas"]
+        beta1, beta2 = (float(beta) for beta in group["betas"])
         update_kernels.adam[grid](
             table,
             chunks,
             rate,
             *(math.log(beta) if beta else -math.inf for beta in (beta1, beta2)),
-            *(1.0 - beta for beta in (beta1, beta2)),
+            beta1,
+            beta2,
+            1.0 - beta1,
+            1.0 - beta2,
             float(group["eps"]),
             float(group["weight_decay"]),
             rate_in_memory=in_memory,
