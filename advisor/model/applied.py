@@ -192,9 +192,11 @@ class SetVerdict(Record, frozen=True, kw_only=True):
     """What was kept, together: step time against eager and against the compiler's defaults.
 
     `actions` are in the order in which they are done, `plans` in that in which they claim sites. Of
-    a training step, `loss_divergence` is the largest distance of its losses from a float32 run's
-    over some steps, relative to the largest loss, `eager_divergence` eager's own; `loss_note` says
-    why the losses say nothing.
+    a training step, `loss_divergence` is the largest distance of its losses over some steps from
+    those of a run in the type `loss_reference`, relative to the largest loss, `eager_divergence`
+    eager's own, `compiled_divergence` the compiler's without what was kept, where eager's did not
+    settle it; `dropout_off` says that nothing was dropped in these runs, `loss_note` why the
+    losses say nothing.
     """
 
     verdict: Verdict
@@ -209,6 +211,9 @@ class SetVerdict(Record, frozen=True, kw_only=True):
     baseline_error: float | None = None
     loss_divergence: float | None = None
     eager_divergence: float | None = None
+    compiled_divergence: float | None = None
+    loss_reference: str | None = None
+    dropout_off: bool = False
     loss_note: str = ""
     peak_memory_before_bytes: int | None = None
     peak_memory_after_bytes: int | None = None

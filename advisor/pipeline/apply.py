@@ -314,7 +314,8 @@ def _measured(
         return _out_of_time(session)
     session.emit("rewrite", "running", message="compiling the step without plans")
     bench = together(peers, "compile", lambda: Bench(workload, reload, peers))
-    budget.reserve_for(bench.compiled, trains=bench.trains)
+    draws = bench.trains and not together(peers, "draws", bench.draws_alike)
+    budget.reserve_for(bench.compiled, trains=bench.trains, draws=draws)
     search = Search(
         bench,
         session.found,

@@ -44,12 +44,13 @@ class Budget:
             return False
         return self.clock() + expected_s + self.reserved_s > self.started + self.seconds
 
-    def reserve_for(self, plain: Variant, *, trains: bool) -> None:
+    def reserve_for(self, plain: Variant, *, trains: bool, draws: bool = False) -> None:
         """Learn from the plain step what compiling, a trial and the final measurement take."""
         self.compile_s = plain.compile_ns / NS_PER_S
         self.step_s = plain.step_ns / NS_PER_S
         # A training step is compiled once more, and trained by three copies, for its losses.
-        times = 2.0 if trains else 1.0
+        # One that draws random numbers is compiled again, as it is and as it came, to drop nothing.
+        times = (2.0 if trains else 1.0) + (2.0 if trains and draws else 0.0)
         self.reserved_s = times * (self.compile_s + self._measuring_s)
 
     @property

@@ -21,6 +21,7 @@ from advisor.model.report import Metric
 from advisor.pipeline.backend import SwapLog, Told, recipe_backend, rewrites_of
 from advisor.pipeline.instances import Instances
 from advisor.pipeline.peers import Alone, Peers
+from advisor.pipeline.references import undropped, without_dropout
 from advisor.pipeline.switch import PLAIN, GraphSwitch, Seen, Selection
 from advisor.pipeline.training import LossCurves, loss_curves
 from advisor.verify.recording import gpu_recorder
@@ -90,17 +91,26 @@ class Bench:
     """Builds variants of one workload and compares them, always interleaved.
 
     `reload` makes the workload anew from the same seed: changes to the model are made to such a
-    twin, so that both can be run in turn. Of several `peers` all make the same calls in step.
+    twin, so that both can be run in turn. Of several `peers` all make the same calls in step. One
+    that stands `beside` another leaves what that compiled alone.
     """
 
     def __init__(
-        self, workload: Workload, reload: Callable[[], Workload], peers: Peers | None = None
+        self,
+        workload: Workload,
+        reload: Callable[[], Workload],
+        peers: Peers | None = None,
+        beside: bool = False,
     ) -> None:
+        self._reload = reload
         self._instances = Instances(workload, reload)
         self._peers = peers if peers is not None else Alone()
+        self._beside = beside
+        self._undropped: Bench | None = None
         self._switches: dict[tuple[ActionKind, ...], tuple[GraphSwitch, Callable[..., Any]]] = {}
         self._built: dict[str, Variant] = {}
-        torch.compiler.reset()
+        if not beside:
+            torch.compiler.reset()
         torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
         self.eager = Variant("eager", workload.step_of(), workload.results_of, workload.part)
         self.compiled = self._compile(workload, UNCHANGED, "inductor", SwapLog(), "compiled")
@@ -244,10 +254,11 @@ class Bench:
             synchronize()
             variant.step_ns = time.perf_counter_ns() - began
 
-    def loss_curves(self, recipe: Recipe) -> LossCurves | str | None:
-        """Losses of a training run after a recipe, beside eager's and a float32 run's.
+    def loss_curves(self, recipe: Recipe, resolution: float) -> LossCurves | str | None:
+        """Losses of a training run after a recipe, beside eager's and an exacter run's.
 
-        None for what does not train; a text says why the losses say nothing.
+        They need not agree by more than `resolution`. None for what does not train; a text says why
+        the losses say nothing.
         """
         if not self.trains:
             return None
@@ -256,8 +267,12 @@ class Bench:
             twin = self._instances.fresh(recipe)
             return twin, torch.compile(twin.part, backend=recipe_backend(recipe, SwapLog()))
 
+        def plain() -> tuple[Workload, Callable[..., Any]]:
+            twin = self._instances.fresh()
+            return twin, torch.compile(twin.part)
+
         with no_compile_caches():
-            return loss_curves(self._instances.fresh, ours, self._peers)
+            return loss_curves(self._instances.fresh, ours, self._peers, plain, resolution)
 
     @property
     def trains(self) -> bool:
@@ -277,6 +292,10 @@ class Bench:
         """What must agree: all three from the same state."""
         return Results(self.eager.results(), self.compiled.results(), variant.results())
 
+    def draws_alike(self) -> bool:
+        """Whether the compiler draws the random numbers of the step as eager does, or none."""
+        return self.results(self.compiled).comparable
+
     def agreement(self, results: Results, comparable: bool) -> Agreement | None:
         """How far ours are from eager's; None if the step returns no tensor.
 
@@ -294,6 +313,27 @@ class Bench:
             note=f"the step's own results change by {drift:.1e} when it is run "
             "again: nothing shows that ours agree"
         )
+
+    def likeness(self, results: Results, proven: Variant) -> Agreement:
+        """How far ours are from those of another variant, beside its own from run to run."""
+        theirs = proven.results()
+        own = difference(proven.results(), theirs)
+        epsilon = _epsilon(theirs)
+        return Agreement("the best so far", difference(results.ours, theirs), own, epsilon)
+
+    def without_dropout(self) -> Bench | None:
+        """The same of a training step that drops nothing, made once; None if it trains no module.
+
+        It judges the results of what draws its random numbers otherwise than the compiler.
+        """
+        if self._undropped is None and self._beside:
+            return None
+        if self._undropped is None:
+            twin = without_dropout(self._reload())
+            if twin is None:
+                return None
+            self._undropped = Bench(twin, undropped(self._reload), self._peers, beside=True)
+        return self._undropped
 
     def peak_memory(self, variant: Variant) -> int | None:
         """Bytes allocated at the peak of one step; None where there is no GPU."""
@@ -340,10 +380,14 @@ def agreement(
     """
     if not eager:
         return None
-    epsilon = max((torch.finfo(t.dtype).eps for t in eager if t.is_floating_point()), default=0.0)
+    epsilon = _epsilon(eager)
     if comparable:
         return Agreement("eager", difference(ours, eager), difference(plain, eager), epsilon)
     return Agreement("the compiler", difference(ours, plain), difference(again(), plain), epsilon)
+
+
+def _epsilon(values: Sequence[torch.Tensor]) -> float:
+    return max((torch.finfo(t.dtype).eps for t in values if t.is_floating_point()), default=0.0)
 
 
 def difference(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> float:

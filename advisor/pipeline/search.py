@@ -167,7 +167,7 @@ class Search:
         gain = trial.step.gain_mid_ns if trial.step is not None else None
         self.emit("measure", "running", plan=kind, value=gain, message=judgement.reason)
         if judgement.keep:
-            differs = disagreement(self.peers, self.bench, variant)[0]
+            differs = disagreement(self.peers, self.bench, variant, best)[0]
             if differs:
                 return Judgement(False, differs)
         return judgement

@@ -116,7 +116,7 @@ class Sets:
             judgement = Judgement(False, differs)
         curves: LossCurves | str | None = None
         if judgement.keep:
-            curves = self.bench.loss_curves(best.recipe)
+            curves = self.bench.loss_curves(best.recipe, found.epsilon if found else 0.0)
             away = objection(self.peers, "losses", _drift(curves, found))
             judgement = Judgement(False, away) if away else judgement
         losses = curves if isinstance(curves, LossCurves) else None
@@ -133,6 +133,9 @@ class Sets:
             baseline_error=found and found.baseline,
             loss_divergence=losses.divergence if losses is not None else None,
             eager_divergence=losses.eager_divergence if losses is not None else None,
+            compiled_divergence=losses.compiled_divergence if losses is not None else None,
+            loss_reference=losses.exact_type if losses is not None else None,
+            dropout_off=losses is not None and losses.dropout_off,
             loss_note=curves if isinstance(curves, str) else "",
             votes=votes,
         )
@@ -142,16 +145,35 @@ def _says_how_it_runs(recipe: Recipe) -> bool:
     return any(kind in ON_RUNNING for kind in recipe.actions)
 
 
-def disagreement(peers: Peers, bench: Bench, variant: Variant) -> tuple[str, Agreement | None]:
-    """Why a variant's results are not good enough on some rank, "" if they are; own figures."""
+def disagreement(
+    peers: Peers, bench: Bench, variant: Variant, proven: Variant | None = None
+) -> tuple[str, Agreement | None]:
+    """Why a variant's results are not good enough on some rank, "" if they are; own figures.
+
+    Where random numbers make them others than the compiler's, they may be those of a variant that
+    is `proven` already, or agree with eager's once nothing is dropped in either.
+    """
     results = together(peers, "results", lambda: bench.results(variant))
     comparable = all_say(peers, "comparable", results.comparable)
     found = together(peers, "compare", lambda: bench.agreement(results, comparable))
-    return objection(peers, "results agree", _difference(found)), found
+    why = objection(peers, "results agree", _difference(found))
+    if not why or comparable:
+        return why, found
+    if proven is not None and proven is not bench.compiled:
+        alike = together(peers, "compare again", lambda: bench.likeness(results, proven))
+        if not objection(peers, "results agree still", _difference(alike)):
+            return "", alike
+    undropped = together(peers, "dropout off", bench.without_dropout)
+    if not all_say(peers, "there is dropout", undropped is not None) or undropped is None:
+        return why, found
+    twin = together(peers, "build without dropout", lambda: undropped.build(variant.recipe))
+    return disagreement(peers, undropped, twin)
 
 
 def _drift(curves: LossCurves | str | None, found: Agreement | None) -> str:
-    """Why a training run is not as near to float32 as eager's; "" if it is, or nobody can tell."""
+    """Why a training run is not as near to an exacter one as eager's; "" if it is, or nobody can
+    tell.
+    """
     if not isinstance(curves, LossCurves):
         return ""
     return "" if curves.agree(found.epsilon if found is not None else 0.0) else _diverged(curves)
@@ -172,9 +194,11 @@ def _difference(found: Agreement | None) -> str:
 
 
 def _diverged(curves: LossCurves) -> str:
+    own = curves.compiled_divergence
     return (
-        f"losses of {len(curves.reference)} steps diverge from a float32 run by "
+        f"losses of {len(curves.reference)} steps diverge from a {curves.exact_type} run by "
         f"{curves.divergence:.1e}, eager's own by {curves.eager_divergence:.1e}"
+        + (f", the compiler's by {own:.1e}" if own is not None else "")
     )
 
 

@@ -1,26 +1,29 @@
-"""Whether a step trains like eager's: losses of several steps beside those of a float32 run.
+"""Whether a step trains like eager's: losses of several steps beside those of an exacter run.
 
-Three fresh copies of the workload start from the same weights and random numbers. The run in
-float32 is the reference; eager's own distance from it says how much rounding moves these losses.
+Three fresh copies of the workload start from the same weights and random numbers. The reference
+runs in float32, that of a step in float32 in float64; eager's own distance from it says how much
+rounding moves these losses. Where ours go further, the compiler's own say whether it is its
+rounding: losses of a step in float32 can be three times as far when they are compiled. Where losses
+depend on random numbers, dropout is off in all.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from advisor.errors import AdvisorError
 from advisor.pipeline.peers import Alone, Peers, all_say, together
+from advisor.pipeline.references import Reload, undropped, widened, without_dropout
 from collectors.live.workload import Step, Workload, tensors
 
 STEPS = 20
 SEED = 1
-# Ours may be as far from float32 as eager is, twice over, and a step of rounding on top.
+# Ours may be as far from the reference as eager or the compiler is, twice over, or one rounding.
 TOLERATED = 2.0
 # Two runs of eager that differ by more draw random numbers; by less, the order of their sums.
 RANDOM = 5e-3
@@ -28,11 +31,18 @@ RANDOM = 5e-3
 
 @dataclass(frozen=True)
 class LossCurves:
-    """Losses of `STEPS` steps: eager's, ours, and those of a float32 run."""
+    """Losses of `STEPS` steps: eager's, ours, and those of a run in `exact_type`.
+
+    `dropout_off` says that nothing was dropped in any of them; `compiled` are the compiler's
+    without what is judged, where eager's did not settle it.
+    """
 
     eager: tuple[float, ...]
     ours: tuple[float, ...]
     reference: tuple[float, ...]
+    exact_type: str = "float32"
+    dropout_off: bool = False
+    compiled: tuple[float, ...] | None = None
 
     @property
     def divergence(self) -> float:
@@ -44,60 +54,124 @@ class LossCurves:
         """The same of eager's."""
         return _distance(self.eager, self.reference)
 
+    @property
+    def compiled_divergence(self) -> float | None:
+        """The same of the compiler's; None where they were not needed."""
+        return None if self.compiled is None else _distance(self.compiled, self.reference)
+
     def agree(self, resolution: float) -> bool:
-        """Whether ours stay as near to float32 as eager's do, or within `resolution` of it."""
-        allowed = max(TOLERATED * self.eager_divergence, resolution)
+        """Whether ours stay as near to the reference as others' do, or within `resolution`."""
+        own = max(self.eager_divergence, _finite(self.compiled_divergence))
+        allowed = max(TOLERATED * own, resolution)
         return math.isfinite(self.divergence) and self.divergence <= allowed
 
 
+Ours = Callable[[], tuple[Workload, Callable[..., Any]]]
+
+
 def loss_curves(
-    reload: Callable[[], Workload],
-    ours: Callable[[], tuple[Workload, Callable[..., Any]]],
+    reload: Reload,
+    ours: Ours,
     peers: Peers | None = None,
+    plain: Ours | None = None,
+    resolution: float = 0.0,
 ) -> LossCurves | str:
     """The curves of a training step, or why they say nothing.
 
     `reload` makes the workload anew from one seed, `ours` does so with what is to be judged: a copy
-    and how its part is run. Several ranks train together: each run is made by all or by none.
+    and how its part is run; `plain` as the compiler alone runs it, asked for where ours do not
+    agree within `resolution` without it. Several ranks train together: each run is made by all or
+    by none.
     """
     ranks = peers if peers is not None else Alone()
-    first = together(ranks, "losses of eager", lambda: _losses(reload(), None, SEED))
-    if not all_say(ranks, "there is a loss", first is not None) or first is None:
+    first = _eager(reload, ranks)
+    dropout_off = False
+    if first is not None and first.drawn:
+        dropout_off = all_say(ranks, "dropout", without_dropout(reload()) is not None)
+        if dropout_off:
+            reload, ours = undropped(reload), _undropped_run(ours)
+            plain = _undropped_run(plain) if plain is not None else None
+            first = _eager(reload, ranks)
+    if first is None:
         return "the step returns no loss"
-    again = together(ranks, "losses again", lambda: _losses(reload(), None, SEED + 1))
-    alike = again is not None and _distance(again, first) <= RANDOM
-    if not all_say(ranks, "losses are alike", alike):
+    if first.drawn and _depends_on_seed(reload, first, ranks):
         return "the loss depends on random numbers, which the compiler draws otherwise"
-    reference = _reference(reload())
-    if not all_say(ranks, "float32 runs", reference is not None) or reference is None:
-        return "the step does not run in float32"
+    reference, kind = _reference(reload())
+    if not all_say(ranks, "the reference runs", reference is not None) or reference is None:
+        return f"the step does not run in {kind}"
     found = together(ranks, "losses of ours", lambda: _losses(*ours(), SEED))
-    return LossCurves(first, found or (), reference)
+    values = found.values if found is not None else ()
+    curves = LossCurves(first.values, values, reference.values, kind, dropout_off)
+    if plain is None or all_say(ranks, "losses agree", curves.agree(resolution)):
+        return curves
+    own = together(ranks, "losses of the compiler", lambda: _losses(*plain(), SEED))
+    return replace(curves, compiled=own.values if own is not None else None)
 
 
-def _reference(twin: Workload) -> tuple[float, ...] | None:
-    if not isinstance(twin.part, nn.Module):
+class _Losses(NamedTuple):
+    """Losses of a run; whether it drew random numbers."""
+
+    values: tuple[float, ...]
+    drawn: bool
+
+
+def _eager(reload: Reload, ranks: Peers) -> _Losses | None:
+    """Eager's losses, None if there are none on some rank; drawn if some rank's were."""
+    found = together(ranks, "losses of eager", lambda: _losses(reload(), None, SEED))
+    if not all_say(ranks, "there is a loss", found is not None) or found is None:
         return None
-    # In place: the optimizer holds these very parameters.
-    twin.part.float()
+    return found._replace(drawn=not all_say(ranks, "nothing is drawn", not found.drawn))
+
+
+def _depends_on_seed(reload: Reload, first: _Losses, ranks: Peers) -> bool:
+    again = together(ranks, "losses again", lambda: _losses(reload(), None, SEED + 1))
+    alike = again is not None and _distance(again.values, first.values) <= RANDOM
+    return not all_say(ranks, "losses are alike", alike)
+
+
+def _undropped_run(ours: Ours) -> Ours:
+    def load() -> tuple[Workload, Callable[..., Any]]:
+        twin, part = ours()
+        return without_dropout(twin) or twin, part
+
+    return load
+
+
+def _reference(twin: Workload) -> tuple[_Losses | None, str]:
+    """Losses of a workload that computes more exactly, and in which type; None if it cannot."""
+    kind = widened(twin)
+    name = str(kind or "another type").removeprefix("torch.")
     try:
-        return _losses(twin, None, SEED)
+        return (None if kind is None else _losses(twin, None, SEED)), name
     except AdvisorError:
-        return None
+        return None, name
 
 
-def _losses(twin: Workload, part: Callable[..., Any] | None, seed: int) -> tuple[float, ...] | None:
+def _losses(twin: Workload, part: Callable[..., Any] | None, seed: int) -> _Losses | None:
     step: Step = twin.step_of(None if part is None else lambda _: part)
     cards = [twin.device] if twin.device.type == "cuda" else []
     with torch.random.fork_rng(cards):
         torch.manual_seed(seed)
+        before = _random_state(twin.device)
         found = []
         for _ in range(STEPS):
             values = tensors(step())
             if len(values) != 1 or values[0].numel() != 1:
                 return None
             found.append(float(values[0].detach()))
-    return tuple(found)
+        after = _random_state(twin.device)
+    drawn = any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    return _Losses(tuple(found), drawn)
+
+
+def _random_state(device: torch.device) -> list[torch.Tensor]:
+    """Where the generators stand that a step on a device draws from."""
+    found = [torch.get_rng_state()]
+    return [*found, torch.cuda.get_rng_state(device)] if device.type == "cuda" else found
+
+
+def _finite(value: float | None) -> float:
+    return value if value is not None and math.isfinite(value) else 0.0
 
 
 def _distance(values: Sequence[float], reference: Sequence[float]) -> float:

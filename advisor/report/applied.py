@@ -131,14 +131,19 @@ def _set_facts(applied: Applied) -> list[RenderableType]:
 
 
 def _losses(facts: SetVerdict) -> list[RenderableType]:
-    """How a training run goes beside one in float32, where that was tried."""
+    """How a training run goes beside an exacter one, where that was tried."""
     if facts.loss_note:
         return [plain(f"losses of a training run: not judged, {facts.loss_note}")]
     if facts.loss_divergence is None:
         return []
     ours = format_value(facts.loss_divergence, "count")
     own = format_value(facts.eager_divergence, "count")
-    return [Text(f"losses of a training run: {ours} from a float32 run's, eager's own {own}")]
+    reference = facts.loss_reference or "float32"
+    if facts.compiled_divergence is not None:
+        own += f", the compiler's {format_value(facts.compiled_divergence, 'count')}"
+    dropped = "; dropout off" if facts.dropout_off else ""
+    told = f"losses of a training run: {ours} from a {reference} run's, eager's own {own}{dropped}"
+    return [Text(told)]
 
 
 def _votes(votes: tuple[RankVote, ...]) -> list[RenderableType]:

@@ -74,7 +74,7 @@ class Scripted:
         assert comparable
         return Agreement("eager", float(results.ours[0]), 0.01, 1e-3)
 
-    def loss_curves(self, recipe: Recipe) -> LossCurves | str | None:
+    def loss_curves(self, recipe: Recipe, resolution: float) -> LossCurves | str | None:
         return self.curves
 
     def peak_memory(self, variant: Variant) -> int:

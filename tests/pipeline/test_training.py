@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from advisor.apply.model.optimizer import fuse_optimizer
+from advisor.pipeline.references import without_dropout
 from advisor.pipeline.training import STEPS, LossCurves, loss_curves
 from collectors.live.workload import Workload
 
@@ -63,9 +65,80 @@ def test_a_step_that_computes_something_else_does_not_agree(factor: float) -> No
     assert not found.agree(EPSILON)
 
 
-def test_random_losses_say_nothing() -> None:
-    found = loss_curves(partial(workload, dropout=0.5), unchanged)
+def test_what_the_compiler_does_by_itself_is_not_held_against_ours() -> None:
+    """Ours are as far as the compiler's, further than eager's twice over."""
+    away = partial(scaled, 1.3)
+    found = loss_curves(workload, away, plain=partial(scaled, 1.25), resolution=EPSILON)
+    assert isinstance(found, LossCurves)
+    assert found.agree(EPSILON)
+    assert found.compiled_divergence is not None
+    assert found.compiled_divergence > 2 * found.eager_divergence
+    found = loss_curves(workload, away, plain=unchanged, resolution=EPSILON)
+    assert isinstance(found, LossCurves)
+    assert not found.agree(EPSILON)
+
+
+def test_losses_that_depend_on_dropout_are_compared_without() -> None:
+    dropping = partial(workload, dropout=0.5)
+    found = loss_curves(dropping, partial(unchanged, dropping))
+    assert isinstance(found, LossCurves)
+    assert found.dropout_off
+    assert found.ours == found.eager
+    assert found.agree(EPSILON)
+
+
+def noisy() -> Workload:
+    """A training step that draws numbers which no dropout draws."""
+    twin = workload()
+    loss = twin.loss
+    assert loss is not None
+    return replace(twin, loss=lambda part: loss(part) * (1 + torch.rand(())))
+
+
+def test_losses_that_draw_other_random_numbers_say_nothing() -> None:
+    found = loss_curves(noisy, partial(unchanged, noisy))
     assert found == "the loss depends on random numbers, which the compiler draws otherwise"
+
+
+def test_a_step_in_float32_is_held_against_float64() -> None:
+    """Against float32 eager would be perfect, and any other rounding too much."""
+    exact = partial(workload, dtype=torch.float32)
+
+    def reordered() -> Run:
+        twin = exact()
+        return twin, lambda x: twin.part(x * 3.0 / 3.0)
+
+    found = loss_curves(exact, reordered)
+    assert isinstance(found, LossCurves)
+    assert found.exact_type == "float64"
+    assert 0 < found.eager_divergence < 1e-5
+    assert 0 < found.divergence < 1e-5
+
+
+def test_autocast_is_held_against_what_it_does_not_round() -> None:
+    def cast() -> Workload:
+        twin = workload(dtype=torch.float32)
+        inner = twin.loss
+        assert inner is not None
+
+        def loss(part: Callable[..., torch.Tensor]) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return inner(part)
+
+        return replace(twin, loss=loss)
+
+    found = loss_curves(cast, partial(unchanged, cast))
+    assert isinstance(found, LossCurves)
+    assert 1e-5 < found.eager_divergence < 0.1
+
+
+def test_without_dropout_norms_still_take_the_batch() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+    twin = Workload("w", "training", CPU, module)
+    found = without_dropout(twin)
+    assert found is not None
+    assert [m.training for m in module] == [False, True, False]
+    assert without_dropout(Workload("w", "inference", CPU, module)) is None
 
 
 def test_a_step_without_a_loss_says_nothing() -> None:

@@ -1,0 +1,80 @@
+"""Copies of a workload to judge others by: computed more exactly, or without random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.utils import _pytree as pytree
+
+from collectors.live.workload import Workload
+
+Reload = Callable[[], Workload]
+# In training they use the statistics of the batch, in evaluation others: they stay as they are.
+_OF_THE_BATCH = (_BatchNorm, _InstanceNorm)
+
+
+def exact_type(module: nn.Module) -> torch.dtype:
+    """The type that a module's rounding can be measured against.
+
+    float32 for parameters that are all narrower; else float64, for float32 itself would be compared
+    with itself. float64 values are also left alone by autocast.
+    """
+    kinds = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    narrower = bool(kinds) and all(torch.finfo(kind).bits < 32 for kind in kinds)
+    return torch.float32 if narrower else torch.float64
+
+
+def widened(twin: Workload) -> torch.dtype | None:
+    """Let a workload's module compute in its `exact_type`, in place; None where it is no module.
+
+    The optimizer holds these very parameters. What the module is given is converted, and what it
+    returns in float64 is rounded to float32: the loss around it may know no other type.
+    """
+    module = twin.part
+    if not isinstance(module, nn.Module):
+        return None
+    kind = exact_type(module)
+    module.to(kind)
+    module.register_forward_pre_hook(
+        lambda _, args, named: _cast((args, named), kind), with_kwargs=True
+    )
+    module.register_forward_hook(lambda _, args, result: _cast(result, torch.float32))
+    return kind
+
+
+def _cast(values: Any, kind: torch.dtype) -> Any:
+    """All floating-point tensors in a structure, in a type."""
+    return pytree.tree_map(
+        lambda v: v.to(kind) if isinstance(v, torch.Tensor) and v.is_floating_point() else v, values
+    )
+
+
+def without_dropout(twin: Workload) -> Workload | None:
+    """A workload that drops nothing, its module in place; None where it is no training module.
+
+    The module evaluates, for what draws random numbers asks whether it trains; norms that take the
+    statistics of the batch go on to do so.
+    """
+    module = twin.part
+    if twin.kind != "training" or not isinstance(module, nn.Module):
+        return None
+    kept = [m for m in module.modules() if isinstance(m, _OF_THE_BATCH) and m.training]
+    module.eval()
+    for norm in kept:
+        norm.train()
+    return twin
+
+
+def undropped(reload: Reload) -> Reload:
+    """How to load a workload so that it drops nothing, if it can."""
+
+    def load() -> Workload:
+        twin = reload()
+        return without_dropout(twin) or twin
+
+    return load
