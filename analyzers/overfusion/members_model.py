@@ -5,13 +5,23 @@
 
 Members read the external inputs and write the results; between them they write and read at least
 one, hardly more than two tensors of the largest size. Arithmetic: special functions that the source
-shows, each result once; matrix products at a part of the peak. The interval holds the members of
-the development half of the corpus (`benchmarks/overfusion.md` says how often on the other).
+shows, each result once; matrix products at a part of the peak.
+
+Arithmetic hides behind the memory of its own kernel only, and loads of a tensor at several places
+are shifted against each other, so that one of the members does them too, an element at a time. The
+high end is at least that of a kernel that computes and another that loads, each with half of one
+pass, where what overlaps does so in part:
+
+    high >= sqrt(half² + special²) + sqrt(half² + loads²)
+
+Libraries norm and scale few long rows with a program each, as a kernel may that is launched so:
+whether its members fill the device, or reach the bandwidth of so many multiprocessors only, is not
+known, and the high end says so.
 """
 
 from __future__ import annotations
 
-from math import prod
+from math import hypot, prod
 
 from advisor.hardware.gpu import Arithmetic, Gpu
 from advisor.hardware.roofline import bandwidth_of, peak_of
@@ -26,6 +36,8 @@ PASSES = ((0, 1.0), (1, 0.9), (2, 0.8))
 # Share of the peak that a library's product reaches, best to worst.
 PRODUCT_SHARES = (0.85, 0.7, 0.5)
 FLOOR_NS = 2_000
+# Load units are a quarter as wide as what is issued; single elements keep half of them busy.
+LOAD_WIDTH, LOADED = 0.25, 0.5
 _ARITHMETIC: dict[str, Arithmetic] = {
     "float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
 }  # fmt: skip
@@ -54,7 +66,39 @@ def members_ns(launch: Launch, gpu: Gpu) -> Range | None:
     for (passes, share), product in zip(PASSES, products, strict=True):
         memory = (external + passes * between) * NS_PER_S / (bandwidth_of(gpu) * share)
         times.append(round(max(memory, special / share) + product + FLOOR_NS * (passes + 1)))
-    return Range(low=times[0], mid=times[1], high=times[2])
+    if reading is not None and not reading.products:
+        share = PASSES[-1][1]
+        half = (external + between) / 2 * NS_PER_S / (bandwidth_of(gpu) * share)
+        loads = _shifted_loads(launch, reading) * NS_PER_S / _loads_per_s(gpu)
+        times[2] = max(times[2], round(hypot(half, special / share) + hypot(half, loads)))
+    high = round(times[2] / _least_filled(launch, gpu))
+    return Range(low=times[0], mid=times[1], high=high)
+
+
+def _least_filled(launch: Launch, gpu: Gpu) -> float:
+    """The part of the multiprocessors that members use at least: a program a row, if it has that.
+
+    It has if as many programs as there are rows write a result as large as what they read.
+    """
+    rows = [tensor.shape[:-1] for tensor in launch.operands if tensor.elements == launch.largest]
+    is_whole = launch.operands[-1].elements == launch.largest
+    if is_whole and rows[0] and launch.programs == prod(rows[0]):
+        return min(1.0, launch.programs / gpu.sm_count)
+    return 1.0
+
+
+def _shifted_loads(launch: Launch, reading: KernelReading) -> int:
+    """Elements that loads of tensors read at several places ask for, each place once."""
+    asked: dict[str, list[int]] = {}
+    for access in reading.loads():
+        own = min(requested(access, launch), launch.largest)
+        asked.setdefault(access.pointer, []).append(own)
+    return sum(sum(own) for own in asked.values() if len(own) > 1 and sum(own) > launch.largest)
+
+
+def _loads_per_s(gpu: Gpu) -> float:
+    """Single elements that all threads together load in a second."""
+    return gpu.instructions_per_s * LOAD_WIDTH * LOADED
 
 
 def _iterates(reading: KernelReading) -> bool:

@@ -21,6 +21,7 @@ from analyzers.overfusion.alone import judge_alone
 from analyzers.overfusion.facts import step_facts
 from analyzers.overfusion.findings import findings_of
 from analyzers.overfusion.judge import judge_pair, judge_times
+from analyzers.overfusion.members_model import members_ns
 from analyzers.overfusion.pairing import pair
 from collectors import read_trace
 
@@ -260,6 +261,75 @@ def test_the_source_explains_a_loss(
     fused = launch("kernel", 900, grid=(ROWS * COLUMNS // 1_024, 1, 1), threads=128)
     (lost,) = judge_pair(before, step(fused, codes=(code,))).regressions
     assert lost.cause == cause
+
+
+def test_few_long_rows_may_have_members_that_fill_no_more_of_the_device() -> None:
+    """A norm of 64 rows by 64 programs: so do libraries, at half of the bandwidth at worst."""
+    long = Tensor(shape=(64, 262_144), dtype="c10::BFloat16")
+    gpu = gpu_by_key("h200")
+    outcomes = []
+    for time_us in (100, 400):
+        norm = launch("norm", time_us, grid=(64, 1, 1), operands=(long, long))
+        walked = replace(norm, grid=(32, 1, 1))
+        mine, others = members_ns(norm, gpu), members_ns(walked, gpu)
+        assert mine is not None
+        assert others is not None
+        assert mine.high == pytest.approx(others.high * gpu.sm_count / 64, rel=1e-4)
+        outcomes += [judge_alone(step(one))[0].outcome for one in (norm, walked)]
+    assert outcomes == ["benign", "regression", "regression", "regression"]
+
+
+def copied(count: int, layer_us: float) -> StepRecord:
+    """Sixteen layers, and what they wrote (64 MiB, 1.2 ms) in so many copies on another stream."""
+    part = Tensor(shape=(1 << 20,), dtype="float")
+    launches, each = [], 16 // count
+    end = free = 0
+    for layer in range(16):
+        one = launch(f"layer_{layer}", layer_us, operands=(part,), grid=(1_024, 1, 1), start_ns=end)
+        launches.append(replace(one, role="gemm", library="cublas"))
+        end += one.time_ns
+        if (layer + 1) % each == 0:
+            name, size = "copy device to host", each * part.size_bytes
+            sent = launch(
+                name, 75 * each, role="copy", library=DRIVER, stream=8, copied_bytes=size,
+                operands=(), start_ns=max(end, free),
+            )  # fmt: skip
+            launches.append(sent)
+            free = sent.end_ns
+    return step(*launches)
+
+
+@pytest.mark.parametrize(
+    ("count", "layer_us", "lost"),
+    [
+        (1, 300, True),
+        (1, 70, True),
+        # A copy for every layer is no faster where layers are shorter than the host takes.
+        (2, 70, False),
+        (1, 10, False),
+        (16, 300, False),
+    ],
+)
+def test_merged_copies_are_held_against_a_copy_for_each_kernel(
+    count: int, layer_us: float, lost: bool
+) -> None:
+    raised = [v for v in judge_alone(copied(count, layer_us)) if v.outcome == "regression"]
+    assert [verdict.cause for verdict in raised] == ["lost_overlap"] * lost
+
+
+def test_loads_that_are_shifted_against_each_other_cost_the_members_too() -> None:
+    gpu, high = gpu_by_key("h200"), []
+    half = Tensor(shape=(ROWS, COLUMNS), dtype="c10::BFloat16")
+    for taps in (1, 12, 15):
+        code = KernelCode(
+            name="kernel", source=KERNEL, constants={"BLOCK": 1_024, "TAPS": taps}, num_warps=4,
+            signature={"x": "*bf16", "y": "*bf16", "out": "*bf16", "columns": "i32"},
+        )  # fmt: skip
+        grid = (ROWS * COLUMNS // 1_024, 1, 1)
+        found = members_ns(launch("kernel", 900, grid=grid, operands=(half,) * 3, code=code), gpu)
+        assert found is not None
+        high.append(found.high)
+    assert high[0] < high[1] < high[2]
 
 
 # --- what was recorded ----------------------------------------------------------------------------

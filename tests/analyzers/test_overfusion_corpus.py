@@ -84,4 +84,5 @@ def test_the_scores_keep_to_the_bars() -> None:
     for tier in ("binary", "trace"):
         for half, figures in page["tiers"][tier].items():
             assert figures["cause_of_told"] >= page["bars"]["cause"], (tier, half)
-        assert page["tiers"][tier]["development"]["precision"] >= page["bars"]["precision"]
+            assert figures["precision"] >= page["bars"]["precision"], (tier, half)
+            assert sum(page["silent"][tier][half].values()) == figures["missed"]
