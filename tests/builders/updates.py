@@ -35,6 +35,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], torch.dtype]] = {
         {"lr": 1e-2, "betas": (0.0, 0.99999), "eps": 1e-6},
         torch.float32,
     ),
+    "adam, after 974 steps": (torch.optim.Adam, {"lr": 1e-2, "done": 974.0}, torch.float32),
     "adamw, rate in memory": (
         torch.optim.AdamW,
         {"lr": 0.03125, "rate_in_memory": True},
@@ -112,9 +113,10 @@ def trained(
     values = [torch.randn(shape, generator=generator).to(dtype) for shape in SHAPES]
     values[2].zero_()  # of it nothing but updates is seen, as of a bias
     parameters = [torch.nn.Parameter(value.to(stored)) for value in values]
-    if ours and options.get("rate_in_memory"):
-        options = options | {"lr": torch.tensor(options["lr"])}
-    options = {name: value for name, value in options.items() if name != "rate_in_memory"}
+    options = dict(options)
+    if options.pop("rate_in_memory", False) and ours:
+        options["lr"] = torch.tensor(options["lr"])
+    done = options.pop("done", None)
     optimizer = kind(parameters, foreach=False, **options)
     if ours:
         assert use_multi_tensor(optimizer) is None
@@ -124,6 +126,9 @@ def trained(
             skipped = step == STEPS - 1 and number == 1
             parameter.grad = None if skipped else gradient
         optimizer.step()
+        if step == 0 and done is not None:
+            for state in optimizer.state.values():
+                state["step"].fill_(done)
         if ours and step == 1:  # taken out and put in again: the state is the optimizer's own
             own_step(optimizer)
             assert use_multi_tensor(optimizer) is None

@@ -52,11 +52,33 @@ def widened(held: list[nn.Parameter]) -> list[nn.Parameter]:
     return made
 
 
+def assert_near(held: list[nn.Parameter], wide: list[nn.Parameter]) -> None:
+    for mine, truth in zip(held, wide, strict=True):
+        unit = truth.detach().abs().max() * torch.finfo(torch.float32).eps
+        assert float((mine.detach() - truth.detach()).abs().max() / unit) <= FLOOR_ULPS
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_steps_are_as_near_to_float64_as_the_optimizers_own(case: str, dtype: torch.dtype) -> None:
     kind, options = CASES[case]
     assert update_disagreement(kind(parameters(dtype), lr=RATE, **options)) is None
+
+
+@pytest.mark.parametrize("done", [50, 974, 103_000])
+def test_bias_corrections_late_in_a_training(done: int) -> None:
+    """b1^t, then b2^t, are below the normal numbers of float32."""
+    held = parameters(torch.float32)
+    wide = widened(held)
+    both = [ADAM(wide, lr=RATE, foreach=False), ADAM(held, lr=RATE)]
+    for optimizer in both:
+        optimizer.step()
+        for state in optimizer.state.values():
+            state["step"].fill_(done)
+    assert use_multi_tensor(both[1]) is None
+    for optimizer in both:
+        optimizer.step()
+    assert_near(held, wide)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -76,9 +98,7 @@ def test_captured_steps_with_the_rate_in_memory_are_near_to_float64(case: str) -
     for rate in (RATE, RATE, RATE, RATE / 2):
         exact.param_groups[0]["lr"] = rate
         exact.step()
-    for mine, truth in zip(held, wide, strict=True):
-        unit = truth.detach().abs().max() * torch.finfo(torch.float32).eps
-        assert float((mine.detach() - truth.detach()).abs().max() / unit) <= FLOOR_ULPS
+    assert_near(held, wide)
 
 
 def test_autograd_notices_and_the_way_back_leaves_counts_on_the_host() -> None:

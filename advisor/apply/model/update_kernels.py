@@ -29,9 +29,11 @@ FIELDS = 7
 def _minus_exp(x):  # type: ignore[no-untyped-def]
     """1 - e^x for x <= 0, without cancellation where x is near 0."""
     u = tl.exp(x)
-    # e^x - 1 = (u - 1) (x / ln u) with u = e^x (W. Kahan); u of 0 or 1 is exact already.
-    near = (u - 1.0) * tl.div_rn(x, tl.log(tl.where((u == 1.0) | (u == 0.0), 0.5, u)))
-    return -tl.where(u == 1.0, x, tl.where(u == 0.0, -1.0, near))
+    # e^x - 1 = (u - 1) (x / ln u) with u = e^x (W. Kahan): errors of u cancel out. Far from 1 they
+    # are small already, and below the normal numbers the logarithm of u is up to a percent off.
+    far = u < 0.25
+    near = (u - 1.0) * tl.div_rn(x, tl.log(tl.where((u == 1.0) | far, 0.5, u)))
+    return tl.where(far, 1.0 - u, -tl.where(u == 1.0, x, near))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
