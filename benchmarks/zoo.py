@@ -3,9 +3,10 @@
     python benchmarks/zoo.py --out FOLDER [MODEL ...]   one process a model; those done are left out
     python benchmarks/zoo.py --out FOLDER --table       FOLDER/*.json as zoo.md and zoo.json
 
-In a process: `profile` and `apply` (with a time budget), then every column is compiled and all are
-timed in turn, so that each figure is of one process on one machine. A column is a way to run the
-step:
+In a process: `profile` and `apply` (with a time budget), which leave the run in FOLDER/MODEL.run,
+then every column is compiled and all are timed in turn, so that each figure is of one process on
+one machine. Where the run is there already, as after `--apply-only` or an interruption, it is
+timed. A column is a way to run the step:
 
 * `eager`; `default`, `reduce-overhead`, `max-autotune`: `torch.compile` with this mode;
 * `tuned`: the fastest mode of the model as it is or as `zoo_tuned.py` sets it up by hand;
@@ -19,9 +20,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -34,6 +35,8 @@ MODES = ("default", "reduce-overhead", "max-autotune")
 OTHERS = ("eager", *MODES, "tuned")
 ROUNDS, TUNING_ROUNDS, WARMUP = 60, 20, 5
 BUDGET_S = 300.0
+# Beside what a run holds: how long profiling took, and what `apply` announced.
+PROFILED, LOG = "profiled_s.txt", "apply_log.jsonl"
 Step = Callable[[], Any]
 
 
@@ -44,14 +47,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--table", action="store_true", help="write zoo.md and zoo.json")
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds for apply")
+    parser.add_argument("--apply-only", action="store_true", help="profile and apply, time nothing")
     parser.add_argument("--in-process", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.table:
         _write_table(options.out)
     elif options.in_process:
-        result = _measure(options.models[0], options.budget, options.out)
-        (options.out / f"{options.models[0]}.json").write_text(json.dumps(result, indent=1) + "\n")
+        name = options.models[0]
+        run = _applied_run(name, options.budget, options.out)
+        if not options.apply_only:
+            result = json.dumps(_measure(name, run), indent=1)
+            (options.out / f"{name}.json").write_text(result + "\n")
     else:
         _shards(options)
 
@@ -63,90 +70,107 @@ def _shards(options: argparse.Namespace) -> None:
         if (options.out / f"{name}.json").exists():
             continue
         command = [sys.executable, __file__, name, "--out", str(options.out), "--in-process"]
-        done = subprocess.run([*command, f"--budget={options.budget}"], check=False)
+        command += [f"--budget={options.budget}", *(["--apply-only"] * options.apply_only)]
+        done = subprocess.run(command, check=False)
         sys.stderr.write(f"{name}: {'done' if not done.returncode else 'FAILED'}\n")
 
 
 # --- one model ------------------------------------------------------------------------------------
 
 
-def _measure(name: str, budget_s: float, out: Path) -> dict[str, Any]:
+def _applied_run(name: str, budget_s: float, out: Path) -> Any:
+    """The run of a model with what `apply` kept of it; without its traces, made once."""
+    from advisor.pipeline.apply import apply_run
+    from advisor.pipeline.options import ProfileOptions
+    from advisor.pipeline.profile import profile
+    from advisor.store import RunDirectory
+
+    place = out / f"{name}.run"
+    if (place / "applied.json").exists():
+        return RunDirectory(place)
+    if (place / PROFILED).exists():
+        run = RunDirectory(place)
+    else:
+        shutil.rmtree(place, ignore_errors=True)
+        run = RunDirectory.create_at(place)
+        started = time.perf_counter()
+        profile(ProfileOptions(target=_target(name)), run, lambda *_: None)
+        (place / PROFILED).write_text(f"{time.perf_counter() - started:.1f}\n")
+    apply_run(run, (), _Log(place / LOG), budget_s)
+    for trace in place.glob("trace*"):
+        trace.unlink()
+    return run
+
+
+def _target(name: str) -> str:
+    return f"{HERE / 'zoo_models.py'}:{name}"
+
+
+def _measure(name: str, run: Any) -> dict[str, Any]:
     import msgspec
     import torch
 
-    from advisor.pipeline.apply import apply_run
     from advisor.pipeline.facts import versions
     from advisor.pipeline.measure import Bench
-    from advisor.pipeline.options import ProfileOptions
     from advisor.pipeline.peers import Alone
-    from advisor.pipeline.profile import profile
     from advisor.pipeline.sets import disagreement
-    from advisor.store import RunDirectory
     from advisor.verify.statistics import compare
     from advisor.verify.timing import time_steps
     from collectors.live.workload import load_workload
 
+    applied = run.applied()
     device = torch.device("cuda")
-    target = f"{HERE / 'zoo_models.py'}:{name}"
-    with tempfile.TemporaryDirectory() as folder:
-        run = RunDirectory.create_at(Path(folder) / "run")
-        started = time.perf_counter()
-        profile(ProfileOptions(target=target), run, lambda *_: None)
-        profiled = time.perf_counter() - started
-        log = _Log(out / f"{name}.log")
-        applied = apply_run(run, (), log, budget_s)
-        (out / f"{name}.applied").write_bytes(msgspec.json.encode(applied))
-        load = partial(load_workload, target, device)
-        recipe = _kept(run, applied.set.verdict)
-        bench = Bench(load(), load)
-        ours = bench.build(recipe)
-        steps: dict[str, Step] = {"eager": bench.eager.step, "ours": ours.step}
-        for mode in MODES:
-            steps[mode] = _compiled(load(), mode)
-        steps["tuned"], tuned_mode = _tuned(name, device, steps)
-        samples = time_steps(steps, ROUNDS, WARMUP)
-        differs, agreement = disagreement(Alone(), bench, ours)
-        best = min(OTHERS, key=lambda column: _median(samples[column]))
-        against = {
-            column: _ratio(compare(samples[column], samples["ours"], "step")) for column in OTHERS
-        }
-        return {
-            "model": name,
-            "device": torch.cuda.get_device_name(),
-            "versions": versions(),
-            "step_ns": {column: _summary(values) for column, values in samples.items()},
-            "speed_up": against,
-            "best_other": best,
-            "tuned_mode": tuned_mode,
-            "kept": {"actions": recipe.actions, "plans": len(recipe.kernels)},
-            "gains": _gains(applied),
-            "agreement": None if agreement is None else agreement._asdict(),
-            "disagreement": differs,
-            "peak_memory_bytes": [
-                applied.set.peak_memory_before_bytes, applied.set.peak_memory_after_bytes,
-            ],
-            "compile_ns": [applied.set.compile_before_ns, applied.set.compile_after_ns],
-            "profile_s": round(profiled, 1),
-            "apply_s": round((applied.duration_ns or 0) / 1e9, 1),
-            "applied": json.loads(msgspec.json.encode(applied)),
-            "log": log.lines,
-        }  # fmt: skip
+    load = partial(load_workload, _target(name), device)
+    recipe = _kept(run, applied.set.verdict)
+    bench = Bench(load(), load)
+    ours = bench.build(recipe)
+    steps: dict[str, Step] = {"eager": bench.eager.step, "ours": ours.step}
+    for mode in MODES:
+        steps[mode] = _compiled(load(), mode)
+    steps["tuned"], tuned_mode = _tuned(name, device, steps)
+    samples = time_steps(steps, ROUNDS, WARMUP)
+    differs, agreement = disagreement(Alone(), bench, ours)
+    best = min(OTHERS, key=lambda column: _median(samples[column]))
+    against = {
+        column: _ratio(compare(samples[column], samples["ours"], "step")) for column in OTHERS
+    }
+    log = [json.loads(line) for line in (run.path / LOG).read_text().splitlines()]
+    return {
+        "model": name,
+        "device": torch.cuda.get_device_name(),
+        "versions": versions(),
+        "step_ns": {column: _summary(values) for column, values in samples.items()},
+        "speed_up": against,
+        "best_other": best,
+        "tuned_mode": tuned_mode,
+        "kept": {"actions": recipe.actions, "plans": len(recipe.kernels)},
+        "gains": _gains(applied),
+        "agreement": None if agreement is None else agreement._asdict(),
+        "disagreement": differs,
+        "peak_memory_bytes": [
+            applied.set.peak_memory_before_bytes, applied.set.peak_memory_after_bytes,
+        ],
+        "compile_ns": [applied.set.compile_before_ns, applied.set.compile_after_ns],
+        "profile_s": float((run.path / PROFILED).read_text()),
+        "apply_s": round((applied.duration_ns or 0) / 1e9, 1),
+        "applied": json.loads(msgspec.json.encode(applied)),
+        "log": log,
+    }  # fmt: skip
 
 
 class _Log:
-    """What `apply` announced, with the seconds since it began; also in a file, as it comes."""
+    """What `apply` announced, with the seconds since it began: in a file, as it comes."""
 
     def __init__(self, path: Path) -> None:
         self.started = time.perf_counter()
-        self.lines: list[list[Any]] = []
         self.path = path
         path.write_text("")
 
     def __call__(self, stage: str, state: str, **facts: Any) -> None:
         at = round(time.perf_counter() - self.started, 1)
-        self.lines.append([at, stage, facts.get("plan"), facts.get("message", "")])
+        line = [at, stage, facts.get("plan"), facts.get("message", "")]
         with self.path.open("a") as stream:
-            stream.write(json.dumps(self.lines[-1]) + "\n")
+            stream.write(json.dumps(line) + "\n")
 
 
 def _kept(run: Any, verdict: str) -> Any:
