@@ -8,7 +8,6 @@ to be timed by whoever has the GPU.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,21 +15,18 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from advisor.folders import cache_folder
 from advisor.hardware.gpu import Gpu
 from advisor.model.applied import KernelResources
 from advisor.model.dtypes import TRITON_ITEM_BYTES
-from advisor.model.overfusion import Cause, KernelCode
+from advisor.model.overfusion import Cause
 from advisor.model.resources import LaunchCure
 from advisor.pipeline.sizing import TOLERATED_SPILL_BYTES, spilled_bytes, spills
-from advisor.store.files import make_directory, read_bounded, write_atomic
+from advisor.store.files import read_bounded
 from advisor.verify.kernel_file import MAX_FILE_BYTES
 from advisor.verify.kernel_tiles import Tile, has_products, tiles_of
 from advisor.verify.resources import ResourceRequest, resources_of
 
 MOST_WARPS, MOST_TILE = 32, 16_384
-# Triton's own, where a launch does not say.
-DEFAULT_WARPS, DEFAULT_STAGES = 4, 3
 # Above half of what a thread can have, the assembler has little room left to reorder loads.
 ROOMY_REGISTERS = 128
 # More resident warps than this hide no more latency of memory; fewer than this are few.
@@ -143,49 +139,9 @@ def cures_of(
             )  # fmt: skip
             if launches:
                 best, after = launches[0]
-                cure = replace(cure, change=best.words, after=after)
+                cure = replace(cure, change=_change(best), after=after)
             cures.append(cure)
     return tuple(cures)
-
-
-def cure_of_code(
-    code: KernelCode,
-    cause: Cause,
-    gpu: Gpu,
-    *,
-    timeout_s: float = 60.0,
-    cache: Path | None = None,
-) -> LaunchCure | None:
-    """Another launch of a kernel that lost for a cause, from what is known of its code.
-
-    None where its source or its types are not known, or where no launch cures the cause.
-    """
-    if not code.source or not code.signature or code.resources is None:
-        return None
-    folder = cache_folder() / "cures"
-    make_directory(folder, parents=True)
-    path = folder / f"{hashlib.sha256(code.source.encode()).hexdigest()[:24]}.py"
-    write_atomic(path, code.source.encode())
-    request = ResourceRequest(
-        source=str(path),
-        kernel=code.name,
-        signature={n: kind for n, kind in code.signature.items() if kind != "constexpr"},
-        constexprs=dict(code.constants),
-        aligned=code.aligned,
-        num_warps=code.num_warps or DEFAULT_WARPS,
-        num_stages=code.num_stages or DEFAULT_STAGES,
-    )
-    try:
-        (launches,) = proved([(request, cause, {})], gpu, timeout_s=timeout_s, cache=cache)
-    except SyntaxError:  # not the source of one file
-        return None
-    if not launches:
-        return None
-    best, after = launches[0]
-    return LaunchCure(
-        kernel=code.name, gpu=gpu.key, cause=cause, change=best.words, before=code.resources,
-        after=after, tried=len(relaunches(request, cause)),
-    )  # fmt: skip
 
 
 def _rank(one: Relaunch, row: KernelResources, cause: Cause) -> tuple[float, ...]:
@@ -314,13 +270,30 @@ def _is_product(one: Relaunch, tiles: Tiles) -> bool:
     return all(size is None or size >= LEAST_OF_PRODUCTS for size in sizes)
 
 
-def grid_of(one: Relaunch, grid: Sequence[int], source: str, kernel: str) -> tuple[int, ...]:
-    """How many programs the launch has on each axis, where the kernel had `grid`."""
-    tiles, result = tiles_of(source, kernel), list(grid)
+def grown(one: Relaunch, tiles: Tiles) -> dict[int, tuple[int, int]]:
+    """By axis of the grid, tile sizes (before, now): there are before / now times the programs.
+
+    Without this a launch would leave a part undone, or do it twice. A grid computed from the tile
+    follows by itself; a tile that a loop walks by changes nothing.
+    """
+    found: dict[int, tuple[int, int]] = {}
     for name, (old, new) in one.tiles.items():
         tile = tiles[name]
-        if tile.walked or not tile.axes:
-            continue
-        axis = min(tile.axes)
-        result[axis] = -(-result[axis] * old // new)
-    return tuple(result)
+        if tile.axes and not tile.walked:
+            axis = min(tile.axes)
+            before, now = found.get(axis, (1, 1))
+            found[axis] = before * old, now * new
+    return found
+
+
+def _change(one: Relaunch) -> str:
+    """The launch in words, with what becomes of a grid that is written as numbers."""
+    source = read_bounded(Path(one.request.source), MAX_FILE_BYTES).decode()
+    parts = [one.words]
+    for axis, (old, new) in sorted(grown(one, tiles_of(source, one.request.kernel)).items()):
+        step = math.gcd(old, new)
+        more, fewer = old // step, new // step
+        if more != fewer:
+            times = f" × {more}" * (more > 1) + f" / {fewer}" * (fewer > 1)
+            parts.append(f"grid[{axis}]{times}")
+    return ", ".join(parts)

@@ -23,8 +23,9 @@ from advisor.model.overfusion import Cause
 from advisor.model.remedies import REMEDIES, RemedyKind
 from advisor.pipeline.backend import SwapLog, Told
 from advisor.pipeline.curing import cuts_by_kernel
-from advisor.pipeline.launch_cures import Relaunch, grid_of
+from advisor.pipeline.launch_cures import Relaunch, grown
 from advisor.pipeline.switch import PLAIN, GraphSwitch, Selection
+from advisor.verify.kernel_tiles import tiles_of
 from advisor.verify.resources import ResourceRequest
 from analyzers.bucket_advice import best_pieces
 from collectors import read_trace
@@ -85,7 +86,12 @@ class Relaunching(Scope):
         other = self.override.get(name)
         if other is not None:
             source = Path(str(inspect.getsourcefile(kernel.fn))).read_text()
-            grid = grid_of(other, grid, source, name)
+            sizes = grown(other, tiles_of(source, name))
+            grid = tuple(
+                -(-programs * old // new)
+                for axis, programs in enumerate(grid)
+                for old, new in (sizes.get(axis, (1, 1)),)
+            )
             num_warps, num_stages = other.request.num_warps, other.request.num_stages
             max_registers = other.request.max_registers
             constants = {**constants, **{tile: new for tile, (_, new) in other.tiles.items()}}

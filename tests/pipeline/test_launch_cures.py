@@ -13,9 +13,9 @@ from advisor.hardware.gpus import gpu_by_key
 from advisor.hardware.occupancy import occupancy
 from advisor.model.applied import KernelResources
 from advisor.model.base import decode
-from advisor.model.overfusion import Cause, KernelCode
+from advisor.model.overfusion import Cause
 from advisor.model.resources import ResourceTable
-from advisor.pipeline.launch_cures import Relaunch, _rank, cure_of_code, grid_of, relaunches
+from advisor.pipeline.launch_cures import Relaunch, _change, _rank, grown, relaunches
 from advisor.verify.kernel_tiles import tiles_of
 from advisor.verify.resources import ResourceRequest
 from tests.builders.trace import SHARED
@@ -108,15 +108,19 @@ def test_the_grid_follows_the_tile(kernels: Path) -> None:
         for one in relaunches(_request(kernels, "flat", BLOCK=128), "lost_vectorisation")
         if one.tiles["BLOCK"] == (128, 1_024)
     )
-    assert grid_of(flat, (1_001,), SOURCE, "flat") == (126,)
+    assert grown(flat, tiles_of(SOURCE, "flat")) == {0: (128, 1_024)}
     even = relaunches(_request(kernels, "tiled", HIGH=1, WIDE=4_096), "uncoalesced_access")[0]
     assert even.tiles == {"HIGH": (1, 64), "WIDE": (4_096, 64)}
-    assert grid_of(even, (640, 2), SOURCE, "tiled") == (10, 128)
+    assert grown(even, tiles_of(SOURCE, "tiled")) == {0: (1, 64), 1: (4_096, 64)}
     # A loop that strides over the grid covers everything with any tile.
     tile = tiles_of(SOURCE, "strides")["BLOCK"]
     assert (tile.axes, tile.walked) == (frozenset({0}), True)
     walked = relaunches(_request(kernels, "strides", BLOCK=128), "lost_vectorisation")[0]
-    assert grid_of(walked, (16,), SOURCE, "strides") == (16,)
+    assert grown(walked, tiles_of(SOURCE, "strides")) == {}
+    # What a user has to change beside the tile, where the grid is written as numbers.
+    assert _change(flat) == "BLOCK=1024, grid[0] / 8"
+    assert _change(even) == "HIGH=64, WIDE=64, grid[0] / 64, grid[1] × 64"
+    assert _change(walked) == walked.words
 
 
 def test_the_spill_probe_is_cured_by_sixteen_warps() -> None:
@@ -136,24 +140,6 @@ def test_the_spill_probe_is_cured_by_sixteen_warps() -> None:
     launch = Relaunch(_request(PROBE, "rows"), "", {})
     order = sorted(rows, key=lambda warps: (_rank(launch, rows[warps], "register_spill"), warps))
     assert order[0] == 16
-
-
-def test_a_kernel_known_by_its_code_alone_gets_a_launch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    code = KernelCode(
-        name="flat", source=SOURCE, constants={"BLOCK": 128}, num_warps=4, num_stages=3,
-        signature={"x": "*u8", "y": "*u8", "size": "i32", "BLOCK": "constexpr"},
-        aligned=("x", "y", "size"), resources=KernelResources(gpu="h200", config=""),
-    )  # fmt: skip
-    gpu = gpu_by_key("h200")
-    cure = cure_of_code(code, "lost_vectorisation", gpu)
-    assert cure is not None
-    # Sixteen bytes a thread: 16 elements, 128 threads.
-    assert cure.change == "BLOCK=2048"
-    assert cure_of_code(code, "serialised_streams", gpu) is None
-    assert cure_of_code(KernelCode(name="flat"), "register_spill", gpu) is None
 
 
 def test_the_command_proves_a_cure_by_compiling(
