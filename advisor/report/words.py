@@ -8,7 +8,7 @@ from advisor.model.base import Location, Range
 from advisor.model.findings import Alternative, Evidence, Finding, Member
 from advisor.model.report import INCOMPLETE, Commit, Report
 from advisor.report.text import is_upper_bound, range_text
-from advisor.units import UNKNOWN, format_fraction, format_ns
+from advisor.units import UNKNOWN, counted, format_fraction, format_ns
 
 # The metric that a saving is a share of: the step with no profiler attached.
 STEP_METRIC = "step_ns"
@@ -97,7 +97,9 @@ def nothing_found(report: Report) -> str:
         return "Nothing to fuse was found before the profile ended; it did not finish."
     if codes & set(BLIND):
         return "Nothing to fuse was found in the part that can be judged; see the warnings."
-    return "Nothing to fuse was found."
+    lost = [finding.title for finding in ranked(report) if finding.kind == "regression"]
+    more = f" (and {counted(len(lost) - 1, 'other')})" if len(lost) > 1 else ""
+    return "Nothing to fuse was found." + (f" What lost: {lost[0]}{more}." if lost else "")
 
 
 def cannot_judge(finding: Finding) -> str:

@@ -101,6 +101,9 @@ def test_nothing_to_fuse_is_said() -> None:
     empty = replace(report(), findings=(), plans=(), recommended=Recommended())
     assert "Nothing to fuse was found." in shown(empty)
     assert "Findings" not in shown(empty)
+    lost = replace(finding("lost"), kind="regression", plan_id=None, title="norm spills")
+    alone = replace(report(lost), plans=(), recommended=Recommended())
+    assert "Nothing to fuse was found. What lost: norm spills." in shown(alone)
 
 
 @pytest.mark.parametrize(
