@@ -190,8 +190,8 @@ def _notes(trace: Trace, given: int, gpu: Gpu | None) -> tuple[Warning_, ...]:
         notes.append(Warning_(code="shapes-missing", message=text))
     if gpu is None:
         text = (
-            "the GPU is unknown: savings rest on the kernels' own bandwidth alone, and whether fusing"
-            " hurt is not judged; --gpu NAME adds the limits of the device"
+            "the GPU is unknown: savings rest on the kernels' own bandwidth alone, and whether"
+            " fusing hurt is not judged; --gpu NAME adds the limits of the device"
         )
         notes.append(Warning_(code="gpu-unknown", message=text))
     return tuple(notes)
