@@ -25,6 +25,7 @@ from advisor.apply.kernels import ReadyKernel
 from advisor.codegen import abi
 from advisor.codegen.families import site_launches
 from advisor.errors import IllegalFusionError
+from advisor.model.gemm import product_rows
 from advisor.model.launch import LaunchConfig, unsuitable
 from advisor.model.plan import FusionPlan, Site
 
@@ -159,8 +160,9 @@ def _check_launch(config: LaunchConfig, site: Site) -> None:
     why = unsuitable(config, site.columns)
     if why is not None:
         raise IllegalFusionError(why)
-    if site.rows > MAX_ROWS:
-        raise IllegalFusionError(f"{site.rows:,} rows are more than a kernel can number")
+    rows = product_rows(site) if config.scheme == "gemm" else site.rows
+    if rows > MAX_ROWS:
+        raise IllegalFusionError(f"{rows:,} rows are more than a kernel can number")
 
 
 def _check_no_write_between(

@@ -18,7 +18,9 @@ from advisor.codegen.expressions import POINTER_TYPES
 from advisor.errors import IllegalFusionError
 from advisor.model.column_configs import holds_rows, partial_numbers
 from advisor.model.configs import scheme_schedule
+from advisor.model.gemm import operands, unit_axis
 from advisor.model.launch import (
+    GROUP_ROWS,
     OVER_ROWS,
     PART_COLUMNS,
     SCANS,
@@ -33,7 +35,7 @@ from advisor.model.launch import (
     splits_of,
     steps_per_split,
 )
-from advisor.model.plan import FusionPlan, Site
+from advisor.model.plan import FusionPlan, PlanInput, Site
 from advisor.model.scan import lane_axes
 from advisor.model.walks import walk_of
 
@@ -106,13 +108,14 @@ def strided(plan: FusionPlan) -> tuple[Strided, ...]:
     """The inputs and outputs with strides, in order."""
     last = plan.row_axes + plan.column_axes - 1
     found = [
-        (item.name, plan.along(item), item.unit_stride) for item in plan.inputs if not item.dense
+        (item.name, _walked(plan, item), unit_axis(plan, item))
+        for item in plan.inputs
+        if not item.dense
     ]
-    found += [
-        (name, output.along(plan.row_axes, plan.column_axes), output.unit_stride)
-        for name, output in zip(output_names(plan), plan.outputs, strict=True)
-        if output.strided
-    ]
+    for name, output in zip(output_names(plan), plan.outputs, strict=True):
+        along = output.along(plan.row_axes, plan.column_axes)
+        if output.strided:
+            found.append((name, along, last if output.unit_stride and along[last] else None))
     return tuple(
         Strided(
             name=name,
@@ -120,23 +123,33 @@ def strided(plan: FusionPlan) -> tuple[Strided, ...]:
             strides=tuple(
                 (axis, f"{name}_stride_{axis}")
                 for axis, spans in enumerate(along)
-                if spans and not (axis == last and unit)
+                if spans and axis != unit
             ),
-            unit=last if unit and along[last] else None,
+            unit=unit,
         )
         for name, along, unit in found
     )
 
 
+def _walked(plan: FusionPlan, item: PlanInput) -> tuple[bool, ...]:
+    """The axes along which an input is addressed; the rows of a left operand are one axis."""
+    along = plan.along(item)
+    if plan.product is None or item.name != plan.product.left:
+        return along
+    inner = plan.row_axes - 2
+    return tuple(spans and axis >= inner for axis, spans in enumerate(along))
+
+
 def _outer_axes(plan: FusionPlan) -> int:
-    """The axes that a program's number is decomposed into: of a scan the lanes, not the steps."""
-    return lane_axes(plan) if plan.states else plan.row_axes
+    """The axes that a program's number is decomposed into: not steps, and not a depth."""
+    return lane_axes(plan) if plan.stepped else plan.row_axes
 
 
 def needs_axes(plan: FusionPlan) -> bool:
     """Whether a tensor is addressed along separate row axes, so that rows must be decomposed."""
     several = _outer_axes(plan)
-    return several > 1 and any(any(t.along[:several]) for t in strided(plan))
+    tensors = [t for t in strided(plan) if t.name not in operands(plan)]
+    return several > 1 and any(any(t.along[:several]) for t in tensors)
 
 
 def needs_column_axes(plan: FusionPlan) -> bool:
@@ -184,6 +197,8 @@ def kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
     """The kernels of a scheme, in the order of their launches."""
     if scheme in SCANS:
         return _scan_kernels(plan, scheme)
+    if scheme == "gemm":
+        return (_gemm_kernel(plan),)
     if scheme in OVER_ROWS:
         return _column_kernels(plan, scheme)
     name = f"row_program_{plan.id[:8]}"
@@ -242,6 +257,15 @@ def _scan_kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
         KernelAbi(f"{name}_shares", reads, LINEAR, first, constants, "lanes and shares"),
         KernelAbi(f"{name}_finish", reads + LINEAR, writes, all_, constants, "lanes and shares"),
     )
+
+
+def _gemm_kernel(plan: FusionPlan) -> KernelAbi:
+    """The kernel of a product with what follows it."""
+    reads, writes = input_names(plan), output_names(plan)
+    sizes = tuple(size for _, size in size_names(plan))
+    scalars = ("n_rows", "n_columns", "n_depth", *sizes, *_strides(plan, reads + writes))
+    constants = (*BLOCKS, "BLOCK_STEPS", "EVEN_STEPS", "GROUP_ROWS", "STAGES")
+    return KernelAbi(f"gemm_{plan.id[:8]}", reads, writes, scalars, constants, "blocks")
 
 
 def _column_kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
@@ -325,7 +349,10 @@ def launches(
     if config.scheme == "column_sums" and holds_rows(plan) != (config.block_columns is None):
         raise IllegalFusionError("rows that are reduced are held whole, others in blocks")
     rows, columns = math.prod(row_sizes), math.prod(column_sizes)
-    values = {"n_rows": rows, "n_columns": columns}
+    depth = row_sizes[-1] if plan.product is not None else 1
+    if plan.product is not None:
+        rows = math.prod(row_sizes[:-1])
+    values = {"n_rows": rows, "n_columns": columns, "n_depth": depth}
     if config.scheme in SCANS:
         rows = math.prod(row_sizes[:-1])
         begin = offsets or (0,) * len(plan.inputs)
@@ -339,6 +366,7 @@ def launches(
     parts, shares = _shares(config, rows, columns, row_sizes[-1] if row_sizes else 1)
     values |= shares
     constants = _constants(config, rows, columns)
+    constants["EVEN_STEPS"] = depth % (config.block_steps or 1) == 0
     constants |= {name: column_sizes[axis] for axis, name in column_size_names(plan)}
     types = _types(plan)
     return tuple(
@@ -402,6 +430,7 @@ def _constants(config: LaunchConfig, rows: int, columns: int) -> dict[str, int |
         "EVEN_COLUMNS": columns == block if held else columns % block == 0,
         "STAGES": config.num_stages,
         "BLOCK_STEPS": config.block_steps or 1,
+        "GROUP_ROWS": GROUP_ROWS,
         "SPLITS": next_power_of_two(splits_of(config, columns)),
         "PARTS": parts_at_once(config),
         "PART_COLUMNS": PART_COLUMNS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from advisor.codegen import abi, host
+from advisor.codegen.gemm_host import gemm_launcher, gemm_reference
 from advisor.codegen.horizontal import horizontal_launches, render_horizontal
 from advisor.codegen.row_program import (
     HELPER_TEXT,
@@ -46,17 +47,21 @@ def render(plan: FusionPlan, scheme: Scheme = "registers") -> KernelSource:
 def launcher(
     plan: FusionPlan, scheme: Scheme, *, options: str | None = None, wrap: str = ""
 ) -> str:
-    """The function `fused` of a plan that is one program: a row program or a scan.
+    """The function `fused` of a plan that is one program: a row program, a scan or a product.
 
     `options` are its keyword arguments with their defaults, `wrap` a function that is applied to a
     kernel before it is launched.
     """
+    if plan.product is not None:
+        return gemm_launcher(plan, options=options, wrap=wrap)
     write = scan_launcher if plan.states else host.launcher
     return write(plan, scheme, options=options, wrap=wrap)
 
 
 def reference(plan: FusionPlan) -> str:
     """The function `reference` of a plan that is one program, in PyTorch."""
+    if plan.product is not None:
+        return gemm_reference(plan)
     return scan_reference(plan) if plan.states else host.reference(plan)
 
 

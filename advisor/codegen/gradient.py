@@ -57,6 +57,8 @@ def gradient(plan: FusionPlan) -> Gradient:
     """
     if plan.states:
         raise IllegalFusionError("no gradient is derived of a scan")
+    if plan.product is not None:
+        raise IllegalFusionError("no gradient is derived of a matrix product")
     if plan.late_values():
         raise IllegalFusionError("no gradient is derived of reductions over the rows")
     if plan.column_axes > 1 or plan.strided_outputs:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from advisor.codegen import abi, column_sums, float8, folds, scan
+from advisor.codegen import abi, column_sums, float8, folds, gemm, scan
 from advisor.codegen.column_sums import column_kernels
 from advisor.codegen.expressions import HELPERS, POINTWISE, REDUCTIONS, TRITON_DTYPES
 from advisor.codegen.layout import wrapped
@@ -26,6 +26,7 @@ from advisor.model.site_work import equation
 
 IMPORTS = "import torch\nimport triton\nimport triton.language as tl\n"
 HELPER_TEXT = HELPERS | folds.HELPERS | column_sums.HELPERS | float8.HELPERS | scan.HELPERS
+HELPER_TEXT |= gemm.HELPERS
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ def device_code(plan: FusionPlan, scheme: Scheme) -> list[str]:
         return [_block_kernel(plan)]
     if scheme in SCANS:
         return scan.scan_kernels(plan, scheme, printable(plan.title or "Scan"))
+    if scheme == "gemm":
+        return gemm.gemm_kernels(plan, printable(plan.title or "Matrix product"))
     if scheme in OVER_ROWS:
         return column_kernels(plan, scheme, printable(plan.title or "Row program"))
     return streamed_kernels(plan, scheme, printable(plan.title or "Row program"))
@@ -74,6 +77,8 @@ def helper_names(plan: FusionPlan, scheme: Scheme) -> list[str]:
     """The device functions that the kernels call, sorted: the keys of `HELPER_TEXT`."""
     if scheme in SCANS:
         return sorted(scan.scan_helper_names(plan, scheme) | set(float8.helper_names(plan)))
+    if scheme == "gemm":
+        return sorted(gemm.gemm_helper_names(plan) | float8.helper_names(plan))
     used = {h for op in plan.ops if (h := _helper(op, scheme)) is not None}
     used |= float8.helper_names(plan)
     if scheme in OVER_ROWS:
@@ -149,6 +154,7 @@ def block_body(plan: FusionPlan, program: str = PROGRAM) -> list[str]:
 def header(plan: FusionPlan, notes: Sequence[str] = ()) -> str:
     """The docstring of a module: what is computed from what; `notes` are whole lines of it."""
     lines = [*wrapped('"""' + printable(plan.title or "Row program")), ""]
+    lines += gemm.product_lines(plan)
     lines += [f"    {op.name} = {equation(op)}" for op in plan.ops]
     lines += [
         f"    {state.name} = {state.value} of the step before, at first {state.initial}"
@@ -184,6 +190,8 @@ def printable(text: str) -> str:
 def _axes_text(plan: FusionPlan) -> list[str]:
     """The names of the axes; several column axes have numbers too."""
     names = [f"rows {axis}" for axis in range(plan.row_axes)]
+    if plan.product is not None:
+        names[-1] = "depth"
     if plan.states:
         names = [*(f"lanes {axis}" for axis in range(plan.row_axes - 1)), "steps"]
     if plan.column_axes == 1:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from advisor.codegen.families import launcher, reference, site_launches
+from advisor.codegen.gemm_host import random_operand
 from advisor.codegen.host import column_names
 from advisor.codegen.layout import WIDTH, statement, wrapped
 from advisor.codegen.operators import Operator, operator
@@ -27,6 +28,7 @@ from advisor.codegen.row_program import (
     printable,
 )
 from advisor.errors import IllegalFusionError
+from advisor.model.gemm import operands
 from advisor.model.launch import LaunchConfig
 from advisor.model.optable import FLOAT_DTYPES
 from advisor.model.plan import FusionPlan, PlanInput, PlanOutput, Site
@@ -35,6 +37,7 @@ from advisor.model.tolerance import allowance, longest_sum, roundings, steps
 MOST_PLACES = 12
 # Elements of a checked shape: its float64 reference must fit beside everything else.
 MOST_CHECKED, MOST_INTERPRETED_ROWS, MOST_INTERPRETED_COLUMNS = 1 << 22, 3, 1024
+MOST_CHECKED_ROWS, MOST_INTERPRETED_DEPTH = 130, 40
 INTERPRETED_BLOCK, MOST_INTERPRETED_STEPS = 128, 20
 # From the coarsest type to the finest.
 EPSILON = {
@@ -93,6 +96,7 @@ def notes(export: Standalone) -> list[str]:
     places = [place_text(site) for site in plan.sites[:MOST_PLACES]]
     more = len(plan.sites) - len(places)
     axes = "lanes × steps × columns" if plan.states else "rows × columns"
+    axes = "rows × depth × columns" if plan.product is not None else axes
     lines = ["", f"Found by {printable(plan.rule)} at these places ({axes}, runs a step):"]
     lines += [line for place in places for line in wrapped(place, 1)]
     lines += [f"    and {more} more"] if more else []
@@ -119,6 +123,8 @@ def _program(plan: FusionPlan, config: LaunchConfig, made: Operator) -> list[str
     site = plan.sites[0]
     terms = longest_sum(plan, site.rows, site.columns)
     checked = _scan_shapes(site) if plan.states else (_shapes(site), _small(site))
+    if plan.product is not None:
+        checked = _gemm_shapes(site)
     lines = [
         "",
         "# --- this file as a program: checks, then times " + "-" * (WIDTH - 49),
@@ -186,6 +192,17 @@ def _scan_shapes(site: Site) -> tuple[tuple[tuple[int, ...], ...], ...]:
     return tuple(tuple((*few, *sizes) for sizes in dict.fromkeys(each)) for each in (gpu, cpu))
 
 
+def _gemm_shapes(site: Site) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Few rows of the own product, and sizes that fill no block; in an interpreter all are few."""
+    *rows, depth = site.row_sizes
+    few = (min(rows[0], MOST_CHECKED_ROWS), *(min(size, 3) for size in rows[1:]))
+    odd = tuple(3 for _ in rows)
+    small_depth, small = min(depth, MOST_INTERPRETED_DEPTH), min(site.columns, INTERPRETED_BLOCK)
+    gpu = ((*few, depth, site.columns), (*odd, depth + 3, max(site.columns - 1, 1)))
+    cpu = ((*odd, small_depth, small), (*odd, small_depth // 2 + 1, max(small - 1, 1)))
+    return tuple(tuple(dict.fromkeys(each)) for each in (gpu, cpu))
+
+
 def _small(site: Site) -> tuple[tuple[int, ...], ...]:
     rows = tuple(min(size, MOST_INTERPRETED_ROWS) for size in site.row_sizes)
     *outer, columns = site.column_axes
@@ -217,6 +234,8 @@ def compiled_entries(plan: FusionPlan, config: LaunchConfig) -> Iterator[list[st
 def _small_launch(config: LaunchConfig) -> str:
     if config.block_columns is None:
         return "{}"
+    if config.scheme == "gemm":
+        return '{"block_rows": 16, "block_columns": 32, "block_steps": 16}'
     return f'{{"block_columns": {min(config.block_columns, INTERPRETED_BLOCK)}, "num_stages": 1}}'
 
 
@@ -242,14 +261,16 @@ def _make_inputs(plan: FusionPlan) -> str:
         "    torch.manual_seed(0)",
         f"    {axes} = sizes",
         "    return (",
-        *(
-            line
-            for item in plan.inputs
-            for line in statement(f"{random_input(item, names, plan.along(item))},", 2)
-        ),
+        *(line for item in plan.inputs for line in statement(f"{_random(plan, item, names)},", 2)),
         "    )",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _random(plan: FusionPlan, item: PlanInput, names: list[str]) -> str:
+    if item.name in operands(plan):
+        return random_operand(plan, item)
+    return random_input(item, names, plan.along(item))
 
 
 def random_input(item: PlanInput, names: list[str], along: tuple[bool, ...]) -> str:

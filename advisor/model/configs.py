@@ -17,6 +17,7 @@ from itertools import product
 from advisor.model.block_configs import block_configs, has_reductions
 from advisor.model.column_configs import column_configs, column_schemes
 from advisor.model.dealing import dealt_configs
+from advisor.model.gemm_configs import gemm_configs
 from advisor.model.launch import (
     MAX_ELEMENTS_PER_THREAD,
     MAX_TILE_ELEMENTS,
@@ -86,6 +87,8 @@ def candidate_configs(
         return dealt_configs(plan, site, sm_count)
     if plan.states:
         return scan_configs(plan, site, sm_count)
+    if plan.product is not None:
+        return gemm_configs(plan, site, sm_count)
     if plan.late_values():
         return column_configs(plan, site, sm_count)
     if not has_reductions(plan):
@@ -123,6 +126,8 @@ def schemes_of(plan: FusionPlan) -> tuple[Scheme, ...]:
         return ("dealt",)
     if plan.states:
         return scan_schemes(plan)
+    if plan.product is not None:
+        return ("gemm",)
     if plan.late_values():
         return column_schemes(plan)
     found: list[Scheme] = ["registers", "looped"]

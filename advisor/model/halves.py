@@ -15,6 +15,8 @@ def halves(plan: FusionPlan, count: int) -> tuple[FusionPlan, FusionPlan] | None
     What passes between them is written and read once. Values of the columns alone, and scalars,
     are computed in both. Only the first site is kept.
     """
+    if plan.product is not None:
+        return None  # a product without what follows is the library's
     first = prefix(plan, count) if 0 < count < len(plan.ops) else None
     rest = _rest(plan, count) if first is not None else None
     return None if first is None or rest is None else (first, rest)

@@ -9,7 +9,7 @@ from advisor.model.base import Record
 
 Scheme = Literal[
     "registers", "looped", "online", "split", "column_sums", "column_walk", "blocks", "dealt",
-    "scan_steps", "scan_blocks", "scan_chunks",
+    "scan_steps", "scan_blocks", "scan_chunks", "gemm",
 ]  # fmt: skip
 
 # Elements of one tile that a thread holds; below, latency is exposed, above, registers run out.
@@ -29,6 +29,11 @@ OVER_ROWS: tuple[Scheme, ...] = ("column_sums", "column_walk")
 # Those of scans, which hold the columns of one step.
 SCANS: tuple[Scheme, ...] = ("scan_steps", "scan_blocks", "scan_chunks")
 MAX_BLOCK_STEPS = 4096
+# Those whose programs take so many steps at once.
+IN_STEPS: tuple[Scheme, ...] = ("scan_blocks", "gemm")
+# Blocks of rows of a product whose programs run one after the other: the columns that they share
+# are in L2 then.
+GROUP_ROWS = 8
 
 
 class LaunchConfig(Record, frozen=True, kw_only=True):
@@ -45,6 +50,8 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
 
     A program of a scan has `block_rows` lanes: with `scan_steps` it takes one step after the other,
     with `scan_blocks` `block_steps` at once; in `scan_chunks`, `splits` programs share the steps.
+    A program of a `gemm` has `block_rows` × `block_columns` elements of the product, and multiplies
+    `block_steps` of its depth at once.
     """
 
     block_rows: int = 1
@@ -68,7 +75,7 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
         splits = self.splits is not None and 0 < self.splits <= MAX_SPLITS
         if (self.scheme in SHARED) != splits:
             raise InvalidRecordError(f"{self.scheme} over {self.splits} programs")
-        if (self.scheme == "scan_blocks") != (self.block_steps is not None):
+        if (self.scheme in IN_STEPS) != (self.block_steps is not None):
             raise InvalidRecordError(f"{self.scheme} with blocks of {self.block_steps} steps")
 
     def label(self) -> str:
@@ -79,7 +86,7 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
         if self.splits is not None:
             words.append(f"over {self.splits}")
         if self.block_steps is not None:
-            words.append(f"steps={self.block_steps}")
+            words.append(f"{'depth' if self.scheme == 'gemm' else 'steps'}={self.block_steps}")
         if self.block_columns is not None:
             words.append(f"cols={self.block_columns}")
         if self.block_columns is None or self.block_rows > 1:
@@ -159,7 +166,7 @@ def unsuitable(config: LaunchConfig, columns: int) -> str | None:
 
     A streamed row may have any length that fills its blocks; a held one must fit in registers.
     """
-    if config.scheme == "dealt":
+    if config.scheme in ("dealt", "gemm"):
         return None
     if config.block_columns is None:
         tile = config.block_rows * next_power_of_two(columns) * (config.block_steps or 1)

@@ -15,6 +15,7 @@ from typing import Literal, NoReturn
 
 from advisor.errors import InvalidRecordError
 from advisor.model.base import Location, Phase, Record
+from advisor.model.gemm import PlanProduct, check_product, check_product_outputs, product_space
 from advisor.model.graph import Arg, AttributeValue, literal_value
 from advisor.model.guards import Guard, Prediction
 from advisor.model.members import Member, MemberSizes, check_members
@@ -32,7 +33,7 @@ _PLAN_ID = re.compile(r"[0-9a-f]{16}")
 Space = Literal["tile", "row", "column", "scalar"]
 # The attribute of a reduction over the rows; one without it reduces the columns.
 OVER, ROWS = "over", "rows"
-Family = Literal["row_program", "horizontal", "scan"]
+Family = Literal["row_program", "horizontal", "scan", "gemm"]
 Route = Literal["generated_kernel"]
 
 
@@ -93,7 +94,7 @@ class PlanOutput(Record, frozen=True, kw_only=True):
 
     [rows, columns] for a tile, [rows] for a row value, [columns] for what needs all rows: in that
     order, or where `strided`, with run-time strides, one an axis (`unit_stride` as of inputs). Of a
-    scan, all steps' values (`reverse` as of inputs), or the `last` step's alone.
+    scan, all steps' values (`reverse` as of inputs), or the `last` step's alone, as of a product.
     """
 
     value: str
@@ -167,6 +168,7 @@ class FusionPlan(Record, frozen=True, kw_only=True):
 
     A horizontal one holds several independent programs, its `members`. The ops of a scan are those
     of one step: its last row axis are the steps; what a step reads of the one before are `states`.
+    The ops of a gemm follow a `product`, whose depth is the last row axis.
     """
 
     schema_version: int = PLAN_SCHEMA_VERSION
@@ -188,6 +190,7 @@ class FusionPlan(Record, frozen=True, kw_only=True):
     column_axes: int = 1
     members: tuple[Member, ...] = ()
     states: tuple[PlanState, ...] = ()
+    product: PlanProduct | None = None
 
     def check(self) -> None:
         _check_plan(self)
@@ -195,6 +198,11 @@ class FusionPlan(Record, frozen=True, kw_only=True):
     def along(self, item: PlanInput) -> tuple[bool, ...]:
         """Whether an input varies along each of [row axes..., column axes...]."""
         return (*item.spans[:-1], *(item.segments or item.spans[-1:] * self.column_axes))
+
+    @property
+    def stepped(self) -> bool:
+        """Whether a program walks along the last row axis: the steps of a scan, a depth."""
+        return bool(self.states) or self.product is not None
 
     @property
     def strided_outputs(self) -> bool:
@@ -240,6 +248,7 @@ def _check_plan(plan: FusionPlan) -> None:
     ):
         _fail(plan, "id is not 16 hex digits")
     check_states(plan)
+    check_product(plan)
     if (plan.family == "horizontal") != bool(plan.members):
         _fail(plan, f"a {plan.family} with {len(plan.members)} members")
     if plan.members:
@@ -256,6 +265,7 @@ def _check_plan(plan: FusionPlan) -> None:
         _fail(plan, "too many tensors or sites")
     spaces = _check_inputs(plan)
     spaces |= {state.name: (state.space, state.dtype) for state in plan.states}
+    spaces |= product_space(plan)
     _check_ops(plan, spaces)
     check_steps(plan)
     _check_late(plan)
@@ -264,6 +274,7 @@ def _check_plan(plan: FusionPlan) -> None:
         _check_parts(plan)
     for site in plan.sites:
         _check_site(plan, site)
+    check_product_outputs(plan)
 
 
 def _check_inputs(plan: FusionPlan) -> dict[str, tuple[Space, str]]:

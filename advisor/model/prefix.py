@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from advisor.model.derived import renamed
+from advisor.model.derived import dense_strides, renamed
+from advisor.model.gemm import PRODUCT, operands, renamed_product
 from advisor.model.graph import Arg
 from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site, plan_id
 
@@ -21,18 +22,21 @@ def prefix(plan: FusionPlan, count: int) -> FusionPlan | None:
         return plan
     if plan.states or plan.members:
         return None  # the state goes through the whole step; members are no row of ops
+    if plan.product is not None and PRODUCT not in {a for op in plan.ops[:count] for a in op.args}:
+        return None
     late = plan.late_values()
     ops, rest = plan.ops[:count], plan.ops[count:]
     needed = {arg for op in rest for arg in op.args} | {out.value for out in plan.outputs}
+    product = plan.product is not None
     outputs = tuple(
-        PlanOutput(value=op.name, dtype=op.dtype, space=op.space)
+        PlanOutput(value=op.name, dtype=op.dtype, space=op.space, strided=product, last=product)
         for op in ops
         if op.name in needed and (op.space in ("tile", "row") or op.name in late)
     )
     if not outputs:
         return None
     ops = _feeding(ops, outputs)
-    read = {arg for op in ops for arg in op.args}
+    read = {arg for op in ops for arg in op.args} | set(operands(plan))
     kept = [place for place, item in enumerate(plan.inputs) if item.name in read]
     names = {plan.inputs[place].name: f"in{number}" for number, place in enumerate(kept)}
     names |= {op.name: f"v{number}" for number, op in enumerate(ops)}
@@ -43,9 +47,10 @@ def prefix(plan: FusionPlan, count: int) -> FusionPlan | None:
         ops=tuple(renamed(op, names) for op in ops),
         outputs=tuple(msgspec.structs.replace(o, value=names[o.value]) for o in outputs),
         guards=(),
-        sites=tuple(_site(site, kept, outputs) for site in plan.sites[:1]),
+        sites=tuple(_site(plan, site, kept, outputs) for site in plan.sites[:1]),
         prediction=None,
         backward_plan=None,
+        product=renamed_product(plan.product, names),
     )
     found = msgspec.structs.replace(found, id=plan_id("prefix", plan.id, found.signature()))
     found.check()
@@ -65,11 +70,12 @@ def _named(item: PlanInput, names: dict[str, str]) -> PlanInput:
     return msgspec.structs.replace(item, name=names[item.name])
 
 
-def _site(site: Site, kept: list[int], outputs: tuple[PlanOutput, ...]) -> Site:
+def _site(plan: FusionPlan, site: Site, kept: list[int], outputs: tuple[PlanOutput, ...]) -> Site:
+    along = [output.along(plan.row_axes, plan.column_axes) for output in outputs if output.strided]
     return msgspec.structs.replace(
         site,
         inputs=tuple(site.inputs[place] for place in kept),
         outputs=tuple(f"%{output.value}" for output in outputs),
         input_strides=tuple(site.input_strides[place] for place in kept),
-        output_strides=(),
+        output_strides=tuple(dense_strides(site.sizes, spans) for spans in along),
     )

@@ -175,7 +175,8 @@ def check_steps(plan: FusionPlan) -> None:
     """Raise `InvalidRecordError` for what no step of a scan has, after its ops were checked."""
     if not plan.states:
         backwards = [item.reverse for item in plan.inputs]
-        if any(backwards) or any(output.reverse or output.last for output in plan.outputs):
+        last = plan.product is None and any(output.last for output in plan.outputs)
+        if last or any(backwards) or any(output.reverse for output in plan.outputs):
             _fail("only a scan has steps")
         return
     made = {state.value for state in plan.states}

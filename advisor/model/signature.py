@@ -30,6 +30,8 @@ def signature_of(plan: FusionPlan) -> str:
         body["members"] = plan.members
     if plan.states:
         body["states"] = plan.states
+    if plan.product is not None:
+        body["product"] = plan.product
     return msgspec.json.encode(body, order="sorted").decode()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from advisor.model.gemm import product_flops, product_rows
 from advisor.model.members import parts
 from advisor.model.optable import item_bytes, spec_of
 from advisor.model.plan import FusionPlan, PlanOp, Site, Space
@@ -87,17 +88,23 @@ def _run(axes: list[tuple[int, int, int]]) -> int:
 
 
 def site_arithmetic(plan: FusionPlan, site: Site) -> tuple[int, int]:
-    """(operations on the arithmetic pipe, special-function instructions), by the op table."""
+    """(operations on the arithmetic pipe, special-function instructions), by the op table.
+
+    A matrix product counts two operations for each of its multiply-adds.
+    """
     if plan.members:
         counted = [site_arithmetic(part, own) for part, own in parts(plan, site)]
         return sum(flops for flops, _ in counted), sum(special for _, special in counted)
     flops = special = 0
+    rows = site.rows
+    if plan.product is not None:
+        flops, rows = product_flops(site), product_rows(site)
     for op in plan.ops:
         spec = spec_of(op.op)
         # A reduction works on every element of its operand, whatever the size of its result.
         space: Space = "tile" if spec.kind == "reduction" else op.space
-        flops += spec.flops * _elements(space, site)
-        special += spec.special * _elements(space, site)
+        flops += spec.flops * _elements(space, rows, site.columns)
+        special += spec.special * _elements(space, rows, site.columns)
     return flops, special
 
 
@@ -114,10 +121,5 @@ def equation(op: PlanOp) -> str:
     return f"{op.op}({args}){correction}{over}"
 
 
-def _elements(space: Space, site: Site) -> int:
-    return {
-        "tile": site.rows * site.columns,
-        "row": site.rows,
-        "column": site.columns,
-        "scalar": 1,
-    }[space]
+def _elements(space: Space, rows: int, columns: int) -> int:
+    return {"tile": rows * columns, "row": rows, "column": columns, "scalar": 1}[space]

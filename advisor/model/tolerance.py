@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from advisor.model.gemm import PRODUCT, TF32_BITS_OF, depth_of
 from advisor.model.optable import FLOAT_DTYPES, spec_of
 from advisor.model.plan import FusionPlan
 from advisor.model.scan import carried_ops
@@ -25,7 +26,10 @@ LONGEST_SCAN = 1000
 
 
 def roundings(plan: FusionPlan, value: str) -> tuple[str, ...]:
-    """The narrow types that the plan itself casts to on the way to a value, in order."""
+    """The narrow types that the plan itself casts to on the way to a value, in order.
+
+    Operands of a product that matrix units round are first, as the type with as many bits.
+    """
     by_name = {op.name: op for op in plan.ops}
     needed, pending = set(), [value]
     while pending:
@@ -34,7 +38,9 @@ def roundings(plan: FusionPlan, value: str) -> tuple[str, ...]:
             needed.add(name)
             pending += [arg for arg in by_name[name].args if isinstance(arg, str)]
     casts = [op.dtype for op in plan.ops if op.name in needed and op.op == "cast"]
-    return tuple(dtype for dtype in casts if dtype in NARROW)
+    multiplied = any(PRODUCT in by_name[name].args for name in needed)
+    rounded = plan.product is not None and plan.product.tf32 and multiplied
+    return (TF32_BITS_OF,) * rounded + tuple(dtype for dtype in casts if dtype in NARROW)
 
 
 def steps(plan: FusionPlan, value: str) -> bool:
@@ -80,5 +86,8 @@ def allowance(plan: FusionPlan, value: str, terms: int, *, narrow: bool) -> Allo
         # Every step rounds, and hands its error on: a walk of random steps goes as their root.
         steps = max((site.row_sizes[-1] for site in plan.sites), default=LONGEST_SCAN)
         summed += carried_ops(plan) * math.sqrt(max(steps, LONGEST_SCAN))
+    if plan.product is not None and not narrow:
+        # Every term rounds the sum so far, likewise.
+        summed += math.sqrt(max((depth_of(site) for site in plan.sites), default=LONGEST_SCAN))
     ulps = FLOOR_ULPS + len(roundings(plan, value)) + summed
     return Allowance(ulps, MOST_STRETCH * ulps if narrow else max(ulps, MOST_FLOAT32_ULPS))

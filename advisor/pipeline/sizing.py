@@ -92,8 +92,8 @@ def judged(
         )
     if row.occupancy is None:
         return "unknown", "its occupancy is not known"
-    # Members read different amounts, and a scan waits for its steps as well.
-    if plan is None or config is None or plan.members or plan.states:
+    # Members read different amounts, a scan waits for its steps as well, a product for its units.
+    if plan is None or config is None or plan.members or plan.stepped:
         return "use", "no spills"
     flying, needed = in_flight_bytes(row, gpu, plan, config), needed_bytes(gpu, plan)
     words = f"{format_bytes(flying)} in flight per multiprocessor"

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from advisor.model.base import Location
 from advisor.model.findings import Alternative, Evidence, Finding
+from advisor.model.gemm import PRODUCT, operands, product_text
 from advisor.model.plan import FusionPlan, PlanInput, PlanOutput, Site
 from advisor.model.report import Report
 from advisor.model.scan import sizes_text
@@ -70,9 +71,11 @@ def _evidence(finding: Finding, kinds: Sequence[str]) -> list[RenderableType]:
 def _plan(report: Report, plan: FusionPlan) -> list[RenderableType]:
     """The program line by line, then its traffic and its place under the roofline."""
     lines: list[RenderableType] = [
-        plain(f"{item.name}: {item.dtype} {_of_step(item) if plan.states else _spans(item)}", "dim")
-        for item in plan.inputs
+        plain(f"{item.name}: {item.dtype} {_of_input(plan, item)}", "dim") for item in plan.inputs
     ]
+    if plan.product is not None:
+        bits = ", its operands in TF32" if plan.product.tf32 else ""
+        lines.append(plain(f"{PRODUCT} = {' @ '.join(operands(plan))}, in float32{bits}"))
     lines += [
         plain(f"{state.name}: {state.value} of the step before, at first {state.initial}", "dim")
         for state in plan.states
@@ -83,6 +86,13 @@ def _plan(report: Report, plan: FusionPlan) -> list[RenderableType]:
         for output in plan.outputs
     ]
     return lines + _roofline(report, plan)
+
+
+def _of_input(plan: FusionPlan, item: PlanInput) -> str:
+    """Along what an input of any plan varies."""
+    if item.name in operands(plan):
+        return "of the product"
+    return _of_step(item) if plan.states else _spans(item)
 
 
 def _spans(item: PlanInput) -> str:
@@ -140,11 +150,13 @@ def _roofline(report: Report, plan: FusionPlan) -> list[RenderableType]:
     return [plain(line) for line in lines]
 
 
-def _size(site: Site) -> str:
+def _size(plan: FusionPlan, site: Site) -> str:
     if site.members:
         return f"{len(site.members)} members, {site.columns:,} elements"
     if site.input_offsets:
         return sizes_text(site)
+    if plan.product is not None:
+        return product_text(site)
     return f"{site.rows:,} rows × {site.columns:,} columns"
 
 
@@ -152,8 +164,8 @@ def _places(
     finding: Finding, plans: Sequence[FusionPlan], source: SourceLine
 ) -> list[RenderableType]:
     """Every place, with its sizes where a plan knows them and its line where it can be read."""
-    sites = [site for plan in plans[:1] for site in plan.sites]
-    places: list[tuple[Location, str]] = [(site.location, _size(site)) for site in sites] or [
+    sites = [(plan, site) for plan in plans[:1] for site in plan.sites]
+    places: list[tuple[Location, str]] = [(s.location, _size(p, s)) for p, s in sites] or [
         (location, "") for location in finding.locations
     ]
     lines: list[RenderableType] = []

@@ -19,6 +19,7 @@ import torch
 
 from advisor.model import base
 from advisor.model.applied import NumericCase, Numerics
+from advisor.model.gemm_configs import LEAST_BLOCK
 from advisor.model.launch import LaunchConfig
 from advisor.model.members import alone
 from advisor.model.plan import FusionPlan
@@ -28,10 +29,12 @@ from advisor.verify.child import READY
 from advisor.verify.interpret import evaluate
 from advisor.verify.kernel_module import load_module
 from advisor.verify.numerics import NumericsRequest
+from advisor.verify.products import allowed_as_planned
 
 SMALL_ROWS = 8
 SMALL_BLOCK = 128
 SMALL_STEPS = 16
+SMALL_TILE = 32
 
 
 def unit_of(dtype: torch.dtype, casts: Sequence[str]) -> float:
@@ -129,7 +132,8 @@ def _compared(
     """
     if any(not torch.equal(_bits(a), _bits(b)) for a, b in zip(before, inputs, strict=True)):
         return NumericCase(name=case.name, passed=False, detail="an input was overwritten")
-    eager = evaluate(plan, inputs, "native")
+    with allowed_as_planned(plan):
+        eager = evaluate(plan, inputs, "native")
     exact = evaluate(plan, inputs, "exact")
     worst = worst_eager = 0.0
     for output, got, narrow, wide in zip(plan.outputs, out, eager, exact, strict=True):
@@ -199,11 +203,17 @@ def _same_class(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().view(torch.uint8) if tensor.numel() else tensor
+    return tensor.contiguous().flatten().view(torch.uint8) if tensor.numel() else tensor
 
 
 def tried(config: LaunchConfig, *, small: bool) -> LaunchConfig:
     """The configuration with blocks that short rows fill several of, where rows are `small`."""
+    if config.scheme == "gemm" and small:
+        return msgspec.structs.replace(
+            config,
+            block_columns=min(config.block_columns or SMALL_TILE, SMALL_TILE),
+            block_steps=min(config.block_steps or SMALL_STEPS, SMALL_STEPS),
+        )
     if config.block_steps is not None and small:
         return msgspec.structs.replace(config, block_steps=min(config.block_steps, SMALL_STEPS))
     if config.block_columns is None or not small:
@@ -219,7 +229,8 @@ def verdict(request: NumericsRequest, device: torch.device) -> Numerics:
     small = device.type == "cpu"
     config = tried(request.config, small=small)
     # The interpreter walks every row of a block; the few rows of small cases fill several of these.
-    block_rows = min(config.block_rows, SMALL_ROWS) if small else config.block_rows
+    few = LEAST_BLOCK if config.scheme == "gemm" else SMALL_ROWS
+    block_rows = min(config.block_rows, few) if small else config.block_rows
     module = load_module(Path(request.kernel))
     if plan.members:
         results = tuple(

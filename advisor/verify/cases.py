@@ -9,10 +9,13 @@ from typing import Literal
 
 import torch
 
+from advisor.model.gemm import operands, unit_axis
 from advisor.model.members import alone
 from advisor.model.plan import FusionPlan, PlanInput
 
 Values = Literal["normal", "small", "large", "zeros", "special"]
+# Beside the ordinary ones.
+VALUES: tuple[Values, ...] = ("small", "zeros", "large", "special")
 POISON_FLOAT, POISON_INT, POISON_BITS = 6.3e4, 77, 0x7F
 # Of a case on a GPU: its float64 reference and its random numbers take seconds, not minutes.
 MOST_ELEMENTS = 1 << 24
@@ -42,6 +45,9 @@ def cases(plan: FusionPlan, *, small: bool, block_rows: int) -> Iterator[Case]:
     if plan.states:
         yield from _scan_cases(plan, block_rows, small=small)
         return
+    if plan.product is not None:
+        yield from _gemm_cases(plan, block_rows, small=small)
+        return
     own = plan.sites[0].column_axes if plan.sites else (1024,) * plan.column_axes
     near = _at_most(own, 1024) if small else own
     many = max(min(64, MOST_ELEMENTS // (3 * max(math.prod(near), 1))), 2)
@@ -57,7 +63,7 @@ def cases(plan: FusionPlan, *, small: bool, block_rows: int) -> Iterator[Case]:
         yield from _column_cases(plan, near, block_rows, small=small)
     if not any(op.over_rows and op.op in ("amax", "amin") for op in plan.ops):  # nothing is largest
         yield Case("no rows", _row_sizes(plan, 1, first=0), near, "normal", block_rows)
-    for values in ("small", "zeros", "large", "special"):
+    for values in VALUES:
         yield Case(f"{values} values", rows, _at_most(near, 513), values, block_rows)
 
 
@@ -87,6 +93,30 @@ def _scan_cases(plan: FusionPlan, block_rows: int, *, small: bool) -> Iterator[C
     yield Case("no lanes", (*(0 for _ in lanes), 7), columns, "normal", block_rows)
     for values in ("small", "zeros", "special"):
         yield Case(f"{values} values", (*lanes, min(own, 12)), columns, values, block_rows)
+
+
+def _gemm_cases(plan: FusionPlan, block_rows: int, *, small: bool) -> Iterator[Case]:
+    """Rows, columns and depths that fill no block, one of each, none; a few blocks of all.
+
+    As many rows as a block has are several blocks of an interpreter's, and a ragged one on a GPU.
+    """
+    site = plan.sites[0] if plan.sites else None
+    wide = min(site.columns if site else 512, 70 if small else 2048)
+    deep = min(site.row_sizes[-1] if site else 512, 50 if small else 4096)
+    outer = _lane_sizes(plan, 1)[1:]
+    tall = max((block_rows + block_rows // 2 + 1) // math.prod(outer), 1)
+
+    def case(name: str, rows: int, depth: int, columns: int, values: Values = "normal") -> Case:
+        return Case(name, (rows, *outer, depth), (columns,), values, block_rows)
+
+    yield case(f"{tall} rows, depth {deep}, {wide} columns", tall, deep, wide)
+    yield case("odd sizes", tall + 2, deep - 1 if deep > 1 else 3, wide - 1 if wide > 1 else 5)
+    yield case("one row and column", 1, deep, 1)
+    yield case("depth 1", 5, 1, min(wide, 33))
+    yield case("no depth", 3, 0, min(wide, 33))
+    yield case("no rows", 0, deep, wide)
+    for values in VALUES:
+        yield case(f"{values} values", tall, min(deep, 513), min(wide, 257), values)
 
 
 def _lane_sizes(plan: FusionPlan, most: int) -> tuple[int, ...]:
@@ -144,9 +174,38 @@ def make_inputs(
     for position, item in enumerate(plan.inputs):
         spans = plan.along(item)
         shape = [size if span else 1 for size, span in zip(sizes, spans, strict=True)]
+        if item.name in operands(plan):
+            found.append(_make_operand(plan, item, shape, case.values, generator).to(device))
+            continue
         order = _order(plan, position)
         found.append(_make_input(item, shape, order, case.values, generator, device))
     return found
+
+
+def _make_operand(
+    plan: FusionPlan,
+    item: PlanInput,
+    shape: list[int],
+    values: Values,
+    generator: torch.Generator,
+) -> torch.Tensor:
+    """A matrix cut out of wider storage, without gaps along its unit axis; its rows are one axis.
+
+    `shape` is [rows..., depth, 1] or [1..., depth, columns].
+    """
+    unit, depth = unit_axis(plan, item), plan.row_axes - 1
+    left = plan.product is not None and item.name == plan.product.left
+    lines = [math.prod(shape[:-2]), shape[-2]] if left else shape[-2:]
+    turned = unit is not None and (unit < depth if left else unit == depth)
+    first, second = lines[::-1] if turned else lines
+    wider = second * 2 if unit is None else second + 3
+    stored = _fill([first, wider], item.dtype, values, generator)
+    matrix = stored[:, ::2] if unit is None else stored[:, :second]
+    matrix = matrix.t() if turned else matrix
+    if left:
+        split: torch.Tensor = matrix.unflatten(0, shape[:-2])
+        return split.unsqueeze(-1)
+    return matrix[(None,) * depth]
 
 
 def _order(plan: FusionPlan, position: int) -> list[int]:

@@ -12,11 +12,13 @@ from typing import Any, Literal
 
 import torch
 
+from advisor.model.gemm import PRODUCT
 from advisor.model.graph import Arg, literal_value
 from advisor.model.members import first_inputs, split
 from advisor.model.optable import FLOAT8_MAX, FLOAT_DTYPES, RANDOM, spec_of
 from advisor.model.plan import FusionPlan, PlanOp
 from advisor.verify.philox import uniform
+from advisor.verify.products import product_of
 from advisor.verify.scan_steps import evaluate_scan
 
 Precision = Literal["native", "exact"]
@@ -101,6 +103,8 @@ def evaluate(
             return _apply(op, held, precision)
 
         return evaluate_scan(plan, values, run, lambda name: _dtype(name, precision))
+    if plan.product is not None:
+        values[PRODUCT] = product_of(plan, values)
     last_use = {arg: op.name for op in plan.ops for arg in op.args if isinstance(arg, str)}
     kept = {output.value for output in plan.outputs}
     drawn = plan.drawn_values()

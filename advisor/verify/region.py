@@ -88,7 +88,8 @@ def _drawn(
     The last row is minus infinity, as where everything is masked; not where rows are reduced.
     """
     given = site_inputs(plan, site, device, least)
-    axis = max(range(plan.row_axes), key=site.row_sizes.__getitem__)
+    rows = plan.row_axes - (plan.product is not None)  # what the depth adds up stays finite
+    axis = max(range(rows), key=site.row_sizes.__getitem__)
     for tensor in given:
         if positive and not tensor.is_floating_point() and tensor.dtype != torch.bool:
             tensor.add_(1)  # a count, perhaps, by which something is divided

@@ -16,6 +16,7 @@ from advisor.model.plan import FusionPlan, Site
 from advisor.model.scan import steps_of
 from advisor.verify.interpret import evaluate
 from advisor.verify.kernel_module import load_module
+from advisor.verify.products import allowed_as_planned
 from advisor.verify.statistics import timing
 from collectors.live.recorder import synchronize
 
@@ -181,7 +182,7 @@ def time_kernel(
     kernel = configured_calls(plan, {config.scheme: source_path}, device, (config,), inputs)[
         config.label()
     ]
-    with torch.no_grad():
+    with torch.no_grad(), allowed_as_planned(plan):
         variants: dict[str, Callable[[], object]] = {
             "kernel": kernel,
             "eager": lambda: evaluate(plan, inputs, "native"),

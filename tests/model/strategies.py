@@ -24,7 +24,7 @@ from advisor.model.findings import Alternative, Evidence, Finding
 from advisor.model.gate import ComparisonLimit, FindingLimit, GateConfig, MetricLimit
 from advisor.model.graph import Graph, Node, TensorMeta
 from advisor.model.guards import Prediction
-from advisor.model.launch import SCANS, SHARED, LaunchConfig, Scheme
+from advisor.model.launch import IN_STEPS, SCANS, SHARED, LaunchConfig, Scheme
 from advisor.model.optable import DTYPES, FLOAT8_MAX, FLOAT_DTYPES, ITEM_BYTES, OPS, RANDOM
 from advisor.model.plan import (
     FusionPlan,
@@ -124,7 +124,7 @@ def launches() -> st.SearchStrategy[LaunchConfig]:
             num_stages=st.integers(1, 3),
             scheme=st.just(scheme),
             block_columns=st.none() if scheme in ("registers", *SCANS) else powers,
-            block_steps=powers if scheme == "scan_blocks" else st.none(),
+            block_steps=powers if scheme in IN_STEPS else st.none(),
             splits=st.integers(1, 8) if scheme in SHARED else st.none(),
         )
 
@@ -361,6 +361,7 @@ def plans(draw: st.DrawFn) -> FusionPlan:
             family=st.just("row_program"),
             members=st.just(()),
             states=st.just(()),
+            product=st.none(),
             row_axes=st.just(row_axes),
             column_axes=st.just(1),
             inputs=st.just(inputs),
