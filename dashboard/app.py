@@ -20,12 +20,25 @@ from dashboard.jobs import Command, JobRunner, cli_command
 from dashboard.page import match
 from dashboard.pages import PAGES
 from dashboard.parts import error_state, marked
+from dashboard.scripts import arranged
 
 NAME = "fusion advisor"
 # Shades whose text is readable on white, and white on them: at least 4.5 to 1.
 _THEME: Any = {"primaryShade": {"light": 8, "dark": 8}}
 # The routes under which Dash serves the shell of every page.
 PAGE_ENDPOINTS = ("/", "/<path:path>")
+
+
+class Shell(Dash):
+    """Dash whose pages load their scripts as `dashboard.scripts` says."""
+
+    def interpolate_index(self, *args: Any, **parts: Any) -> str:
+        """The shell of the page that is asked for."""
+        found = match(PAGES, request.path.rstrip("/") or "/")
+        head, parts["scripts"] = arranged(parts["scripts"], found[0].drawn if found else ())
+        parts["css"] = f"{head}\n{parts['css']}"
+        text: str = super().interpolate_index(*args, **parts)  # type: ignore[no-untyped-call]
+        return text
 
 
 def create_app(
@@ -42,7 +55,7 @@ def create_app(
     check_access(access)
     runner = JobRunner(store, command=command, key_path=key_path, read_only=not access.allow_apply)
     context = Context(store=store, runner=runner, access=access)
-    app = Dash(
+    app = Shell(
         "dashboard",
         use_pages=False,
         pages_folder="",

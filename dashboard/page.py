@@ -11,12 +11,16 @@ from dash.development.base_component import Component
 
 @dataclass(frozen=True)
 class Page:
-    """One page; named groups of `pattern` become keyword arguments of `layout`."""
+    """One page; named groups of `pattern` become keyword arguments of `layout`.
+
+    `drawn` names what of `dashboard.scripts` the page needs whatever it shows.
+    """
 
     name: str
     pattern: re.Pattern[str]
     layout: Callable[..., Component]
     title: str
+    drawn: tuple[str, ...] = ()
 
 
 def match(pages: tuple[Page, ...], path: str) -> tuple[Page, dict[str, str]] | None:

@@ -14,6 +14,7 @@ from dashboard.context import Context
 from dashboard.page import Page, finding_path
 from dashboard.pages.frame import frame
 from dashboard.parts import WRAPPED, grid, message, section, worth_text
+from dashboard.scripts import GRID
 
 _COLUMNS: tuple[dict[str, Any], ...] = (
     {"field": "rank", "headerName": "#", "maxWidth": 70, "minWidth": 60, "filter": False},
@@ -78,4 +79,5 @@ PAGE = Page(
     pattern=re.compile(r"/run/(?P<run>[\w-]+)/findings"),
     layout=layout,
     title="Findings",
+    drawn=(GRID,),
 )

@@ -18,6 +18,7 @@ from dashboard.names import kernel_name
 from dashboard.page import Page, kernel_path
 from dashboard.pages.frame import frame
 from dashboard.parts import WRAPPED, graph, grid, message, section
+from dashboard.scripts import GRID
 
 # Where a long title may be broken, seen only where it is.
 _SOFT_HYPHEN = "\N{SOFT HYPHEN}"
@@ -153,4 +154,5 @@ PAGE = Page(
     pattern=re.compile(r"/run/(?P<run>[\w-]+)/kernels"),
     layout=layout,
     title="Kernels",
+    drawn=(GRID,),
 )

@@ -19,6 +19,7 @@ from dashboard.context import Context
 from dashboard.page import Page, run_path
 from dashboard.parts import VERDICT_WORDS, WRAPPED, grid, message, moment, section
 from dashboard.pending import is_pending
+from dashboard.scripts import GRID
 
 _COLUMNS: tuple[dict[str, Any], ...] = (
     {"field": "run", "headerName": "Run", "cellRenderer": "PageLink", "flex": 3, **WRAPPED},
@@ -118,4 +119,4 @@ def _unreadable(run: RunDirectory, error: AdvisorError) -> str:
         return f"unreadable: {other.what}"
 
 
-PAGE = Page(name="runs", pattern=re.compile(r"/"), layout=layout, title="Runs")
+PAGE = Page(name="runs", pattern=re.compile(r"/"), layout=layout, title="Runs", drawn=(GRID,))

@@ -216,6 +216,24 @@ def test_nothing_of_the_tables_is_cut_off(
             assert page.evaluate(CUT_OFF) == []
 
 
+def test_the_library_of_subgraphs_is_fetched_where_one_is_drawn(
+    browser: Any, serve: Callable[..., Served], run: RunDirectory
+) -> None:
+    served = serve()
+    with opened(browser) as page:
+        fetched: list[str] = []
+        page.on("request", lambda request: fetched.append(request.url))
+        page.goto(served.url(run_path(run.id) + "/findings"))
+        page.locator(".ag-row a").first.click()
+        expect(page.locator(".subgraph canvas").first).to_be_visible()
+        assert sum("dash_cytoscape" in url for url in fetched) == 1
+        page.go_back()
+        expect(page.locator(".ag-row a").first).to_be_visible()
+        page.go_forward()
+        expect(page.locator(".subgraph canvas").first).to_be_visible()
+        assert sum("dash_cytoscape" in url for url in fetched) == 1
+
+
 def test_what_was_kept_is_downloaded(
     browser: Any, serve: Callable[..., Served], store: RunStore
 ) -> None:

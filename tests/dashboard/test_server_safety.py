@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import stat
 from collections.abc import Callable
@@ -243,6 +244,25 @@ def test_everything_is_served_from_here(client: Client) -> None:
     links = [part.split('"')[0] for part in page.split('href="')[1:]]
     assert len(sources) > 5
     assert all(url.startswith("/") and not url.startswith("//") for url in sources + links)
+
+
+def test_scripts_are_kept_by_their_version_and_pages_never(
+    client: Client, run: RunDirectory
+) -> None:
+    served = client()
+    answer = get(served, f"/run/{run.id}/findings")
+    assert answer.headers["Cache-Control"] == "no-store"
+    page = answer.get_data(as_text=True)
+    addresses = re.findall(r'<(?:script src|link rel="preload" as="script" href)="([^"]+)"', page)
+    assert any("async-community" in address for address in addresses), "the table's second half"
+    assert not any("cytoscape" in address for address in addresses), "no subgraph stands here"
+    late = re.findall(r'<meta name="late-script" content="([^"]+)">', page)
+    for address in (*addresses, *late):
+        assert get(served, address).status_code == 200, address
+    ours = next(address for address in addresses if address.startswith("/assets/jobs.js?m="))
+    assert "immutable" in get(served, ours).headers["Cache-Control"]
+    assert "immutable" not in get(served, "/assets/jobs.js").headers.get("Cache-Control", "")
+    assert "preload" not in get(served, "/upload").get_data(as_text=True)
 
 
 def test_beyond_loopback_the_tokens_are_asked_for() -> None:
