@@ -34,7 +34,8 @@ def patch(run: Path, only: tuple[str, ...], out: Path) -> None:
 
     It holds the kept kernels as `generate` writes them, the actions and plans as data, the one line
     that applies them (`import fusion_patch; model = fusion_patch.apply(model)`), and a README with
-    what was measured on what. Where only library calls and settings were kept, it has no kernel.
+    what was measured on what. Where only library calls and settings were kept, it has no kernel;
+    where a kernel is the whole forward of a module, `forwards.diff` changes that source to call it.
     """
     files = patch_files(RunDirectory.at(run), only)
     if out.suffix == ".zip":

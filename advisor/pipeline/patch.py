@@ -1,7 +1,8 @@
 """A patch: what a run kept as a Python package of its own, with the one line that applies it.
 
 It holds the records that `advisor.load` reads (`applied.json` with what was kept and nothing else,
-`plans/ID.json`), the kernels as `generate` writes them, and a README with what was measured. The
+`plans/ID.json`), the kernels as `generate` writes them, and a README with what was measured; where
+a kernel is a module's whole `forward`, `forwards.diff` changes that source to call it. The
 run directory is not needed; nothing in the package is executed but its `apply`.
 """
 
@@ -15,23 +16,29 @@ from pathlib import Path
 import msgspec
 
 from advisor import __version__
+from advisor.codegen.forward_text import forwards_text, function_name
+from advisor.codegen.operators import operator
 from advisor.codegen.standalone import Standalone
 from advisor.codegen.standalone_group import render_file
 from advisor.errors import IllegalFusionError, UsageError
 from advisor.model.actions import ANSWERS
 from advisor.model.applied import Applied, SetVerdict
 from advisor.model.base import encode
+from advisor.model.forward import Forwards, WholeForward
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.exports import chosen_launch
 from advisor.report.markdown import to_markdown
 from advisor.report.patch_document import patch_document
+from advisor.report.source_diff import source_diff
 from advisor.store import RunDirectory, verify
 from advisor.store.files import make_directory, write_atomic
 
 PACKAGE = "fusion_patch"
 PART = "a part of what was kept together: it was not measured alone"
-NO_DIFF_OF_BACKWARD = "no source diff: it is part of the backward pass, which no forward holds"
-NO_DIFF = "no source diff: nothing on record shows that it is the whole forward of one module"
+NO_DIFF = "no source diff"
+NOT_LOOKED_AT = "the run does not say whether it is the whole forward of a module"
+BACKWARD = "it is part of the backward pass, which no forward holds"
+NO_OPERATOR = "it cannot be an operator by itself"
 # Entries of an archive carry a time; the earliest it can say, so that the same run gives the same.
 _TIME = (1980, 1, 1, 0, 0, 0)
 _MODULE = '''"""What fusion advisor kept of a run, as a package; README.md says what was measured.
@@ -43,8 +50,6 @@ _MODULE = '''"""What fusion advisor kept of a run, as a package; README.md says 
 
 from pathlib import Path
 
-import advisor
-
 HERE = Path(__file__).resolve().parent
 
 
@@ -54,6 +59,8 @@ def apply(model, optimizer=None, loss=None):
     Weights, batch norms and the optimizer are changed in place; `revert()` of the result takes
     compiled graphs, kernels and CUDA graphs out again.
     """
+    import advisor  # what forwards.diff calls does without it
+
     return advisor.load(HERE).apply(model, optimizer, loss)
 '''
 
@@ -67,15 +74,56 @@ def patch_files(run: RunDirectory, only: Sequence[str] = ()) -> dict[str, bytes]
     applied = kept_only(run, only)
     plans = {plan_id: run.plan(plan_id) for plan_id in applied.set.plans}
     files = {"__init__.py": _MODULE.encode(), "applied.json": encode(applied)}
-    told: dict[str, str] = {}
     for plan_id, plan in plans.items():
         files[f"plans/{plan_id}.json"] = encode(plan)
         files[f"kernels/{plan_id}.py"] = kernel_text(plan, applied).encode()
-        told[plan_id] = NO_DIFF_OF_BACKWARD if plan.phase == "backward" else NO_DIFF
+    changes, told = _source_changes(run.forwards(), tuple(plans.values()))
+    if changes:
+        files["forwards.py"] = forwards_text(changes).encode()
+        named = [(forward, function_name(plan, forward)) for plan, forward in changes]
+        files["forwards.diff"] = source_diff(named, PACKAGE).encode()
     whole = applied.set.reason != PART
-    document = patch_document(run.report().workload.target, _made(run), applied, told, whole=whole)
+    document = patch_document(
+        run.report().workload.target,
+        _made(run),
+        applied,
+        told,
+        whole=whole,
+        changed=bool(changes),
+    )
     files["README.md"] = to_markdown(document).encode()
     return dict(sorted(files.items()))
+
+
+def _source_changes(
+    known: Forwards | None, plans: Sequence[FusionPlan]
+) -> tuple[list[tuple[FusionPlan, WholeForward]], dict[str, str]]:
+    """The forwards that kernels are the whole of, and what the README says of each plan."""
+    changes: list[tuple[FusionPlan, WholeForward]] = []
+    told: dict[str, str] = {}
+    for plan in plans:
+        found = known.of(plan) if known is not None else None
+        unknown = BACKWARD if plan.phase == "backward" else NOT_LOOKED_AT
+        why = unknown if found is None else found.reason
+        if found is not None and found.forwards and not _is_operator(plan):
+            why = NO_OPERATOR
+        if why or found is None:
+            told[plan.id] = f"{NO_DIFF}: {why}"
+            continue
+        changes += [(plan, forward) for forward in found.forwards]
+        told[plan.id] = "; ".join(
+            f"forwards.diff puts it into {forward.type_name}.forward ({forward.file})"
+            for forward in found.forwards
+        )
+    return changes, told
+
+
+def _is_operator(plan: FusionPlan) -> bool:
+    try:
+        operator(plan)
+    except IllegalFusionError:
+        return False
+    return True
 
 
 def kept_only(run: RunDirectory, only: Sequence[str]) -> Applied:

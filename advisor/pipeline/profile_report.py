@@ -29,6 +29,7 @@ from advisor.model.run import RunInfo
 from advisor.model.trace import Trace
 from advisor.pipeline.compiler_metrics import compiler_metrics, with_resources
 from advisor.pipeline.facts import TOOL, now, versions
+from advisor.pipeline.forwards import find_forwards
 from advisor.pipeline.ranks import rank_here
 from advisor.pipeline.recording import Recording
 from advisor.pipeline.unfinished import UNFINISHED, incomplete
@@ -233,6 +234,8 @@ def save(
         run.write_plan(plan)
         scheme = default_config(plan, plan.sites[0]).scheme
         run.write_kernel(plan.id, render(plan, scheme).text)
+    graphs = [item.lowered.graph for item in recording.captured.graphs]
+    run.write_forwards(find_forwards(advice.plans, graphs, recording.calls, recording.part))
     notes = [] if failed is None else [incomplete(failed.line())]
     report = report_of(recording, advice, notes)
     _write(recording, report, run)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
+from typing import Any
 
 import torch
 from msgspec.structs import replace
@@ -28,6 +29,7 @@ from analyzers.metrics import trace_metrics
 from collectors import read_trace
 from collectors.live.capture import Capture, capture
 from collectors.live.loss_outside import WatchedLoss
+from collectors.live.module_calls import ModuleCalls
 from collectors.live.nvml import GpmCounters, GpmSampler, GpuSnapshot, snapshot, visible_device
 from collectors.live.recorder import TRACED_STEPS, record_steps
 from collectors.live.target import source_file
@@ -54,13 +56,18 @@ NO_GPU = "no GPU on this machine: prices are modelled, exposure is unknown, noth
 
 @dataclass
 class Recording:
-    """What is known of a workload so far; it grows with every stage."""
+    """What is known of a workload so far; it grows with every stage.
+
+    `part` is what was captured, `calls` which modules it called.
+    """
 
     options: ProfileOptions
     device: torch.device
     gpu: Gpu
     warnings: list[Warning_]
     captured: Capture = field(default_factory=Capture)
+    part: Any = None
+    calls: ModuleCalls | None = None
     shapes: tuple[str, ...] = ()
     commit: Commit | None = None
     metrics: dict[str, Metric] = field(default_factory=dict)
@@ -104,10 +111,12 @@ def record_workload(
     announce("capture", "compiling and reading the graphs")
     # On a GPU the execution trace tells of it, and nothing may stand in a step that is timed.
     watched = WatchedLoss(workload.loss) if workload.loss and device.type != "cuda" else None
+    recording.part, recording.calls = workload.part, ModuleCalls()
     recording.captured, compiled = capture(
         replaced(workload, loss=watched or workload.loss),
         generate_code=device.type == "cuda" and options.mode == "compile",
         eager=options.mode == "eager",
+        look=recording.calls.look,
     )
     recording.warnings += capture_warnings(recording.captured)
     if device.type != "cuda":

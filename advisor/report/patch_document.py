@@ -28,12 +28,18 @@ IN_PART = (
 
 
 def patch_document(
-    target: str, made: str, applied: Applied, undone: Mapping[str, str], *, whole: bool
+    target: str,
+    made: str,
+    applied: Applied,
+    source: Mapping[str, str],
+    *,
+    whole: bool,
+    changed: bool = False,
 ) -> Document:
     """The README of the patch `applied`, which names only what is in it.
 
-    `made` says what wrote it. `undone` says of each plan why its source is not changed; `whole` is
-    False for a part of what was kept together.
+    `made` says what wrote it. `source` says of each plan which source is changed, or why none;
+    `whole` is False for a part of what was kept together; `changed` that there is a source diff.
     """
     blocks: list[Block] = [Heading(f"Patch for {target}", 1), Paragraph(made)]
     if not whole:
@@ -42,7 +48,7 @@ def patch_document(
     blocks += [Heading("Measured"), Paragraph(_origin(applied)), *_measured(applied.set)]
     blocks += [Heading("What it does, in this order"), *_contents(applied)]
     if applied.plans:
-        blocks += [Heading("Source"), *_source(applied, undone)]
+        blocks += [Heading("Source"), *_source(applied, source, changed=changed)]
     return tuple(blocks)
 
 
@@ -64,6 +70,29 @@ _NEEDS: tuple[Content, ...] = (
     "A kernel is put in wherever the graph computes exactly what it replaces, whatever the module "
     "is called; where it does not, the original ops stay. Kernels are generated again from the "
     "checked plans: the files in kernels/ are for reading, and check and time themselves.",
+)
+
+
+_DIFF: tuple[Content, ...] = (
+    (
+        Words(
+            "In place of all the above, modules whose whole forward is a kernel can call it from "
+        ),
+        Words("their own source: "),
+        code("git apply fusion_patch/forwards.diff"),
+        Words(", or "),
+        code("patch -p1"),
+        Words(", in the folder that the paths of the diff begin in. The model is then used as it "),
+        Words("was, without "),
+        code("apply"),
+        Words(
+            " and without fusion advisor; it gains these kernels alone, which were measured only "
+        ),
+        Words("together with the rest."),
+    ),
+    "Such a forward asks whether types, sizes, device and constants are those it was shown for, "
+    "and runs as written where they are not. That the kernel is that forward was shown by the "
+    "captured graph, by the source, and by running both on random tensors.",
 )
 
 
@@ -135,6 +164,7 @@ def _plan(plan: PlanVerdict) -> Content:
     )
 
 
-def _source(applied: Applied, undone: Mapping[str, str]) -> list[Block]:
-    rows = [f"{plan.title}: {undone[plan.plan_id]}" for plan in applied.plans]
-    return [Items(tuple(rows))]
+def _source(applied: Applied, source: Mapping[str, str], *, changed: bool) -> list[Block]:
+    rows = [f"{plan.title}: {source[plan.plan_id]}" for plan in applied.plans]
+    blocks: list[Block] = [Items(tuple(rows))]
+    return [*(Paragraph(text) for text in _DIFF), *blocks] if changed else blocks

@@ -14,6 +14,7 @@ from advisor.errors import InvalidRecordError, RefusedError, UnreadableError, Us
 from advisor.model.applied import Applied
 from advisor.model.attempt import Attempt
 from advisor.model.base import MAX_RECORD_BYTES, Record, decode, encode
+from advisor.model.forward import Forwards
 from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
 from advisor.model.resources import Cliff
@@ -134,6 +135,14 @@ class RunDirectory:
     def write_step(self, step: StepRecord) -> None:
         """Replace `step.json`."""
         self._write("step.json", step)
+
+    def forwards(self) -> Forwards | None:
+        """`forwards.json`: which plans are whole forwards, None where that was not looked at."""
+        return self._read_optional("forwards.json", Forwards)
+
+    def write_forwards(self, forwards: Forwards) -> None:
+        """Replace `forwards.json`."""
+        self._write("forwards.json", forwards)
 
     def info(self) -> RunInfo:
         """`run.json`."""

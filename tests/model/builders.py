@@ -23,6 +23,14 @@ from advisor.model.comparison import (
     Side,
 )
 from advisor.model.findings import Alternative, Evidence, Finding, Member
+from advisor.model.forward import (
+    Excerpt,
+    ForwardConstant,
+    Forwards,
+    ForwardTensor,
+    PlanForwards,
+    WholeForward,
+)
 from advisor.model.gate import FindingLimit, GateCheck, GateConfig, GateResult, MetricLimit
 from advisor.model.graph import Graph, Node, TensorMeta
 from advisor.model.guards import Guard, Prediction
@@ -381,6 +389,33 @@ def scores() -> Scores:
         inside=True,
     )
     return Scores(plans=(plan,), median_error=0.004, coverage=1.0)
+
+
+def forwards() -> Forwards:
+    """One plan that is the forward of a norm, and one that is none."""
+    excerpt = Excerpt(first=3, lines=("    def forward(self, x):", "        return x"), at=4)
+    norm = WholeForward(
+        module="layers.0.norm",
+        type_name="Norm",
+        file="model.py",
+        inputs=(ForwardTensor(holder="argument", name="x", shape=(2, 8), dtype="float32"),),
+        constants=(ForwardConstant(holder="attribute", name="eps", value=1e-6),),
+        output=0,
+        shape=(2, 8),
+        exact=False,
+        arguments=("x",),
+        owner="Norm",
+        variable="fused",
+        indent=8,
+        body=excerpt,
+        imports=excerpt,
+    )
+    return Forwards(
+        plans=(
+            PlanForwards(plan_id="0" * 16, forwards=(norm,)),
+            PlanForwards(plan_id="1" * 16, reason="it is a loop"),
+        )
+    )
 
 
 def step_record() -> StepRecord:

@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 from advisor.errors import InvalidRecordError, UsageError
 from advisor.model.base import Record, decode, encode
 from advisor.model.comparison import ReportComparison
+from advisor.model.forward import Forwards
 from advisor.model.gate import GateResult
 from advisor.model.resources import Cliff, ResourceTable
 from advisor.model.run import Progress, RunInfo
@@ -38,6 +39,7 @@ EXAMPLES: dict[str, Any] = {
     "resources": builders.resource_table,
     "step": builders.step_record,
     "cliff": builders.cliff,
+    "forwards": builders.forwards,
 }
 ANY_RECORD: dict[str, st.SearchStrategy[Any]] = {
     "report": strategies.reports(),
@@ -59,6 +61,7 @@ ANY_RECORD: dict[str, st.SearchStrategy[Any]] = {
     "scores": strategies.records(Scores),
     "resources": strategies.records(ResourceTable),
     "step": strategies.records(StepRecord, launches=st.just(builders.step_record().launches)),
+    "forwards": strategies.records(Forwards, plans=st.just(builders.forwards().plans)),
     "cliff": strategies.records(Cliff, points=st.just(()), falls_at=st.none()),
 }
 

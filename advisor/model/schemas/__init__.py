@@ -15,6 +15,7 @@ from advisor.errors import UsageError
 from advisor.model.applied import Applied
 from advisor.model.base import Record, schema
 from advisor.model.comparison import ReportComparison
+from advisor.model.forward import Forwards
 from advisor.model.gate import GateConfig, GateResult
 from advisor.model.graph import Graph
 from advisor.model.plan import FusionPlan
@@ -36,6 +37,7 @@ RECORDS: tuple[tuple[str, type[Record], str], ...] = (
     ("cliff", Cliff, "cliff --json"),
     ("run", RunInfo, "run.json"),
     ("step", StepRecord, "step.json"),
+    ("forwards", Forwards, "forwards.json"),
     ("comparison", ReportComparison, "compare --format json"),
     ("gate", GateConfig, "gates.toml"),
     ("verdict", GateResult, "gate --json"),
