@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
+import msgspec
 
 from advisor.cli.output import echo, echo_json
 from advisor.cli.sized import gpus_of, launch_of
@@ -72,21 +73,32 @@ def cliff(
                 keep.begin(plan, gpu)
                 found = cliff_of(plan, gpu, config, timeout_s=timeout)
                 keep.end(found)
-                if split is not None:
-                    _write_halves(plan, found, split)
+                written = [] if split is None else _write_halves(plan, found, split)
                 if as_json:
-                    echo_json(encode(found))
-                else:
-                    echo(render_cliff(found))
+                    echo_json(msgspec.json.encode(found))
+                    continue
+                echo(render_cliff(found))
+                if split is not None:
+                    echo(plain(_written(written)))
     if save and not as_json:
         echo(plain("kept in the run: the page of its finding shows it"))
 
 
-def _write_halves(plan: FusionPlan, found: Cliff, folder: Path) -> None:
+def _write_halves(plan: FusionPlan, found: Cliff, folder: Path) -> list[Path]:
     """`ID.json` of both kernels where a plan is cut in two."""
-    for half in halves(plan, found.split_after or 0) or ():
+    cut = halves(plan, found.split_after or 0) or ()
+    paths = [folder / f"{half.id}.json" for half in cut]
+    for half, path in zip(cut, paths, strict=True):
         make_directory(folder, parents=True)
-        write_atomic(folder / f"{half.id}.json", encode(half))
+        write_atomic(path, encode(half))
+    return paths
+
+
+def _written(paths: Sequence[Path]) -> str:
+    """What became of `--split`, in words."""
+    if not paths:
+        return "not cut in two, so no plan was written"
+    return f"both plans, for `fusion-advisor generate`: {', '.join(map(str, paths))}"
 
 
 class _Keep:

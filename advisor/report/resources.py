@@ -118,6 +118,7 @@ def render_cliff(cliff: Cliff) -> RenderableType:
             plain(_cost(point, before), FIT_STYLE[point.verdict] if point.verdict != "use" else ""),
         )
     shown.columns[1].no_wrap = True
+    shown.columns[-1].min_width = len("occupancy,")
     return Group(
         heading(f"{cliff.title}  {cliff.plan_id}"),
         plain(f"{cliff.gpu}, all launched as {cliff.config}", "dim"),

@@ -204,7 +204,9 @@ def test_a_target_that_nothing_here_compiles_for(
 def test_the_op_that_is_one_too_many(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """32,000 columns in the registers of 32 warps: the last addition spills."""
     held = ("cliff", LOSS, "--launch", "rows=1 warps=32", "--split", tmp_path)
-    cliff = decode(output(capsys, *held, "--json").encode(), Cliff)
+    line = output(capsys, *held, "--json")
+    assert line.count("\n") == 1, "one record a line"
+    cliff = decode(line.encode(), Cliff)
     assert [point.ops for point in cliff.points] == list(range(1, 16))
     assert cliff.falls_at == 15
     last = cliff.points[-1]
@@ -219,12 +221,16 @@ def test_the_op_that_is_one_too_many(capsys: pytest.CaptureFixture[str], tmp_pat
     assert "Cut in two after op 14, the kernel of the other ops needs" in text
     halves = [load(path, FusionPlan) for path in sorted(tmp_path.glob("*.json"))]
     assert sorted(len(half.ops) for half in halves) == [1, 14]
+    assert f"both plans, for `fusion-advisor generate`: {tmp_path}" in text
 
 
 def test_a_cliff_is_kept_in_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     run = Path(shutil.copytree(EAGER, tmp_path / "run"))
     text = output(capsys, "cliff", run, "--only", NORM.stem, "--gpu", "h200,mi300x", "--save")
     assert "No cliff on h200" in text
+    nothing = ("cliff", run, "--only", NORM.stem, "--gpu", "h200", "--split", tmp_path / "none")
+    assert "not cut in two, so no plan was written" in output(capsys, *nothing)
+    assert not (tmp_path / "none").exists()
     assert [c.gpu for c in RunDirectory.at(run).cliffs(NORM.stem)] == ["h200", "mi300x"]
     output(capsys, "cliff", run / "plans" / NORM.name, "--gpu", "a100", "--save")
     assert len(RunDirectory.at(run).cliffs(NORM.stem)) == 3
