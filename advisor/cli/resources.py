@@ -15,6 +15,7 @@ from advisor.model.resources import ResourceTable
 from advisor.pipeline.exports import named_plans
 from advisor.pipeline.resource_table import plans_table, requests_table
 from advisor.report.resources import render_resources
+from advisor.report.text import plain
 from advisor.verify.kernel_file import file_requests
 
 
@@ -110,6 +111,8 @@ def resources(
         plans, _ = named_plans(source, only)
         table = plans_table(plans, cards, str(source), top=top, timeout_s=timeout)
     _print(table, as_json)
+    if cure and not table.cures and not as_json:
+        echo(plain("nothing to cure: every kernel has a launch that fits, or none that compiles"))
 
 
 def _refuse(options: Mapping[str, object], source: Path, *, is_file: bool) -> None:

@@ -128,7 +128,8 @@ def cures_of(
         sized = [
             (r, row[place], cause_of(row[place])) for r, row in zip(requests, rows, strict=True)
         ]
-        fine = {request.kernel for request, row, cause in sized if cause is None}
+        # A launch that does not compile is no way out for one that spills.
+        fine = {r.kernel for r, row, cause in sized if cause is None and row.error is None}
         bad = [(r, cause, row) for r, row, cause in sized if cause and r.kernel not in fine]
         asked = [(request, cause, dict[str, int]()) for request, cause, _ in bad]
         found = proved(asked, gpu, timeout_s=timeout_s, cache=cache)

@@ -158,3 +158,24 @@ def test_the_command_proves_a_cure_by_compiling(
     assert cure.after is not None
     assert cure.after.spill_store_bytes == 0
     assert gpu_by_key(cure.gpu).key == "h200"
+
+
+def test_a_launch_that_does_not_compile_stands_in_no_cures_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    tuned = "".join(
+        f"triton.Config({{'ROUNDS': 1, 'BLOCK': {size}}}, num_warps=2), " for size in (16_384, 999)
+    )
+    path = tmp_path / "tuned.py"
+    path.write_text(
+        SOURCE.replace("@triton.jit\n", f"@triton.autotune([{tuned}], key=[])\n@triton.jit\n", 1)
+    )
+    line = ["resources", str(path), "--kernel", "held_row", "--gpu", "h200", "--cure",
+            "--signature", "*bf16:16, *bf16:16, *bf16:16, i32:16"]  # fmt: skip
+    done = CliRunner().invoke(cli, [*line, "--json"])
+    table = decode(done.output.encode(), ResourceTable)
+    assert [row.resources.error is None for row in table.kernels] == [True, False]
+    assert [cure.change for cure in table.cures] == ["16 warps"]
+    fitting = CliRunner().invoke(cli, [*line, "--num-warps", "16"])
+    assert "nothing to cure" in fitting.output
