@@ -33,11 +33,16 @@ from advisor.errors import IllegalFusionError, UsageError
 from advisor.model.actions import ActionKind
 from advisor.pipeline.backend import SwapLog, recipe_backend
 from advisor.pipeline.kept import kept_at
+from collectors.live.loss_calls import LossOfParts
 from collectors.live.workload import tensors
 
 MOVING_DATA = (
     "the step is not captured as one CUDA graph: its model is given other tensors at every call; "
     "copy each batch into the same ones"
+)
+UNSEEN_DATA = (
+    "the step is not captured as one CUDA graph: its loss calls parts of the model and not the "
+    "model, so whether they are given the same tensors at every step cannot be seen"
 )
 Loss = Callable[[Any], torch.Tensor]
 
@@ -135,7 +140,8 @@ class OptimizedStep:
     def __init__(
         self, recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss
     ) -> None:
-        self.recipe, self.model, self.optimizer, self.loss = recipe, model, optimizer, loss
+        self.recipe, self.model, self.optimizer = recipe, model, optimizer
+        self.loss = LossOfParts(loss)
         self.log = SwapLog()
         if "channels_last" in recipe.actions:
             to_channels_last(model, (), optimizer)
@@ -165,6 +171,9 @@ class OptimizedStep:
         """One of the steps that warm up what capture needs, or the first that is captured."""
         if self._calls == 2:
             _insist(prepare_optimizer(self.optimizer))
+        if self._calls <= WARMUP and self.loss.goes_through(self.model):
+            warmed: torch.Tensor = beside(self._step)
+            return warmed
         if self._calls <= WARMUP:
             part, self._part = self._part, self._given.watching(self._part)
             try:
@@ -172,8 +181,9 @@ class OptimizedStep:
             finally:
                 self._part = part
             return result
-        if self._given.differ:
-            warnings.warn(MOVING_DATA, stacklevel=3)
+        unseen = self.loss.goes_through(self.model)
+        if unseen or self._given.differ:
+            warnings.warn(UNSEEN_DATA if unseen else MOVING_DATA, stacklevel=3)
             return self._step()
         self._captured_with = _settings(self.optimizer)
         self._graph = StepGraph(self._step, warmup=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from advisor.model.range_names import CAPTURED_RANGE, STEP_PREFIX
 from advisor.model.trace import Trace
 from collectors import read_trace
 from collectors.execution_trace import read_execution_trace
+from collectors.live.loss_calls import LossOfParts
 from collectors.live.recorder import synchronize
 from collectors.live.workload import Workload
 
@@ -105,6 +106,11 @@ def marked(workload: Workload) -> Iterator[Callable[[], Any]]:
     part = workload.part
     if not isinstance(part, nn.Module):
         yield workload.step_of(_in_range)
+        return
+    loss = workload.loss
+    if isinstance(loss, LossOfParts) and loss.goes_through(part):
+        # The loss is what is compiled: nothing calls the model.
+        yield replace(workload, loss=_in_range(loss)).step_of()
         return
     open_: list[Any] = []
 
