@@ -20,7 +20,7 @@ from advisor.model.step_record import DRIVER, Launch, StepRecord
 from advisor.units import counted, format_bytes, format_ns
 from analyzers.bucket_advice import best_pieces, step_ns
 from analyzers.overfusion.causes import EXPLAINS, explain
-from analyzers.overfusion.judge import WORTH, config_of, members_of, spread_of
+from analyzers.overfusion.judge import ONE_STEP, WORTH, config_of, members_of, spread_of
 from analyzers.overfusion.members_model import group_of, members_ns
 from analyzers.overfusion.variants import variants
 
@@ -69,7 +69,7 @@ def is_candidate(launch: Launch) -> bool:
 
 
 def _judge(group: tuple[Launch, ...], step: StepRecord, gpu: Gpu) -> FusionVerdict:
-    launch = max(group, key=lambda one: one.time_ns)
+    launch = sorted(group, key=lambda one: one.time_ns)[len(group) // 2]
     tier: Tier = "trace" if launch.code is None else "binary"
     model = members_ns(launch, gpu)
     verdict = FusionVerdict(
@@ -92,7 +92,8 @@ def _judge(group: tuple[Launch, ...], step: StepRecord, gpu: Gpu) -> FusionVerdi
         f"{format_ns(model.high)}"
     )
     worth = lost * len(group) > WORTH * step.busy_mid_ns
-    if launch.time_ns > LOST * model.high and worth:
+    noise = ONE_STEP if len(group) * len(launch.times_ns) < 2 else 1.0
+    if launch.time_ns > LOST * noise * model.high and worth:
         candidates = tuple(
             candidate
             for candidate in explain(group_of(launch, lost, gpu))

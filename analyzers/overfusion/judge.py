@@ -27,6 +27,8 @@ LOST = 1.05
 # A loss below this share of the step is left to the sums.
 WORTH = 0.01
 BESIDE = 0.1
+# One time says nothing of noise: clocks, cold caches and first launches change it up to so much.
+ONE_STEP = 2.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def _judge(group: Sequence[Pairing], after: StepRecord) -> FusionVerdict | None:
         return None
     times = _per_step(fused), _per_step(members)
     mine, theirs = spread_of(times[0]), spread_of(times[1])
-    ratio = interval_of_ratio(times[1], times[0]) or _extremes(times[1], times[0])
+    ratio = interval_of_ratio(times[1], times[0]) or _of_few(times[1], times[0])
     lost = mine.mid - theirs.mid
     is_lost = ratio[0] > LOST and lost > WORTH * after.busy_mid_ns
     candidates: tuple[Candidate, ...] = ()
@@ -171,6 +173,13 @@ def spread_of(times: Sequence[int]) -> Range:
 def _extremes(before: Sequence[int], after: Sequence[int]) -> tuple[float, float]:
     """Too few steps for an interval: the ratio as small and as large as any two steps make it."""
     return min(after) / max(*before, 1), max(after) / max(1, min(before))
+
+
+def _of_few(before: Sequence[int], after: Sequence[int]) -> tuple[float, float]:
+    """The same for kernels, of whose times nothing but themselves says that they are not noise."""
+    low, high = _extremes(before, after)
+    noise = ONE_STEP if min(len(before), len(after)) < 2 else 1.0
+    return low / noise, high * noise
 
 
 # --- the order of work ----------------------------------------------------------------------------

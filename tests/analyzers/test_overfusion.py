@@ -217,6 +217,18 @@ def test_one_optimizer_kernel_with_twice_the_registers_of_those_it_replaced() ->
     assert lost.cause == "occupancy_registers"
 
 
+@pytest.mark.parametrize(("times", "lost"), [(1.3, False), (1.9, False), (4.0, True)])
+def test_one_step_of_each_run_is_raised_beyond_what_a_single_time_may_vary(
+    times: float, lost: bool
+) -> None:
+    runs = []
+    for time_us in (200, 200 * times):
+        one = launch("kernel", time_us)
+        one = replace(one, times_ns=(one.time_ns,))
+        runs.append(replace(step(one), busy_ns=(one.time_ns,), span_ns=(one.time_ns,)))
+    assert bool(judge_pair(*runs).regressions) == lost
+
+
 # --- one run --------------------------------------------------------------------------------------
 
 
@@ -225,6 +237,19 @@ def test_few_programs_and_low_bandwidth_are_raised_from_a_trace_alone() -> None:
     assert (verdict.outcome, verdict.cause, verdict.tier) == (
         "regression", "too_few_programs", "trace",
     )  # fmt: skip
+
+
+def test_one_slow_launch_of_many_alike_or_one_time_alone_is_no_loss() -> None:
+    sums = launch("sums", 900, grid=(32, 1, 1), operands=(FULL, FULL))
+    high = members_ns(sums, gpu_by_key("h200"))
+    assert high is not None
+    fast = launch("sums", high.high / 1_000, grid=(32, 1, 1), operands=(FULL, FULL))
+    assert judge_alone(step(fast, fast, sums))[0].outcome == "benign"
+    assert judge_alone(step(fast, sums, sums))[0].outcome == "regression"
+    time_ns = round(1.8 * high.high)
+    seldom = replace(sums, time_ns=time_ns, times_ns=(time_ns,))
+    assert judge_alone(step(seldom))[0].outcome == "benign"
+    assert judge_alone(step(seldom, seldom))[0].outcome == "regression"
 
 
 @pytest.mark.parametrize(
