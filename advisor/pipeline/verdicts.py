@@ -172,7 +172,9 @@ def _like_for_like(item: Candidate, best: Trial, mode: str) -> Comparison | None
         high_ns=prediction.before_ns.high,
         samples=TRACED_STEPS,
     )
-    after = _at_all_sites(item.plan, item.timings[0].kernel)
+    # As in the model, where what was just written lies in cache if it fits: so does the prediction.
+    timed = item.timings[0]
+    after = _at_all_sites(item.plan, timed.kernel_warm or timed.kernel)
     return Comparison(
         before=before,
         after=after,

@@ -16,8 +16,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 pytest.importorskip("triton", reason="kernels need triton")
 
-from advisor.apply.model.multi_tensor import own_step, use_multi_tensor
+from advisor.apply.model.multi_tensor import (
+    SMALL_CHUNK,
+    MultiTensorStep,
+    own_step,
+    use_multi_tensor,
+)
 from advisor.apply.model.optimizer import device_counts, fuse_optimizer, own_counts
+from advisor.apply.model.update_rules import rule_of
 from advisor.apply.recipe import UNCHANGED
 from advisor.verify.binaries import read_cubin
 
@@ -42,6 +48,17 @@ def test_steps_are_as_near_to_float64_as_the_optimizers_own() -> None:
         assert ours <= max(2.0, 2 * own), (name, ours, own)
     names = ["step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "weight"]
     assert told["noticed"] == dict.fromkeys(names, True), "of a write autograd knew nothing"
+
+
+def test_programs_are_divided_once_for_the_same_sizes() -> None:
+    """A Python loop over a million programs in every step would cost more than the kernel saves."""
+    step = MultiTensorStep(rule_of(torch.optim.SGD(weights(), lr=0.1)))  # type: ignore[arg-type]
+    sizes = (1, SMALL_CHUNK, 0, 2 * SMALL_CHUNK + 1)
+    chunks, chunk = step._division(sizes, torch.device("cpu"))
+    assert chunk == SMALL_CHUNK
+    assert chunks.view(-1, 2).tolist() == [[0, 0], [1, 0], [3, 0], [3, 1], [3, 2]]
+    assert step._division(sizes, torch.device("cpu"))[0] is chunks
+    assert step._division((), torch.device("cpu"))[0].numel() == 0
 
 
 def weights() -> list[torch.nn.Parameter]:

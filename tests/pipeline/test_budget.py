@@ -49,7 +49,9 @@ def test_the_last_measurement_is_reserved() -> None:
     assert budget.late(budget.action_s("autotune")), "tuning would not leave time for the end"
     training = Budget(60.0, 100.0)
     training.reserve_for(plain(compile_s=10.0, step_s=0.01), trains=True)
-    assert training.reserved_s == pytest.approx(2 * budget.reserved_s)
+    assert training.reserved_s == pytest.approx(1.75 * budget.reserved_s)
+    training.reserve_for(plain(compile_s=10.0, step_s=0.01), trains=True, draws=True)
+    assert training.reserved_s == pytest.approx(2.5 * budget.reserved_s)
 
 
 def test_without_a_budget_nothing_is_late() -> None:

@@ -19,6 +19,8 @@ from torch.autograd.graph import increment_version
 from advisor.apply.model.optimizer import align_state, device_counts, own_counts
 from advisor.apply.model.update_rules import Rule, rule_of, unfit
 
+# Gradients come to lie in the same few sets of places; each set has its tables.
+MOST_PLACES = 4
 # Elements of one program, where there are enough of them for every multiprocessor of any GPU.
 LARGE_CHUNK, SMALL_CHUNK, MANY_PROGRAMS = 8192, 1024, 4096
 BLOCK, WARPS = 1024, 4
@@ -53,7 +55,10 @@ class MultiTensorStep:
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
-        self._addresses: list[int] | None = None
+        # By the places of everything, the newest last.
+        self._made: dict[tuple[int, ...], list[_Launch]] = {}
+        # How sizes are divided among programs does not depend on where things lie.
+        self._divided: dict[tuple[tuple[int, ...], torch.device], tuple[torch.Tensor, int]] = {}
         # Where the parameters lay that were last found fit.
         self._known: list[int] | None = None
         self._launches: list[_Launch] = []
@@ -64,7 +69,8 @@ class MultiTensorStep:
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         """One step of all groups; False where the optimizer has to do it itself."""
         if not self._prepared(optimizer):
-            self._addresses, self._launches = None, []
+            self._launches = []
+            self._made.clear()
             return False
         self._keep()
         for launch in self._launches:
@@ -91,20 +97,24 @@ class MultiTensorStep:
         addresses = self._found(optimizer)
         if addresses is None:
             return False
-        if addresses == self._addresses:
+        if (made := self._made.get(tuple(addresses))) is not None:
+            self._launches = made
             return True
         if not self._fits(optimizer):
             return False
         if self.rule.counts:
             device_counts(optimizer)
-            addresses = self._found(optimizer)
+            addresses = self._found(optimizer) or []
         self._launches = [
             self._launch(number, dtypes, bucket, group)
             for number, group in enumerate(optimizer.param_groups)
             for dtypes, bucket in self._buckets(optimizer, group).items()
         ]
         # Tables of a capture are filled by its replays only: no other step may count on them.
-        self._addresses = None if _is_captured(self._launches) else addresses
+        if not _is_captured(self._launches):
+            self._made[tuple(addresses)] = self._launches
+            for oldest in list(self._made)[:-MOST_PLACES]:
+                del self._made[oldest]
         return True
 
     def _found(self, optimizer: torch.optim.Optimizer) -> list[int] | None:
@@ -193,15 +203,14 @@ class MultiTensorStep:
         group: dict[str, Any],
     ) -> _Launch:
         rows, device = self._rows(bucket, group), bucket.parameters[0].device
-        sizes = [row[-1] for row in rows]
-        chunk = LARGE_CHUNK if sum(sizes) // LARGE_CHUNK >= MANY_PROGRAMS else SMALL_CHUNK
-        pairs = [(row, c) for row, size in enumerate(sizes) for c in range(-(-size // chunk))]
-        chunks = [number for pair in pairs for number in pair]
+        chunks, chunk = self._division(tuple(row[-1] for row in rows), device)
         return _Launch(
             group=number,
             dtypes=dtypes,
-            table=self._uploaded([n for row in rows for n in row], torch.int64, device),
-            chunks=self._uploaded(chunks, torch.int32, device),
+            table=self._uploaded(
+                torch.tensor(rows, dtype=torch.int64, device="cpu").flatten(), device
+            ),
+            chunks=chunks,
             chunk=chunk,
             aligned=all(address % ALIGNMENT == 0 for row in rows for address in row[:-2]),
             counts=[state["step"] for state in bucket.states] if self.rule.counts else [],
@@ -210,6 +219,21 @@ class MultiTensorStep:
                 *(state[name] for name in self.rule.state_names(group) for state in bucket.states),
             ],
         )
+
+    def _division(self, sizes: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, int]:
+        """(row, number of the part) of every program, int32[programs * 2]; elements of a part."""
+        if (sizes, device) in self._divided:
+            return self._divided[sizes, device]
+        chunk = LARGE_CHUNK if sum(sizes) // LARGE_CHUNK >= MANY_PROGRAMS else SMALL_CHUNK
+        counts = [-(-size // chunk) for size in sizes]
+        parts = torch.tensor(counts, dtype=torch.int64, device="cpu")
+        rows = torch.repeat_interleave(parts)
+        firsts = (parts.cumsum(0) - parts).repeat_interleave(parts)
+        pairs = torch.stack([rows, torch.arange(len(rows), device="cpu") - firsts], 1).flatten()
+        made = self._uploaded(pairs.to(torch.int32), device), chunk
+        if not _is_capturing(device):
+            self._divided[sizes, device] = made
+        return made
 
     def _keep(self) -> None:
         """During a capture, keep what it reads; else have memory for the tables of the next one."""
@@ -225,22 +249,19 @@ class MultiTensorStep:
         if self._staging is None or self._staging.numel() < needed:
             self._staging = torch.empty(2 * needed, dtype=torch.uint8, pin_memory=True)
 
-    def _uploaded(
-        self, numbers: Sequence[int], dtype: torch.dtype, device: torch.device
-    ) -> torch.Tensor:
+    def _uploaded(self, made: torch.Tensor, device: torch.device) -> torch.Tensor:
         """Numbers on the device; while a graph is captured, from memory that stays for its replays.
 
-        Memory for that is taken before: nothing may be allocated on the host during a capture.
+        Pinned memory for that is taken before: none may be allocated during a capture.
         """
-        made = torch.tensor(numbers, dtype=dtype)
         if device.type != "cuda":
             return made
-        if not torch.cuda.is_current_stream_capturing():
+        if not _is_capturing(device):
             return made.to(device)
         if self._staging is None or self._staging.numel() < made.nbytes:
             raise RuntimeError("the optimizer has to take a step before it is captured")
         source, self._staging = (
-            self._staging[: made.nbytes].view(dtype),
+            self._staging[: made.nbytes].view(made.dtype),
             self._staging[-(-made.nbytes // ALIGNMENT) * ALIGNMENT :],
         )
         source.copy_(made)
@@ -258,8 +279,11 @@ def _lies_otherwise(tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
 
 
 def _is_captured(launches: Sequence[_Launch]) -> bool:
-    on_gpu = any(launch.table.is_cuda for launch in launches)
-    return on_gpu and torch.cuda.is_current_stream_capturing()
+    return any(_is_capturing(launch.table.device) for launch in launches)
+
+
+def _is_capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def use_multi_tensor(optimizer: torch.optim.Optimizer) -> str | None:
