@@ -31,12 +31,19 @@ def receive(store: RunStore, request: Request) -> RunDirectory:
     The body is one file, or several (the ranks of one job) one behind the other: then the address
     gives a `name` and a `size` in bytes of each, in their order. Raises `UsageError` for a request
     that is no upload, `RefusedError` for one too large; the files are bounded together.
+    `UnreadableError` says that the store was removed: an upload would make another in its place.
     """
     if request.mimetype != "application/octet-stream":
         raise UsageError("the body must be the file itself, as application/octet-stream")
     length = request.content_length
     if length is None or length <= 0:
         raise UsageError("the file is empty", remedy="choose a trace, or a report.json")
+    if not store.root.is_dir():
+        raise UnreadableError(
+            "the run store of this server was removed",
+            where=store.root.name,
+            remedy="put it back, or start the server over another",
+        )
     _check_room(store.root, length)
     parts = _parts(request.args.getlist("name"), request.args.getlist("size"), length)
     request.max_content_length = MAX_UPLOAD_BYTES
@@ -90,8 +97,7 @@ def _check_room(root: Path, length: int) -> None:
             f"that is larger than the {format_bytes(MAX_UPLOAD_BYTES)} that may be uploaded",
             remedy="compress it, or run `fusion-advisor analyze FILE --out RUN` beside it",
         )
-    existing = next(path for path in (root, *root.parents) if path.exists())
-    if shutil.disk_usage(existing).free < length + _RESERVE_BYTES:
+    if shutil.disk_usage(root).free < length + _RESERVE_BYTES:
         raise RefusedError("the disk of the run store is too full for this file")
 
 

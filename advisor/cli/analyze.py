@@ -105,12 +105,14 @@ def _keep(
     open_page: bool,
 ) -> None:
     """Report, step and traces as a run, and the dashboard over it if it is asked for."""
+    from advisor.cli.output import warn_unlisted
     from advisor.pipeline.stored import keep_traces
 
     keep_traces(run, files)
     run.write_report(found[0])
     run.write_step(found[1])
     click.echo(f"wrote {run.path}", err=True)
+    warn_unlisted(run.path)
     if open_page:
         from advisor.cli.serve import open_dashboard
 

@@ -13,6 +13,7 @@ from rich.console import RenderableType
 
 from advisor.errors import UsageError
 from advisor.report.text import render
+from advisor.store.store import RUN_ID
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 NARROWEST, WIDEST = 60, 140
@@ -46,6 +47,17 @@ def _spelled(match: re.Match[str]) -> str:
         return character
     units = character.encode("utf-16-be").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+def warn_unlisted(run: Path) -> None:
+    """Say on stderr that a run's directory has a name which the dashboard cannot show."""
+    name = run.resolve().name
+    if not RUN_ID.fullmatch(name):
+        click.echo(
+            f"note: `serve` does not list {name!r}, whose name is no run id: "
+            "letters, digits, - and _ only",
+            err=True,
+        )
 
 
 def write_text(path: Path, text: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.console import Group
 
-from advisor.cli.output import echo
+from advisor.cli.output import echo, warn_unlisted
 from advisor.cli.requirements import need_torch
 from advisor.errors import AdvisorError, UsageError
 from advisor.hardware.gpus import gpu_by_key
@@ -118,6 +118,7 @@ def profile(
         out = rank_directory(out, rank)
     beside = RunStore(again.resolve().parent) if again is not None else RunStore(DEFAULT_ROOT)
     run = RunDirectory.create_at(out) if out is not None else beside.create(asked.target)
+    warn_unlisted(run.path)
     with run.lock():
         _record(asked, run, directory)
     report = run.report()

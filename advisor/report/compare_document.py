@@ -40,10 +40,13 @@ LEGEND = {
 }
 
 
-def comparison_document(comparison: ReportComparison, namer: Namer = short) -> Document:
+def comparison_document(
+    comparison: ReportComparison, namer: Namer = short, metric_namer: Namer | None = None
+) -> Document:
     """Whether the two compare and why, then metrics, findings, roles and kernels.
 
-    `namer` shortens kernel names.
+    `namer` shortens kernel names; `metric_namer` gives metrics the names that a page has for them,
+    without one they stand as in the report and on the command line.
     """
     title = (code(comparison.before.label), Words(" → "), code(comparison.after.label))
     blocks: list[Block] = [Heading(title, 1), *_comparability(comparison.comparability)]
@@ -51,7 +54,7 @@ def comparison_document(comparison: ReportComparison, namer: Namer = short) -> D
         return tuple(blocks)
     blocks += _regressions(comparison)
     if comparison.metrics:
-        blocks += [Heading("Metrics"), *_metrics(comparison)]
+        blocks += [Heading("Metrics"), *_metrics(comparison, metric_namer)]
     if comparison.findings:
         blocks += [Heading("Findings"), _findings(comparison.findings)]
     if comparison.roles:
@@ -128,7 +131,7 @@ def _comparability(found: Comparability) -> list[Block]:
         )
         for check in found.checks
     ]
-    titles = ("Same work?", "Before", "After", "Outcome", "")
+    titles = ("Same work?", "Before", "After", "Outcome", "Needed")
     return [*blocks, table([(title, False) for title in titles], rows)]
 
 
@@ -154,7 +157,7 @@ def _regressions(comparison: ReportComparison) -> list[Block]:
             format_value(share.change_ns, "ns"),
             format_fraction(share.change_ns / change) if change else "–",
             share.text,
-            counted(len(share.kernels), "kernel") if share.kernels else "",
+            f"{len(share.kernels):,}" if share.kernels else "",
         )
         for share in found.shares
     ]
@@ -163,17 +166,24 @@ def _regressions(comparison: ReportComparison) -> list[Block]:
         f"before, {format_value(found.after_ns, 'ns')} after; "
         f"{format_fraction(found.unexplained)} of what changed is unexplained."
     )
-    titles = (("Cause", False), ("Change", True), ("Share", True), ("What", False), ("", False))
+    titles = (
+        ("Cause", False),
+        ("Change", True),
+        ("Share", True),
+        ("What", False),
+        ("Kernels", True),
+    )
     return [*blocks, Heading("What the change is made of"), Paragraph(total), table(titles, rows)]
 
 
-def _metrics(comparison: ReportComparison) -> list[Block]:
+def _metrics(comparison: ReportComparison, namer: Namer | None) -> list[Block]:
+    named = code if namer is None else lambda name: Words(namer(name))
     rows: list[tuple[Content, ...]] = []
     skipped: list[Content] = []
     same: list[str] = []
     for metric in comparison.metrics:
         if metric.note:
-            skipped.append((code(metric.name), Words(f" {metric.note}")))
+            skipped.append((named(metric.name), Words(f" {metric.note}")))
             continue
         found = metric.difference
         if found.change == 0 and found.low == found.high:
@@ -181,7 +191,7 @@ def _metrics(comparison: ReportComparison) -> list[Block]:
             continue
         rows.append(
             (
-                code(metric.name),
+                named(metric.name),
                 format_value(found.before, metric.unit),
                 format_value(found.after, metric.unit),
                 change_words(found, metric.unit),
@@ -190,7 +200,8 @@ def _metrics(comparison: ReportComparison) -> list[Block]:
     titles = (("Metric", False), ("Before", True), ("After", True), ("Change", False))
     blocks: list[Block] = [table(titles, rows)] if rows else []
     if same:
-        blocks.append(Paragraph((Words("Unchanged: "), code(", ".join(same)))))
+        names = ", ".join(same if namer is None else map(namer, same))
+        blocks.append(Paragraph((Words("Unchanged: "), Words(names, code=namer is None))))
     if skipped:
         blocks += [Paragraph("Not compared:"), Items(tuple(skipped))]
     return blocks
@@ -208,7 +219,7 @@ def _findings(changes: tuple[FindingChange, ...]) -> Block:
         )
         for change in changes
     ]
-    titles = ("", "Kind", "Finding", "Saved before", "Saves now", "What changed")
+    titles = ("Status", "Kind", "Finding", "Saved before", "Saves now", "What changed")
     return table([(title, False) for title in titles], rows)
 
 

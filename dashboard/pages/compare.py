@@ -31,6 +31,7 @@ from dashboard.parts import (
     heading,
     message,
     moment,
+    plain_name,
     section,
     table,
     worth_text,
@@ -67,7 +68,7 @@ def layout(context: Context, before: str, after: str, anyway: str | None = None)
     )
     body = [
         *_refused(comparison), *judged, *_headline(comparison), *_lost(comparison),
-        *_causes(comparison), *sections(comparison_document(comparison)),
+        *_causes(comparison), *sections(comparison_document(comparison, metric_namer=plain_name)),
     ]  # fmt: skip
     title = heading("What changed between two runs", 1)
     return html.Div([title, links, *body], className="stack")

@@ -34,6 +34,14 @@ def test_the_report_on_the_terminal(trace: Path, capsys: pytest.CaptureFixture[s
     assert "CUDA graph" in out
 
 
+@pytest.mark.parametrize(("name", "told"), [("first.run", True), ("first-run", False)])
+def test_a_name_that_the_dashboard_cannot_show_is_told(
+    trace: Path, name: str, told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["analyze", str(trace), "--out", str(tmp_path / name)]) == 0
+    assert (f"does not list '{name}'" in capsys.readouterr().err) is told
+
+
 @pytest.mark.parametrize("target", ["-", "report.json"])
 def test_the_report_as_json(
     trace: Path, target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -131,6 +131,9 @@ def test_without_the_judgement_figures_are_compared_and_the_reason_is_told(
     text = page(context, compare_path("eager", "inductor"))
     assert "full" in text
     assert "Metrics" in text
+    assert "GPU busy per step" in text, "a metric has the name it has on the overview"
+    assert "gpu_busy_per_step_ns" not in text
+    assert all(head in text for head in ("Needed", "Status")), "every column says what it holds"
 
 
 def test_what_lost_stands_beside_what_it_replaced(

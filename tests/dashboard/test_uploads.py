@@ -69,6 +69,7 @@ class Uploader:
 @pytest.fixture
 def uploader(store: RunStore) -> Iterator[Uploader]:
     """A server that takes uploads."""
+    store.root.mkdir()
     made = Uploader(store)
     yield made
     _end(made.runner)
@@ -192,6 +193,14 @@ def test_several_files_are_bounded_together(
     assert many.status_code == 403
     assert "64" in many.get_json()["error"]["message"]
     assert list(uploader.store.root.glob("*/*")) == []
+
+
+def test_a_store_that_was_removed_is_not_made_again(uploader: Uploader) -> None:
+    uploader.store.root.rmdir()
+    answer = uploader.send(TRACE.read_bytes())
+    assert answer.status_code == 404
+    assert "was removed" in answer.get_json()["error"]["message"]
+    assert not uploader.store.root.exists()
 
 
 def test_an_uploaded_report_is_checked_and_shown(uploader: Uploader) -> None:
