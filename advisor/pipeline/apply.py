@@ -160,7 +160,7 @@ def _judged(session: _Session, info: RunInfo, device: torch.device) -> Applied:
     captured, seen = _captured(session, workload, device)
     if device.type == "cuda":
         return _measured(session, workload, load, seen)
-    _make_ready(session, device)
+    _make_ready(session, device, list(session.found))
     return _unmeasured(session, captured, seen)
 
 
@@ -188,11 +188,12 @@ def _captured(
     return captured, seen
 
 
-def _make_ready(session: _Session, device: torch.device) -> None:
+def _make_ready(session: _Session, device: torch.device, plan_ids: Sequence[str]) -> None:
     """The stages before trials of kernels; each may refuse a plan. Of ranks, all refuse what one
     does.
     """
-    found, run, emit, late = session.found, session.run, session.emit, session.budget.late
+    run, emit, late = session.run, session.emit, session.budget.late
+    found = {i: session.found[i] for i in plan_ids if not session.found[i].ready_now}
     stages.generate(found, session.folder, emit)
     session.verifiers.begin(sum(item.refused is None for item in found.values()))
     here = _present(device)
@@ -201,13 +202,14 @@ def _make_ready(session: _Session, device: torch.device) -> None:
     if device.type == "cuda":
         # The children that run kernels need some of the card.
         torch.cuda.empty_cache()
-    if device.type == "cuda":
         # First, for what is verified is the configuration that wins.
         stages.time(found, run, session.timer, emit, late)
         same_candidates(session.peers, found, session.folder)
     stages.verify(found, run, session.verifiers, emit, late)
     same_candidates(session.peers, found, session.folder)
-    session.journal.ready([item.record() for item in found.values() if not item.postponed])
+    for item in found.values():
+        item.ready_now = not item.postponed
+    session.journal.ready([item.record() for item in session.found.values() if item.is_known])
 
 
 def is_left(session: _Session) -> bool:

@@ -56,7 +56,7 @@ class Candidate:
 
     `source` and `path` are those of `config`; `verified` is the configuration that `numerics` is
     about. A `postponed` plan was not looked at for want of time; one that is `known` was by an
-    application that this one continues.
+    application that this one continues; one that is `ready_now` has been through all stages.
     """
 
     plan: FusionPlan
@@ -71,6 +71,12 @@ class Candidate:
     refused: str | None = None
     postponed: bool = False
     known: bool = False
+    ready_now: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a later application need not look at it again."""
+        return self.known or self.ready_now or (self.refused is not None and not self.postponed)
 
     def ready(self, folder: Path) -> ReadyKernel:
         """The kernel bound to the chosen configuration."""

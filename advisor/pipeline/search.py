@@ -49,7 +49,7 @@ T = TypeVar("T")
 Seen = Mapping[ActionKind, Sequence[Rewritten]]
 
 
-def nothing_to_make() -> None:
+def nothing_to_make(plan_ids: Sequence[str]) -> None:
     """The candidates are ready."""
 
 
@@ -63,9 +63,9 @@ class Search:
     """One search: the candidates by plan id, what to try, and the best recipe found so far.
 
     Trials that have a judgement already are not tried again; those that pay count as winners.
-    `make_ready` is called before the first trial of kernels. `seen` is what the actions on graphs
-    would do to those of the step, where somebody looked: what has no site is not built. `gpu` is
-    what kernels are compiled for to see what they need.
+    `make_ready` is called with the plans of a finding before its first trial. `seen` is what the
+    actions on graphs would do to those of the step, where somebody looked: what has no site is not
+    built. `gpu` is what kernels are compiled for to see what they need.
     """
 
     bench: Bench
@@ -76,7 +76,7 @@ class Search:
     budget: Budget = field(default_factory=unlimited)
     peers: Peers = field(default_factory=Alone)
     journal: Journal = field(default_factory=Unwritten)
-    make_ready: Callable[[], None] = nothing_to_make
+    make_ready: Callable[[Sequence[str]], None] = nothing_to_make
     seen: Seen = field(default_factory=dict)
     gpu: Gpu | None = None
     recipe: Recipe = UNCHANGED
@@ -222,21 +222,36 @@ class Search:
 
     def _kernels(self) -> None:
         """Of every finding the trial that saves most GPU time, beside the winners before it."""
-        groups = by_finding(self.trials)
-        if any(trial.judgement is None for group in groups for trial in group):
-            self.make_ready()
         base = _Base(self.bench)
-        for group in groups:
+        for group in by_finding(self.trials):
+            started = time.monotonic()
             made: dict[str, Variant] = {}
-            for trial in group:
-                if trial.judgement is None:
-                    self._plans(trial, base, made)
+            if self._is_ready(group):
+                for trial in group:
+                    if trial.judgement is None:
+                        self._plans(trial, base, made)
+                self.budget.longest_s = max(self.budget.longest_s, time.monotonic() - started)
             paying = [trial for trial in group if trial.pays]
             if paying:
                 chosen = max(paying, key=lambda trial: trial.gain_ns)
                 self.winners.append(chosen)
                 self.recipe = self._with_plans(self.recipe, self._usable(chosen))
                 base.variant = made.get(chosen.label)
+
+    def _is_ready(self, group: Sequence[Trial]) -> bool:
+        """Make the plans of a finding ready, one finding after the other: each that is has its
+        trial while there is time. False where there is nothing to try, or no time for it."""
+        waiting = [trial for trial in group if trial.judgement is None]
+        if not waiting:
+            return False
+        expected_s = self.budget.kernels_s()
+        late = any(self._late(trial, expected_s) for trial in waiting)
+        if any_says(self.peers, f"late for {waiting[0].label}", late):
+            for trial in waiting:
+                trial.judgement = NOT_TRIED
+            return False
+        self.make_ready(list(dict.fromkeys(i for trial in waiting for i in trial.plan_ids)))
+        return True
 
     def _plans(self, trial: Trial, base: _Base, made: dict[str, Variant]) -> None:
         """Swap a trial's plans in beside those already kept; `made` holds what was built."""
@@ -247,14 +262,12 @@ class Search:
         if any(item.postponed for item in items):
             trial.judgement = NOT_TRIED
             return
-        started = time.monotonic()
 
         def swap(trial: Trial) -> Judgement:
             current = self._all("build without it", lambda: base.of(self._as_tried))
             return self._swapped(current, trial, made)
 
         self._attempt(trial, swap, self.budget.kernels_s())
-        self.budget.longest_s = max(self.budget.longest_s, time.monotonic() - started)
 
     def _swapped(self, current: Variant, trial: Trial, made: dict[str, Variant]) -> Judgement:
         """The step with these plans beside those already kept, compared in GPU time."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from queue import SimpleQueue
+from queue import LifoQueue
 from typing import Literal
 
 import msgspec
@@ -72,8 +72,9 @@ class NumericsPool(ExitStack):
     def __init__(self, device: str, most: int) -> None:
         super().__init__()
         self._children = [self.enter_context(NumericsProcess(device)) for _ in range(most)]
-        self._idle: SimpleQueue[NumericsProcess] = SimpleQueue()
-        for child in self._children:
+        # The last that was used comes next: it has started.
+        self._idle: LifoQueue[NumericsProcess] = LifoQueue()
+        for child in reversed(self._children):
             self._idle.put(child)
 
     def __len__(self) -> int:
@@ -86,7 +87,7 @@ class NumericsPool(ExitStack):
 
     @contextmanager
     def one(self) -> Iterator[NumericsProcess]:
-        """A child for oneself; waits until one is idle. Those started first come first."""
+        """A child for oneself; waits until one is idle. Those that have started come first."""
         child = self._idle.get()
         try:
             yield child

@@ -345,10 +345,30 @@ def test_tuning_comes_last_and_graphs_before_kernels() -> None:
     found = search(bench, "autotune", "cuda_graph", "attention")
     found.trials = [*found.trials, plan]
     found.found = {"a" * 16: Candidate(cast(FusionPlan, None), refused="slow")}
-    found.make_ready = lambda: order.append(str(bench.built))
+    found.make_ready = lambda _: order.append(str(bench.built))
     found.run()
     assert order == ["[('attention',), ('cuda_graph',)]"]
     assert bench.built == [("attention",), ("cuda_graph",), ("autotune",)]
+
+
+def test_plans_are_made_ready_finding_by_finding_while_there_is_time() -> None:
+    """Making all ready first would leave no time to try any of them."""
+    names = ["a" * 16, "b" * 16, "c" * 16]
+    clock = [0.0]
+    made: list[Sequence[str]] = []
+
+    def make_ready(plan_ids: Sequence[str]) -> None:
+        made.append(plan_ids)
+        clock[0] += 40.0
+
+    found = search(Scripted(saving(), saving()), budget=Budget(60.0, 0.0, clock=lambda: clock[0]))
+    found.trials = [Trial(f"of {name[0]}", (name,)) for name in names]
+    found.found = {n: Candidate(cast(FusionPlan, None), refused="slow") for n in names}
+    found.make_ready = make_ready
+    found.run()
+    assert made == [[names[0]], [names[1]]]
+    judged = [trial.judgement for trial in found.trials]
+    assert [one is not None and one.tried for one in judged] == [True, True, False]
 
 
 def test_where_attention_has_no_mask_flex_is_not_built() -> None:
