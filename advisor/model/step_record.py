@@ -18,6 +18,8 @@ from advisor.model.overfusion import KernelCode
 
 STEP_SCHEMA_VERSION = 1
 Triple = tuple[int, int, int]
+# Counts, times and sizes of a step are below this; steps of more launches are not looked at.
+MOST, MOST_LAUNCHES = 1 << 60, 10_000
 # The library of what no kernel does: copies and memsets of the driver.
 DRIVER = "driver"
 
@@ -27,6 +29,10 @@ class Tensor(Record, frozen=True, kw_only=True):
 
     shape: tuple[int, ...]
     dtype: str
+
+    def check(self) -> None:
+        if min(self.shape, default=0) < 0 or self.elements > MOST:
+            raise InvalidRecordError(f"a tensor of shape {self.shape}")
 
     @property
     def elements(self) -> int:
@@ -69,6 +75,15 @@ class Launch(Record, frozen=True, kw_only=True):
     spill_bytes: int | None = None
     copied_bytes: int | None = None
     code: KernelCode | None = None
+
+    def check(self) -> None:
+        counts = (
+            self.start_ns, self.time_ns, *self.times_ns, *(self.grid or ()), self.threads,
+            self.registers, self.shared_bytes, self.dram_read_bytes, self.dram_write_bytes,
+            self.spill_bytes, self.copied_bytes,
+        )  # fmt: skip
+        if not all(count is None or 0 <= count <= MOST for count in counts):
+            raise InvalidRecordError("a launch with a time, size or count out of range")
 
     @property
     def is_kernel(self) -> bool:
@@ -117,6 +132,13 @@ class StepRecord(Record, frozen=True, kw_only=True):
     def check(self) -> None:
         if self.schema_version != STEP_SCHEMA_VERSION:
             raise InvalidRecordError(f"step schema {self.schema_version}")
+        if len(self.launches) > MOST_LAUNCHES:
+            raise InvalidRecordError(f"more than {MOST_LAUNCHES} launches")
+        if not all(0 <= time <= MOST for time in (*self.busy_ns, *self.span_ns)):
+            raise InvalidRecordError("a step that takes no time that can be")
+        counts = {len(x.times_ns) for x in self.launches} | {len(self.busy_ns), len(self.span_ns)}
+        if self.launches and (len(counts) > 1 or not self.busy_ns):
+            raise InvalidRecordError("launches and steps with different numbers of times")
 
     def coded(self) -> StepRecord:
         """The same with its code in every launch; of several of one name, that of its threads."""

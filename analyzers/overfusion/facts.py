@@ -19,12 +19,19 @@ from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu
 from advisor.model.overfusion import KernelCode
 from advisor.model.range_names import STEP_PREFIX
-from advisor.model.step_record import DRIVER, Launch, StepRecord, Tensor, Triple
+from advisor.model.step_record import (
+    DRIVER,
+    MOST_LAUNCHES,
+    Launch,
+    StepRecord,
+    Tensor,
+    Triple,
+)
 from advisor.model.trace import Trace
 from analyzers.activities import NONE, Activities, activities, step_of
 from analyzers.kernel_roles import classify
 
-FEWEST_OF_GRAPH, MOST_LAUNCHES = 4, 10_000
+FEWEST_OF_GRAPH = 4
 
 
 def step_facts(

@@ -13,6 +13,9 @@ from advisor.model.overfusion import KernelCode, Scalar
 from analyzers.overfusion.reading import KernelReading
 from analyzers.overfusion.source_walk import walk
 
+# Lanes, trips and results of one line: with programs and bytes they stay far within a float.
+MOST_OF_A_KERNEL = 1 << 48
+
 
 def read_kernel(code: KernelCode) -> KernelReading | None:
     """The reading of a kernel's source; None where there is none that can be parsed."""
@@ -32,7 +35,16 @@ def _read(
     functions = _functions(source, name)
     if name not in functions:
         return None
-    return walk(functions, name, dict(constants), dict(signature))
+    found = walk(functions, name, dict(constants), dict(signature))
+    return found if _is_possible(found) else None
+
+
+def _is_possible(reading: KernelReading) -> bool:
+    """Whether its numbers can be those of a kernel: no source makes arithmetic overflow."""
+    counts = [n for a in reading.accesses for n in (a.lanes, a.run, a.trips or 0, a.dealt)]
+    counts += [n for s in reading.specials for n in (s.results, s.trips or 0)]
+    counts += [n for p in reading.products for n in (p.rows, p.columns)]
+    return all(0 <= count <= MOST_OF_A_KERNEL for count in counts)
 
 
 def _functions(source: str, name: str) -> dict[str, ast.FunctionDef]:

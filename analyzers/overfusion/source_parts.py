@@ -12,6 +12,8 @@ from analyzers.overfusion.tile_values import Tile, joined, scaled
 Value: TypeAlias = Any  # a Tile, a number, a string, a tuple of values, or None
 UNKNOWN = Tile()
 MOST_STEPS, DEEPEST, MOST_UNROLLED = 60_000, 12, 512
+# Source is anybody's: no number and no tuple of it grows without end.
+MOST_BITS, MOST_ITEMS = 128, 256
 ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
     ast.FloorDiv: operator.floordiv, ast.Div: operator.truediv, ast.Pow: operator.pow,
@@ -60,12 +62,30 @@ def product_of(left: Value, right: Value) -> Tile:
 def computed(op: ast.operator, left: Value, right: Value) -> Value:
     """The result for two constants; unknown where it cannot be had."""
     compute = ARITHMETIC.get(type(op))
-    if compute is None or (isinstance(op, ast.Pow) and not is_small(left, right)):
+    if compute is None or not is_cheap(left, right):
+        return UNKNOWN
+    if isinstance(op, ast.Pow) and not is_small(left, right):
         return UNKNOWN
     try:
         return compute(left, right)
     except (ArithmeticError, TypeError, ValueError):
         return UNKNOWN
+
+
+def is_cheap(*values: Value) -> bool:
+    """Whether these are numbers that no chain of products has made long."""
+    return all(
+        isinstance(v, float) or (isinstance(v, int) and v.bit_length() <= MOST_BITS) for v in values
+    )
+
+
+def short(values: tuple[Value, ...]) -> Value:
+    """A tuple, unknown where it has too many parts, counted with those of its tuples."""
+    return values if _parts(values) <= MOST_ITEMS else UNKNOWN
+
+
+def _parts(value: Value) -> int:
+    return sum(map(_parts, value)) + 1 if isinstance(value, tuple) else 1
 
 
 def is_small(left: Value, right: Value) -> bool:

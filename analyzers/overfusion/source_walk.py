@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -32,6 +31,7 @@ from analyzers.overfusion.source_parts import (
     compared,
     computed,
     product_of,
+    short,
     sizes_of,
     unary,
 )
@@ -146,7 +146,7 @@ class _Walker:
         first, last, step = bounds_of(bounds)
         self.ragged |= any(isinstance(bound, Tile) and bound.loaded for bound in bounds)
         known = all(isinstance(bound, int) for bound in (first, last, step)) and step != 0
-        trips = max(0, math.ceil((last - first) / step)) if known else None
+        trips = max(0, -(-(last - first) // step)) if known else None
         if called(call) == "static_range" and trips is not None and trips <= MOST_UNROLLED:
             for number in range(first, last, step):
                 self._assign(node.target, number, scope)
@@ -204,7 +204,7 @@ class _Walker:
         if isinstance(node, ast.Attribute):
             return DTYPES.get(node.attr, UNKNOWN)
         if isinstance(node, (ast.Tuple, ast.List)):
-            return tuple(self.value(part, scope) for part in node.elts)
+            return short(tuple(self.value(part, scope) for part in node.elts))
         if isinstance(node, ast.BinOp):
             left, right = self.value(node.left, scope), self.value(node.right, scope)
             return self._binary(node.op, left, right)
@@ -232,7 +232,7 @@ class _Walker:
 
     def _binary(self, op: ast.operator, left: Value, right: Value) -> Value:
         if isinstance(left, tuple) and isinstance(right, tuple):
-            return left + right
+            return short(left + right)
         if not isinstance(left, Tile) and not isinstance(right, Tile):
             return computed(op, left, right)
         a, b = as_tile(left), as_tile(right)

@@ -357,6 +357,32 @@ def test_loads_that_are_shifted_against_each_other_cost_the_members_too() -> Non
     assert high[0] < high[1] < high[2]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "a = 'a' * 10**12",
+        "a = (1, 2)\n    for i in tl.static_range(500):\n        a = a + a",
+        "a = 1\n    for i in tl.static_range(500):\n        a = (a, a)\n    a = a * 2",
+        "a = 3\n    for i in tl.static_range(500):\n        a *= a",
+        "a = 9**9**9",
+        f"a = tl.exp(tl.load(y + tl.arange(0, 1{'0' * 400})))",
+        f"a = 1\n    for i in range(1{'0' * 400}):\n        tl.atomic_add(x + i, 1)",
+        f"a = {'(' * 3_000}1{')' * 3_000}",
+        "while True:\n        a = 1",
+    ],
+)
+def test_hostile_source_is_given_up_in_time(body: str) -> None:
+    """Kernels of a run from elsewhere are read: no line of theirs takes memory, time or a crash."""
+    head = "@triton.jit\ndef kernel(x, y, N: tl.constexpr):\n    "
+    code = KernelCode(
+        name="kernel", source=f"{head}{body}\n    tl.store(x, a)\n", constants={"N": 4},
+        signature={"x": "*fp32", "y": "*fp32"}, num_warps=4,
+    )  # fmt: skip
+    fused = step(launch("kernel", 9_000), codes=(code,))
+    judge_alone(fused)
+    assert judge_pair(step(launch("member", 100)), fused).regressions
+
+
 # --- what was recorded ----------------------------------------------------------------------------
 
 

@@ -60,7 +60,12 @@ ANY_RECORD: dict[str, st.SearchStrategy[Any]] = {
     ),
     "scores": strategies.records(Scores),
     "resources": strategies.records(ResourceTable),
-    "step": strategies.records(StepRecord, launches=st.just(builders.step_record().launches)),
+    "step": strategies.records(
+        StepRecord,
+        launches=st.just(builders.step_record().launches),
+        busy_ns=st.just(builders.step_record().busy_ns),
+        span_ns=st.just(builders.step_record().span_ns),
+    ),
     "forwards": strategies.records(Forwards, plans=st.just(builders.forwards().plans)),
     "cliff": strategies.records(Cliff, points=st.just(()), falls_at=st.none()),
 }
