@@ -21,6 +21,7 @@ from advisor.model.overfusion import KernelCode
 from advisor.model.range_names import STEP_PREFIX
 from advisor.model.step_record import (
     DRIVER,
+    MOST,
     MOST_LAUNCHES,
     Launch,
     StepRecord,
@@ -173,7 +174,9 @@ def _kernel(kernel: Mapping[Any, Any], ops: Mapping[int, Mapping[Any, Any]]) -> 
 
 
 def _whole(value: Any) -> int | None:
-    return int(value) if isinstance(value, (int, np.integer)) else None
+    """A count as a trace has it; None where there is none, or none that can be."""
+    known = isinstance(value, (int, np.integer)) and 0 <= value <= MOST
+    return int(value) if known else None
 
 
 def _sum(*values: Any) -> int | None:
@@ -198,16 +201,18 @@ def _operands(op: Mapping[Any, Any]) -> tuple[Tensor, ...]:
         return ()
     found = []
     for shape, dtype in zip(shapes, dtypes, strict=False):
-        if isinstance(shape, list) and all(isinstance(size, int) for size in shape):
+        if _is_shape(shape):
             if shape and dtype not in ("Scalar", "ScalarList", ""):
                 found.append(Tensor(shape=tuple(shape), dtype=str(dtype)))
         elif isinstance(shape, list):
             inner = [part for part in shape if isinstance(part, list)]
             kinds = dtype if isinstance(dtype, list) else [dtype] * len(inner)
             pairs = zip(inner, kinds, strict=False)
-            found += [
-                Tensor(shape=tuple(s), dtype=str(d))
-                for s, d in pairs
-                if all(isinstance(n, int) for n in s)
-            ]
+            found += [Tensor(shape=tuple(s), dtype=str(d)) for s, d in pairs if _is_shape(s)]
     return tuple(found)
+
+
+def _is_shape(value: Any) -> bool:
+    """Whether it is sizes that a tensor can have."""
+    sizes = value if isinstance(value, list) else [-1]
+    return all(type(n) is int and n >= 0 for n in sizes) and prod(sizes) <= MOST

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.applied import KernelResources
-from advisor.model.base import Range
+from advisor.model.base import Range, decode, encode
 from advisor.model.overfusion import KernelCode
 from advisor.model.step_record import DRIVER, Launch, StepRecord, Tensor
 from analyzers.overfusion.alone import judge_alone
@@ -462,3 +462,26 @@ def test_fusions_of_other_engines_are_judged_by_their_times() -> None:
 def _spread(times_us: list[float]) -> Range:
     ordered = sorted(round(value * 1e3) for value in times_us)
     return Range(low=ordered[0], mid=ordered[1], high=ordered[2])
+
+
+def test_a_trace_with_sizes_that_cannot_be_makes_a_step_that_can_be_read(tmp_path: Path) -> None:
+    events: list[dict[str, Any]] = []
+    for at, shape in enumerate(([-1, 5], [2**70], [[3, 4], [-2]], [1e3, 2], ["a"], [True], [8])):
+        start, mine = 1_000.0 + 100 * at, {"External id": at + 1, "correlation": at + 5}
+        kernel = {"device": 0, "stream": -7, "grid": [-8, 1, 1], "block": [-128, 1, 1],
+                  "registers per thread": -255}  # fmt: skip
+        events += [
+            {"ph": "X", "cat": cat, "name": name, "ts": start + late, "dur": 50.0, "pid": 1,
+             "tid": 1, "args": {**mine, **more}}
+            for cat, name, late, more in (
+                ("cpu_op", "my::op", 0, {"Input Dims": [shape], "Input type": ["float"]}),
+                ("cuda_runtime", "cudaLaunchKernel", 5, {}),
+                ("kernel", f"kernel_{at}", 20, kernel),
+            )
+        ]  # fmt: skip
+    path = tmp_path / "hostile.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    found = step_facts(read_trace(path))
+    assert decode(encode(found), StepRecord) == found
+    assert found.launches[-1].operands[0].shape == (8,)
+    assert not any(launch.operands for launch in found.launches[:2])
