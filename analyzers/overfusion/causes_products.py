@@ -71,6 +71,6 @@ def _by_operands(group: Group) -> Candidate | None:
     found = group.main.factors
     if found is None or found[2] in found[:2] or group.main.role == "gemm":
         return None
-    extra = len([t for t in group.main.operands if t.elements >= found[0] * found[1]]) - 1
+    extra = len([t for t in group.main.operands if t.shape == found[:2]]) - 1
     text = f"a product {found[0]} by {found[1]} by {found[2]} in a kernel that no library chose"
     return candidate("gemm_epilogue", 0.7, text, extra_operands=extra)
