@@ -19,6 +19,7 @@ from analyzers.overfusion.judge import judge_pair, judge_times
 
 FEWEST_STEPS = 4
 NO_STEP = "no step of its launches is kept: give run directories that `profile` or `analyze` wrote"
+NO_LAUNCHES = "no launches of a GPU were recorded in it: profile it where there is one"
 
 
 def step_of_run(path: Path) -> StepRecord | None:
@@ -37,7 +38,7 @@ def between(before: Path, after: Path) -> tuple[tuple[Finding, ...], Bisection] 
     steps = step_of_run(before), step_of_run(after)
     for path, step in zip((before, after), steps, strict=True):
         if step is None:
-            return f"{path}: {NO_STEP}"
+            return f"{path}: {NO_LAUNCHES if path.is_dir() else NO_STEP}"
     first, second = steps
     assert first is not None
     assert second is not None

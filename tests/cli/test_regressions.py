@@ -81,6 +81,10 @@ def test_reports_by_themselves_say_why_nothing_is_paired(
     files = [f"{path}/report.json" for path in runs]
     assert run(["compare", *files]) == 0
     assert "no step of its launches is kept" in " ".join(capsys.readouterr().out.split())
+    # A run without a GPU has no launches to keep.
+    Path(runs[0], "step.json").unlink()
+    assert run(["compare", *runs]) == 0
+    assert "no launches of a GPU were recorded in it" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(("slower", "raised"), [(1.2, True), (1.02, False), (0.7, False)])
