@@ -50,10 +50,13 @@ class RunDirectory:
         """An existing run by its path; raises `UsageError` if there is none."""
         resolved = path.resolve()
         if not (resolved / "run.json").is_file() and not (resolved / "report.json").is_file():
+            why = "it holds neither run.json nor report.json"
+            if not resolved.is_dir():
+                why = "it is no directory" if resolved.exists() else "there is no such directory"
             raise UsageError(
                 "not a run directory",
                 where=str(path),
-                why="it holds neither run.json nor report.json",
+                why=why,
                 remedy="give the directory that `fusion-advisor profile` printed",
             )
         return cls(resolved)

@@ -99,8 +99,10 @@ def test_any_target_gives_a_good_id_that_sorts_by_time(target: str, when: dateti
 def test_a_directory_by_its_path(store: RunStore, tmp_path: Path) -> None:
     run = sample_run(store)
     assert RunDirectory.at(run.path).info() == run.info()
-    with pytest.raises(UsageError, match="not a run directory"):
-        RunDirectory.at(tmp_path)
+    file = run.path / "report.json"
+    for path, why in ((tmp_path, "holds neither"), (tmp_path / "none", "no such"), (file, "is no")):
+        with pytest.raises(UsageError, match=f"not a run directory: .*{why}"):
+            RunDirectory.at(path)
     named = RunDirectory.create_at(tmp_path / "deep" / "mine")
     named.write_info(run.info())
     with pytest.raises(UsageError, match="not empty"):
