@@ -99,7 +99,7 @@ def unit_axis(plan: FusionPlan, item: PlanInput) -> int | None:
     """The axis along which an input is stored without gaps: of all but operands, the columns."""
     last = plan.row_axes + plan.column_axes - 1
     if plan.product is None or item.name not in operands(plan):
-        return last if item.unit_stride and item.spans[-1] else None
+        return last if item.unit_stride and plan.along(item)[last] else None
     left = item.name == plan.product.left
     unit = plan.product.left_unit if left else plan.product.right_unit
     places = {"rows": plan.row_axes - 2, "depth": plan.row_axes - 1, "columns": last}
