@@ -137,14 +137,26 @@ def _reductions(flow: Dataflow, names: Iterable[str]) -> list[str]:
 
 def _overlapping(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
     """Groups by what they share, directly or through others, in graph order."""
-    components: list[tuple[set[str], list[Candidate]]] = []
-    for candidate in candidates:
-        members = set(candidate.group.members)
-        touching = [item for item in components if item[0] & members]
-        components = [item for item in components if not item[0] & members]
-        joined = [other for _, held in touching for other in held]
-        components.append((members.union(*(names for names, _ in touching)), [*joined, candidate]))
-    return [held for _, held in components]
+    first: dict[str, int] = {}
+    joined_to = list(range(len(candidates)))
+    components: dict[int, list[Candidate]] = {}
+
+    def component(number: int) -> int:
+        while joined_to[number] != number:
+            joined_to[number] = joined_to[joined_to[number]]
+            number = joined_to[number]
+        return number
+
+    for number, candidate in enumerate(candidates):
+        shared = [first[name] for name in candidate.group.members if name in first]
+        touching = sorted({component(other) for other in shared})
+        joined = [other for place in touching for other in components.pop(place)]
+        for place in touching:
+            joined_to[place] = number
+        components[number] = [*joined, candidate]
+        for name in candidate.group.members:
+            first.setdefault(name, number)
+    return list(components.values())
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ alone keeps them in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -27,6 +27,57 @@ class Use:
     views: tuple[str, ...]
 
 
+class Closed(Mapping[str, int]):
+    """What nodes reach once groups are single steps; worked out for the nodes that are asked for.
+
+    The latest group is `own`; whoever is in `touched` reaches it, and with it all of `beyond`. A
+    group that another one reaches whole is reached with it, and need not be looked at.
+    """
+
+    def __init__(
+        self,
+        before: Mapping[str, int],
+        index: Mapping[str, int],
+        touched: int,
+        own: int,
+        beyond: int,
+    ) -> None:
+        self._index, self._touched, self._own, self._reached = index, touched, own, own | beyond
+        earlier = before if isinstance(before, Closed) else None
+        self._before = earlier
+        self._base: Mapping[str, int] = before if earlier is None else earlier._base
+        self._ever: int = touched if earlier is None else touched | earlier._ever
+        while earlier is not None and not earlier._own & ~self._reached:
+            earlier = earlier._apart
+        self._apart: Closed | None = earlier
+        self._known: dict[str, int] = {}
+        if self._before is not None:
+            self._before._known.clear()  # large, and seldom asked again
+
+    def __getitem__(self, name: str) -> int:
+        if name not in self._known:
+            self._known[name] = self._closed(name)
+        return self._known[name]
+
+    def _closed(self, name: str) -> int:
+        bit = 1 << self._index[name]
+        found = self._base[name]
+        step: Closed | None = self if self._ever & bit else None
+        while step is not None:
+            if step._touched & bit:
+                found |= step._reached
+                step = step._apart
+            else:
+                step = step._before
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._base)
+
+    def __len__(self) -> int:
+        return len(self._base)
+
+
 @dataclass(frozen=True)
 class Dataflow:
     """Reachability and uses over the non-view nodes; masks have a bit per node in graph order.
@@ -38,8 +89,8 @@ class Dataflow:
     graph: Graph
     nodes: dict[str, Node]
     index: dict[str, int]
-    ancestors: dict[str, int]
-    descendants: dict[str, int]
+    ancestors: Mapping[str, int]
+    descendants: Mapping[str, int]
     uses: dict[str, tuple[Use, ...]]
     escapes_graph: frozenset[str]
     written: frozenset[str] = frozenset()
@@ -128,17 +179,10 @@ class Dataflow:
         """
         above, below = self._around(members)
         own = self.mask(members)
-
-        def closed(masks: dict[str, int], reached: int) -> dict[str, int]:
-            return {
-                name: mask | own | reached if mask & own or name in members else mask
-                for name, mask in masks.items()
-            }
-
         return replace(
             self,
-            ancestors=closed(self.ancestors, above),
-            descendants=closed(self.descendants, below),
+            ancestors=Closed(self.ancestors, self.index, below | own, own, above),
+            descendants=Closed(self.descendants, self.index, above | own, own, below),
         )
 
     def _around(self, members: frozenset[str]) -> tuple[int, int]:

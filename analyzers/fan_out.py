@@ -9,7 +9,7 @@ operands are overwritten somewhere in the graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from advisor.errors import IllegalFusionError
@@ -44,7 +44,10 @@ class Shared:
 def share(flow: Dataflow, groups: Sequence[Group]) -> Shared:
     """Decide for every pointwise value that a group reads from outside."""
     fan_outs: list[FanOut] = []
-    again = [_computing_again(flow, group, groups, fan_outs) for group in groups]
+    owners = {name: group for group in reversed(groups) for name in group.own}
+    written = {value for group in groups for value in group.space.outputs}
+    inside = frozenset(flow.nodes[name].value() for name in owners) - written
+    again = [_computing_again(flow, group, owners, inside, fan_outs) for group in groups]
     read = {flow.base(b.value) for group in again for b in group.space.operands.values()}
     spared = frozenset(
         (value, name)
@@ -94,12 +97,19 @@ def _without_unused(flow: Dataflow, group: Group) -> Group:
 
 
 def _computing_again(
-    flow: Dataflow, group: Group, groups: Sequence[Group], fan_outs: list[FanOut]
+    flow: Dataflow,
+    group: Group,
+    owners: Mapping[str, Group],
+    inside: frozenset[str],
+    fan_outs: list[FanOut],
 ) -> Group:
-    """The group with every outside value that it is cheaper to compute than to read."""
+    """The group with every outside value that it is cheaper to compute than to read.
+
+    `owners` are the groups that nodes belong to, `inside` the values that no kernel writes.
+    """
     considered: set[str] = set()
     while True:
-        name = next((n for n in _producers(flow, group, groups) if n not in considered), None)
+        name = next((n for n in _producers(flow, group, inside) if n not in considered), None)
         if name is None:
             return group
         considered.add(name)
@@ -107,7 +117,7 @@ def _computing_again(
         if more is None:
             continue
         value = flow.nodes[name].value()
-        written = group_bytes(flow, group) + _write_bytes(flow, group, groups, value)
+        written = group_bytes(flow, group) + _write_bytes(flow, group, owners, value)
         found = FanOut(
             seed=group.seed,
             value=value,
@@ -119,14 +129,11 @@ def _computing_again(
         group = more if found.computed_again else group
 
 
-def _producers(flow: Dataflow, group: Group, groups: Sequence[Group]) -> list[str]:
+def _producers(flow: Dataflow, group: Group, inside: frozenset[str]) -> list[str]:
     """Outside pointwise ops whose whole value the group reads, and that may run twice.
 
-    Their operands must be in memory, not inside a kernel, and nothing may overwrite them.
+    Their operands must be in memory, not `inside` a kernel, and nothing may overwrite them.
     """
-    inside = {flow.nodes[name].value() for other in groups for name in other.own} - {
-        value for other in groups for value in other.space.outputs
-    }
     found = []
     for bound in dict.fromkeys(group.space.operands.values()):
         name = node_of(flow.base(bound.value))[0]
@@ -158,12 +165,12 @@ def _with(flow: Dataflow, group: Group, name: str) -> Group | None:
     return replace(group, members=ordered, space=space, shares=shares)
 
 
-def _write_bytes(flow: Dataflow, group: Group, groups: Sequence[Group], value: str) -> int:
+def _write_bytes(flow: Dataflow, group: Group, owners: Mapping[str, Group], value: str) -> int:
     """What is saved besides if this group stops reading a value: its write, if nobody else reads.
 
     Only a kernel of ours can leave a value unwritten; an op by itself is there for its readers.
     """
-    owner = next((g for g in groups if node_of(value)[0] in g.own), None)
+    owner = owners.get(node_of(value)[0])
     readers = {use.consumer for use in flow.uses.get(value, ())}
     inside = set(group.members) | set(owner.members if owner else ())
     if owner is None or value in flow.escapes_graph or readers - inside:

@@ -146,23 +146,23 @@ class _Gathering:
     ) -> tuple[list[int], list[int]]:
         """(the first candidate with all that may join it, the rest); as many as are `wanted`."""
         chosen: list[int] = []
-        rest: list[int] = []
         counts: Counter[tuple[str, int]] = Counter()
-        related = tensors = 0
-        for number in left:
+        tensors = 0
+        free = sum(1 << number for number in left)
+        while free:
+            number = (free & -free).bit_length() - 1
+            free &= free - 1
             item = self.small[number]
             size = len(item.plan.inputs) + len(item.plan.outputs)
             room = len(chosen) < MAX_MEMBERS and tensors + size <= MAX_MEMBER_TENSORS
             asked = not wanted or counts[item.key] < wanted[item.key]
             alike = not chosen or self.small[chosen[0]].runs == item.runs
-            if room and asked and alike and not related >> number & 1:
+            if room and asked and alike:
                 chosen.append(number)
                 counts[item.key] += 1
                 tensors += size
-                related |= self.order.related(number)
-            else:
-                rest.append(number)
-        return chosen, rest
+                free &= ~self.order.related(number)
+        return chosen, [number for number in left if number not in chosen]
 
 
 def _unfit(program: Program) -> str | None:

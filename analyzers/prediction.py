@@ -8,11 +8,15 @@ do, and is added to the new kernels' time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
+from advisor.hardware.calibration import Calibration
+from advisor.hardware.gpu import Gpu
 from advisor.hardware.learned import widened
-from advisor.model.base import Phase, Range
+from advisor.model.base import Location, Phase, Range
 from advisor.model.findings import Member
 from advisor.model.guards import Prediction
 from advisor.model.plan import FusionPlan, Site
@@ -74,7 +78,7 @@ def predicted(
     ]
     after = sum_of(
         [
-            *(program_time(plan, site, gpu, calibration) for plan, site in kernels),
+            *_kernel_times(kernels, gpu, calibration),
             *(left for left in residuals if left is not None),
         ]
     )
@@ -92,6 +96,19 @@ def predicted(
         bytes_after=sum(site_bytes(plan, site) for plan, site in kernels),
         basis=basis,
     )
+
+
+def _kernel_times(
+    kernels: Sequence[tuple[FusionPlan, Site]], gpu: Gpu, calibration: Calibration
+) -> Iterator[Range]:
+    """The time of each kernel; the layers of a model are alike, so equal ones are modelled once."""
+    known: dict[tuple[int, Site], Range] = {}
+    for plan, site in kernels:
+        anywhere = replace(site, graph="", nodes=(), inputs=(), outputs=(), location=Location())
+        key = id(plan), anywhere
+        if key not in known:
+            known[key] = program_time(plan, site, gpu, calibration)
+        yield known[key]
 
 
 def _before(claimed: Sequence[Claimed], situation: Situation) -> tuple[Range, int, str]:

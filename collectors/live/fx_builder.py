@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -259,8 +260,13 @@ def location_of(source: fx.Node) -> Location:
     if not frames:
         return Location(module=module)
     # Where the user called a module of torch, not where torch implements it.
-    own = [frame for frame in frames if not Path(frame["file"]).is_relative_to(_TORCH)] or frames
+    own = [frame for frame in frames if not _is_torch(frame["file"])] or frames
     return Location(module=module, file=short_path(own[-1]["file"]), line=int(own[-1]["line"]))
+
+
+@lru_cache(maxsize=4096)
+def _is_torch(file: str) -> bool:
+    return Path(file).is_relative_to(_TORCH)
 
 
 def short_path(file: str) -> str:

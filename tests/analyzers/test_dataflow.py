@@ -146,6 +146,31 @@ def test_reachability_is_the_transitive_closure(graph: Graph) -> None:
         assert below == {other for other, above in reach.items() if name in above}
 
 
+@given(random_dags(), st.data())
+def test_groups_that_became_steps_are_reached_as_a_whole(graph: Graph, data: st.DataObject) -> None:
+    """Whatever reaches a member reaches all, and all that they reach: node by node."""
+    flow = dataflow(graph)
+    above, below = dict(flow.ancestors), dict(flow.descendants)
+    left = sorted(flow.index)
+    while left:
+        members = frozenset(data.draw(st.sets(st.sampled_from(left), min_size=1, max_size=3)))
+        left = [name for name in left if name not in members]
+        if flow.between(members):
+            continue
+        own, before, after = flow.mask(members), 0, 0
+        for name in members:
+            before, after = before | above[name], after | below[name]
+        for masks, reached in ((above, own | before), (below, own | after)):
+            touched = [name for name, mask in masks.items() if mask & own or name in members]
+            masks.update({name: masks[name] | reached for name in touched})
+        flow = flow.contracted(members)
+        asked = data.draw(st.sets(st.sampled_from(sorted(flow.index))))
+        assert all(flow.ancestors[name] == above[name] for name in asked)
+        assert all(flow.descendants[name] == below[name] for name in asked)
+    assert dict(flow.ancestors) == above
+    assert dict(flow.descendants) == below
+
+
 def test_sizes_have_the_value_they_had_at_capture() -> None:
     flow = dataflow(Sketch(s0=6).build())
     assert flow.hint(parse("4*s0")) == 24
