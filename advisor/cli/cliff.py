@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from advisor.cli.output import echo, echo_json
-from advisor.cli.sized import gpus_of, launch_of
+from advisor.cli.sized import gpus_of, launch_of, seconds
 from advisor.errors import AdvisorError, UsageError
 from advisor.hardware.gpu import Gpu
 from advisor.model.base import encode
@@ -34,7 +34,7 @@ from advisor.store.files import make_directory, write_atomic
 @click.option(
     "--only", multiple=True, metavar="ID", help="The plan or finding of RUN (repeatable)."
 )
-@click.option("--timeout", type=click.FloatRange(min=1), default=60.0, show_default=True,
+@click.option("--timeout", type=float, callback=seconds, default=60.0, show_default=True,
               metavar="SECONDS", help="How long one compilation may take.")  # fmt: skip
 @click.option("--launch", metavar="CONFIG",
               help="Launch all as this says, such as 'rows=1 warps=8'.")  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from advisor.cli.output import echo, echo_json
-from advisor.cli.sized import DEFAULT_GPUS, gpus_of
+from advisor.cli.sized import DEFAULT_GPUS, gpus_of, seconds
 from advisor.errors import UsageError
 from advisor.model.base import encode
 from advisor.model.resources import ResourceTable
@@ -41,7 +41,8 @@ from advisor.verify.kernel_file import file_requests
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=1),
+    type=float,
+    callback=seconds,
     default=60.0,
     show_default=True,
     metavar="SECONDS",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import click
 import msgspec
 
 from advisor.errors import InvalidRecordError, UsageError
@@ -13,6 +14,15 @@ from advisor.hardware.gpus import gpu_by_key
 from advisor.model.launch import LaunchConfig
 
 DEFAULT_GPUS = "a100,h200,b200,rtx4090,mi300x"
+
+LONGEST_S = 86_400
+
+
+def seconds(_: click.Context, option: click.Parameter, value: float) -> float:
+    """A time limit of one second to a day; no number that is none."""
+    if not 1 <= value <= LONGEST_S:
+        raise click.BadParameter(f"{value} is not in 1 to {LONGEST_S}", param=option)
+    return value
 
 
 def gpus_of(names: Sequence[str]) -> tuple[Gpu, ...]:

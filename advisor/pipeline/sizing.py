@@ -103,12 +103,12 @@ def judged(
 
 
 def _failed(error: str) -> tuple[Fit, str]:
-    """A target that this machine has no compiler for says nothing of the kernel."""
-    if error.startswith(CANNOT_COMPILE):
+    """No compiler for a target, or no time for it, says nothing of the kernel."""
+    if error.startswith((CANNOT_COMPILE, "not compiled")):
         return "unknown", error
     if UNKNOWN_TARGET.search(error):
         return "unknown", f"{CANNOT_COMPILE}: {error}"
-    return "avoid", error if error.startswith("not compiled") else f"does not compile: {error}"
+    return "avoid", f"does not compile: {error}"
 
 
 def _limiter(row: KernelResources) -> str:

@@ -150,8 +150,9 @@ def cliff_verdict(cliff: Cliff) -> str:
     unknown = [point for point in cliff.points if point.verdict == "unknown"]
     if unknown:
         return f"Not known for {counted(len(unknown), 'point')}: {unknown[0].why}."
-    if any(point.verdict == "avoid" for point in cliff.points):
-        return f"Not even the first ops fit {cliff.gpu} in this configuration."
+    bad = next((point for point in cliff.points if point.verdict == "avoid"), None)
+    if bad is not None:
+        return f"Not even the first ops fit {cliff.gpu} in this configuration: {bad.why}."
     lowest, ops = min((point.resources.occupancy or 0.0, point.ops) for point in cliff.points)
     return (
         f"No cliff on {cliff.gpu}: none of the {counted(len(cliff.points), 'point')} is "

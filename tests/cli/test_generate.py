@@ -7,16 +7,20 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("triton", reason="compiling needs triton")
 
 from advisor.cli.main import run as command
 from advisor.cli.sized import launch_of
 from advisor.errors import UsageError
+from advisor.hardware.gpus import gpu_by_key
+from advisor.model.applied import KernelResources
 from advisor.model.base import decode, load
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.model.resources import Cliff, ResourceTable
+from advisor.pipeline.sizing import judged
 from advisor.store import RunDirectory
 
 RUNS = Path(__file__).resolve().parents[2] / "sample_traces" / "runs"
@@ -249,3 +253,16 @@ def test_launches_are_read_as_they_are_printed() -> None:
     for wrong in ("", "rows=3", "rows", "spiral cols=8", "rows=2 colour=3"):
         with pytest.raises(UsageError, match="no launch"):
             launch_of(wrong)
+
+
+@pytest.mark.parametrize("limit", ["nan", "inf", "1e300", "0.5", "-1"])
+def test_no_time_limit_is_none(capsys: pytest.CaptureFixture[str], limit: str) -> None:
+    for name in ("cliff", "resources"):
+        output(capsys, name, NORM, "--gpu", "h200", "--timeout", limit, status=2)
+
+
+def test_what_was_not_compiled_in_time_is_not_known_to_be_too_much() -> None:
+    late = KernelResources(gpu="h200", config="", error="not compiled within 2 s")
+    assert judged(late, gpu_by_key("h200")) == ("unknown", "not compiled within 2 s")
+    wrong = replace(late, error="no such name")
+    assert judged(wrong, gpu_by_key("h200"))[0] == "avoid"
