@@ -90,18 +90,30 @@ def aligned(operand: tuple[Dim, ...], shape: tuple[Dim, ...], placement: Placeme
     )
 
 
-def axes_of(flow: Dataflow, order: Sequence[Node], members: frozenset[str], seed: str) -> Axes:
-    """The axes of a group around its seed; `IllegalFusionError` says why it has none."""
+def axes_of(
+    flow: Dataflow,
+    order: Sequence[Node],
+    members: frozenset[str],
+    seed: str,
+    width: Size | None = None,
+) -> Axes:
+    """The axes of a group around its seed; `IllegalFusionError` says why it has none.
+
+    `width` says how many columns there are, the innermost elements of the seed's result.
+    """
     node = flow.nodes[seed]
     reduces = spec_of(node.op).kind == "reduction"
     whole = flow.need_meta(str(node.args[0]) if reduces else node.value())
     total = product(whole.shape)
     if flow.hint(total) == 0:
         raise IllegalFusionError("there is nothing to compute: a tensor of the group is empty")
-    columns = _reduction_columns(flow, whole, node) if reduces else columns_of(flow, node)
-    width = flow.hint(product(whole.shape[d] for d in columns))
-    if width > MAX_COLUMNS:
-        raise IllegalFusionError(f"{width:,} columns are more than a kernel can number")
+    if width is not None:
+        columns = _innermost(whole, width)
+    else:
+        columns = _reduction_columns(flow, whole, node) if reduces else columns_of(flow, node)
+    count = flow.hint(product(whole.shape[d] for d in columns))
+    if count > MAX_COLUMNS:
+        raise IllegalFusionError(f"{count:,} columns are more than a kernel can number")
     sizes = _refined(flow, _full_size_metas(flow, order, members, total), total)
     if reduces and len(columns) == sum(not parse(size).is_one for size in whole.shape):
         return Axes((ONE, *sizes), (0,), tuple(range(1, len(sizes) + 1)), lone=True)
@@ -113,6 +125,20 @@ def axes_of(flow: Dataflow, order: Sequence[Node], members: frozenset[str], seed
         # All tensors are walked alike: one run of elements, a single row of them.
         sizes, rows, inside = (ONE, *sizes), (0,), [axis + 1 for axis in inside]
     return Axes(sizes, rows, tuple(inside))
+
+
+def _innermost(meta: TensorMeta, width: Size) -> list[int]:
+    """The innermost dimensions, so many that they hold `width` elements."""
+    found: list[int] = []
+    size = ONE
+    for dim in reversed(range(len(meta.shape))):
+        if size == width and found:
+            break
+        found.insert(0, dim)
+        size = size.times(parse(meta.shape[dim]))
+    if size != width:
+        raise IllegalFusionError(f"shape {list(meta.shape)} does not keep the columns of a product")
+    return found
 
 
 def _reduction_columns(flow: Dataflow, operand: TensorMeta, seed: Node) -> list[int]:

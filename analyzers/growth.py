@@ -200,7 +200,7 @@ def _extend(
     Where a value of it can only be in the group together with what reads it, the readers are taken
     as well.
     """
-    grown = _closed(flow, members, name, seed, claimed)
+    grown = closed(flow, members, name, seed, claimed)
     while not isinstance(grown, str):
         if _waits_needlessly(flow, grown):
             return "a reduction of the group would wait for communication that it does not need"
@@ -211,7 +211,7 @@ def _extend(
             if not readers or len(grown) > MAX_GROUP_OPS:
                 return error.what
             reader = min(readers, key=flow.index.__getitem__)
-            further = _closed(flow, grown, reader, seed, claimed)
+            further = closed(flow, grown, reader, seed, claimed)
             grown = error.what if isinstance(further, str) else further
         except IllegalFusionError as error:
             return error.what
@@ -220,7 +220,7 @@ def _extend(
     return grown
 
 
-def _closed(
+def closed(
     flow: Dataflow, members: frozenset[str], name: str, seed: str, claimed: Mapping[str, str]
 ) -> frozenset[str] | str:
     """Members, another node, and whatever lies between; or what stands in the way."""

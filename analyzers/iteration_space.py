@@ -115,10 +115,17 @@ class MissingReaderError(IllegalFusionError):
 
 
 def iteration_space(
-    flow: Dataflow, members: frozenset[str], seed: str, shares: Shares = ALONE
+    flow: Dataflow,
+    members: frozenset[str],
+    seed: str,
+    shares: Shares = ALONE,
+    width: Size | None = None,
 ) -> IterationSpace:
-    """Place a group in one iteration space; `IllegalFusionError` says why it has none."""
-    return _Verifier(flow, members, seed, shares).space()
+    """Place a group in one iteration space; `IllegalFusionError` says why it has none.
+
+    `width` is the number of columns where it is known, as behind a matrix product.
+    """
+    return _Verifier(flow, members, seed, shares, width).space()
 
 
 def reads_all_axes(operands: Operands, axes: tuple[Size, ...]) -> bool:
@@ -135,12 +142,19 @@ def reads_all_axes(operands: Operands, axes: tuple[Size, ...]) -> bool:
 class _Verifier:
     """The placements of a group, and the check of every use of a value."""
 
-    def __init__(self, flow: Dataflow, members: frozenset[str], seed: str, shares: Shares) -> None:
+    def __init__(
+        self,
+        flow: Dataflow,
+        members: frozenset[str],
+        seed: str,
+        shares: Shares,
+        width: Size | None,
+    ) -> None:
         self.flow, self.members, self.shares, self.seed = flow, members, shares, seed
         self.order = [flow.nodes[name] for name in sorted(members, key=flow.index.__getitem__)]
         self.reduces = any(spec_of(node.op).kind == "reduction" for node in self.order)
         self.device = flow.need_meta(flow.nodes[seed].value()).device
-        self.axes = axes_of(flow, self.order, members, seed)
+        self.axes = axes_of(flow, self.order, members, seed, width)
         self.placed = placements(flow, self.order, members, self.axes)
         self.rows, self.columns = frozenset(self.axes.row_run), frozenset(self.axes.column_run)
         self.spans: dict[str, frozenset[int]] = {}

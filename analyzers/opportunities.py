@@ -19,6 +19,8 @@ from analyzers.choice import Worth
 from analyzers.dataflow import Dataflow, dataflow
 from analyzers.exposure import Situation
 from analyzers.fan_out import FanOut
+from analyzers.gemm_advice import GemmAdvice, advise_gemms
+from analyzers.gemm_programs import taken_by
 from analyzers.growth import Group, NearMiss
 from analyzers.horizontal import GroupPlace, group_findings, group_places, with_rest
 from analyzers.pairing import paired
@@ -51,7 +53,7 @@ class Advice:
     """Everything found: plans with predictions, and findings; by graph, what stays out and why.
 
     `changes` are what findings do to the recorded step, by their ids. `scans` are those of written-
-    out recurrences, whose plans are among `plans`: their findings are the rule's.
+    out recurrences, whose plans are among `plans`: their findings are the rule's. So of `gemms`.
     """
 
     plans: tuple[FusionPlan, ...]
@@ -59,6 +61,7 @@ class Advice:
     near_misses: Mapping[str, tuple[NearMiss, ...]] = field(default_factory=dict)
     changes: Mapping[str, Change] = field(default_factory=dict)
     scans: ScanAdvice = field(default_factory=ScanAdvice)
+    gemms: GemmAdvice = field(default_factory=GemmAdvice)
 
     def summaries(self) -> tuple[PlanSummary, ...]:
         """The plans as a report lists them."""
@@ -79,13 +82,16 @@ class Advice:
 def advise(
     graphs: Sequence[PricedGraph], situation: Situation, *, horizontal: bool = True
 ) -> Advice:
-    """All row-program findings of a step, best first, then those of `horizontal` groups."""
+    """All row-program findings of a step, best first, then those of `horizontal` groups; plans of
+    scans and of products, which rules of their own tell.
+    """
     places: list[ProgramPlace] = []
     reasons: dict[tuple[str, str], list[str]] = {}
     fan_outs: dict[tuple[str, str], list[FanOut]] = {}
     near_misses: dict[str, tuple[NearMiss, ...]] = {}
     sets: list[GroupPlace] = []
     outside: list[str] = []
+    taken: list[frozenset[str]] = []
     priced = [
         PricedFlow(item.flow, item.prices or price_list(()), item.graph.phase) for item in graphs
     ]
@@ -95,6 +101,7 @@ def advise(
         _collect_reasons(found, reasons)
         _collect_fan_outs(found, fan_outs)
         near_misses[facts.flow.graph.id] = found.near_misses
+        taken.append(taken_by(found))
         if horizontal:
             together, alone = group_places(facts, found, situation)
             sets += together
@@ -117,7 +124,15 @@ def advise(
         if not scans.hold((plan,)):
             every, changes[finding.id] = (*every, plan), change
             findings = (*findings, with_rest(finding, *_left(plan, built)))
-    return Advice((*every, *scans.plans), findings, near_misses, changes, scans)
+    gemms = advise_gemms(
+        [
+            (facts, own | {name for graph, name in scans.nodes if graph == facts.flow.graph.id})
+            for facts, own in zip(priced, taken, strict=True)
+        ],
+        situation,
+    )
+    every = (*every, *scans.plans, *(item.plan for item in gemms.plans))
+    return Advice(every, findings, near_misses, changes, scans, gemms)
 
 
 def _left(

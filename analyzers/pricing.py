@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 import pandas as pd
@@ -24,6 +24,7 @@ from advisor.model.trace import Trace
 from analyzers.activities import NONE, activities, step_of
 from analyzers.dataflow import Dataflow
 
+LIBRARY_PRODUCTS = ("aten.mm.default", "aten.addmm.default")
 # A call of a generated kernel: its name, and the nodes that it computes.
 KernelCall = tuple[str, frozenset[str]]
 OpKey = tuple[str, tuple[tuple[str, tuple[int | str, ...]], ...]]
@@ -74,12 +75,14 @@ class PriceList:
     """Units of one graph; `by_node` indexes them.
 
     `fused` units swallow nodes that the compiler's provenance does not name: of its kernels' nodes
-    none is unpriced, and a group in none of them is in no kernel.
+    none is unpriced, and a group in none of them is in no kernel. `products` are the library's own
+    kernels of matrix products beside such units, by node.
     """
 
     units: tuple[Unit, ...]
     by_node: dict[str, tuple[int, ...]] = field(default_factory=dict)
     fused: bool = False
+    products: Mapping[str, Unit] = field(default_factory=dict)
 
     def price(self, flow: Dataflow, members: Iterable[str]) -> Price:
         """The price of a group of nodes (views cost nothing and are not asked for)."""
@@ -140,7 +143,7 @@ def compiled_prices(
     recur from graph to graph. Where the counts differ (a graph runs several times) every call costs
     the median of all executions.
     """
-    executions = _kernel_executions(trace)
+    executions, costs = _kernel_executions(trace), _op_costs(trace)
     totals = Counter(name for _, calls in graphs for name, _ in calls)
     seen: Counter[str] = Counter()
     found = []
@@ -159,7 +162,28 @@ def compiled_prices(
                 times = [duration for step in steps for _, duration in step]
             rows = tuple(row for row, _ in steps[-1][position : position + 1])
             units.append(Unit(name, nodes & known, round(median(times)), 1, rows))
-        found.append(price_list(units, fused=True))
+        held = price_list(units, fused=True)
+        found.append(replace(held, products=_products(graph, held, costs)))
+    return found
+
+
+def _products(graph: Graph, held: PriceList, costs: Mapping[OpKey, _OpCost]) -> dict[str, Unit]:
+    """Products that a library computes in a compiled graph, which gives them their result too."""
+    found = {}
+    by_id = graph.by_id()
+    for node in graph.nodes:
+        if node.target not in LIBRARY_PRODUCTS or node.id in held.by_node or not node.outputs:
+            continue
+        inputs = []
+        for value in node.value_args:
+            producer, output = node_of(value)
+            inputs.append(by_id[producer].outputs[output])
+        kinds = [(meta.dtype, meta.shape) for meta in (*inputs, node.outputs[0])]
+        name = "::".join(node.target.split(".")[:2])
+        cost = costs.get((name, tuple(kinds))) or costs.get((name, tuple(kinds[:-1])))
+        if cost is not None:
+            own = frozenset((node.id,))
+            found[node.id] = Unit(name, own, cost.time_ns, cost.launches, cost.next())
     return found
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from advisor.model.base import Location, Phase
+from advisor.model.gemm import PlanProduct
 from advisor.model.graph import Arg, AttributeValue, Node, node_of
 from advisor.model.guards import Guard
 from advisor.model.optable import spec_of
@@ -32,7 +33,7 @@ from analyzers.growth import Group
 from analyzers.iteration_space import MAX_COLUMNS, IterationSpace
 from analyzers.strides import BoundInput, Strides
 
-RULE, SCAN_RULE = "row_program", "scan-written-out"
+RULE, SCAN_RULE, GEMM_RULE = "row_program", "scan-written-out", "gemm-epilogue"
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,12 @@ class Program:
     outputs: tuple[PlanOutput, ...]
     site: Site
     states: tuple[PlanState, ...] = ()
+    product: PlanProduct | None = None
+
+    @property
+    def rule(self) -> str:
+        """The rule that tells of it."""
+        return SCAN_RULE if self.states else RULE if self.product is None else GEMM_RULE
 
     def signature(self) -> str:
         """Equal for two groups exactly when one kernel serves both."""
@@ -55,9 +62,9 @@ class Program:
         """This program as a plan with one site."""
         return FusionPlan(
             id=identity,
-            rule=SCAN_RULE if self.states else RULE,
+            rule=self.rule,
             title=title,
-            family="scan" if self.states else "row_program",
+            family="scan" if self.states else "row_program" if self.product is None else "gemm",
             phase=phase,
             row_axes=self.row_axes,
             column_axes=self.column_axes,
@@ -66,6 +73,7 @@ class Program:
             outputs=self.outputs,
             guards=_guards(self.inputs),
             states=self.states,
+            product=self.product,
             sites=(self.site,),
         )
 
@@ -88,8 +96,7 @@ def plan_of(programs: list[Program], phase: Phase, title: str) -> FusionPlan:
     first = programs[0]
     sites = tuple(program.site for program in programs)
     patterns = sorted({module_pattern(site.location.module) for site in sites})
-    rule = SCAN_RULE if first.states else RULE
-    identity = plan_id(f"{rule}/{phase}", "|".join(patterns), first.signature())
+    identity = plan_id(f"{first.rule}/{phase}", "|".join(patterns), first.signature())
     plan = msgspec.structs.replace(first.as_plan(identity, title, phase), sites=sites)
     plan.check()
     return plan

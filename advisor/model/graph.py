@@ -68,6 +68,9 @@ def literal_value(arg: Arg) -> float | int | bool:
 
 # Attributes of a view that takes a part of a tensor: the axis that it cuts, and where.
 AXIS, START = "axis", "start"
+# Attributes of a matrix product, where they are not as usual: the places of its operands and of
+# what is added among its arguments; the factors `beta alpha` of both; whether TF32 is allowed.
+OPERANDS, ADDED, FACTORS, TF32 = "operands", "added", "factors", "tf32"
 # How the origins of gradients begin; those of other nodes name ops of the forward pass.
 GRADIENT = "backward."
 

@@ -14,6 +14,7 @@ RULE_IDS: tuple[str, ...] = (
     "quantise-chain",
     "moe-combine",
     "row_program",
+    "gemm-epilogue",
     "horizontal-group",
     "two-axes",
     "cross-entropy",

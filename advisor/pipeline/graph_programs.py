@@ -9,6 +9,7 @@ from functools import cached_property
 from advisor.model.base import Phase
 from advisor.model.graph import Graph
 from advisor.model.plan import FusionPlan, Site
+from analyzers.gemm_programs import gemm_programs, taken_by
 from analyzers.independent import Candidate, candidates, matching_sets
 from analyzers.row_plans import Program, canonical_program
 from analyzers.row_programs import RowPrograms, find_row_programs
@@ -17,7 +18,9 @@ from analyzers.scan_programs import scan_programs
 
 @dataclass(frozen=True)
 class GraphPrograms:
-    """Every program that a plan may be for: scans, then each longest row program and its ways."""
+    """Every program that a plan may be for: scans, each longest row program and its ways, products
+    with what follows them.
+    """
 
     found: RowPrograms
     phase: Phase
@@ -47,7 +50,13 @@ class GraphPrograms:
 def programs_of(graph: Graph) -> GraphPrograms:
     """All programs of a graph."""
     found = find_row_programs(graph)
-    scans = (item.program for item in scan_programs(found.flow))
+    scans = [item.program for item in scan_programs(found.flow) if item.program is not None]
     rows = (canonical_program(found.flow, group) for group in found.every_group())
-    programs = (*(program for program in scans if program is not None), *rows)
+    taken = taken_by(found, *(program.site.nodes for program in scans))
+    gemms = (item.program for item in gemm_programs(found.flow, taken))
+    programs = (
+        *scans,
+        *rows,
+        *(program for program in gemms if program is not None),
+    )
     return GraphPrograms(found, graph.phase, programs)

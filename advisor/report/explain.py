@@ -92,11 +92,13 @@ def _of_input(plan: FusionPlan, item: PlanInput) -> str:
     """Along what an input of any plan varies."""
     if item.name in operands(plan):
         return "of the product"
-    return _of_step(item) if plan.states else _spans(item)
-
-
-def _spans(item: PlanInput) -> str:
+    if plan.states:
+        return _of_step(item)
     spans = item.spans
+    return _spans(item, (*spans[:-2], spans[-1]) if plan.product is not None else spans)
+
+
+def _spans(item: PlanInput, spans: tuple[bool, ...]) -> str:
     if item.segments:
         return "for every part of a row"
     if all(spans):

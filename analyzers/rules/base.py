@@ -33,6 +33,7 @@ class Match:
 
     `saved_ns` is the kernel time it saves, and `route` the way it takes, should a better finding
     about the same nodes hold it as an alternative. `change` is what it does to the recorded step.
+    A `bet` may lose as well: what is sure stands before it.
     """
 
     finding: Finding
@@ -40,6 +41,7 @@ class Match:
     saved_ns: Range | None = None
     route: AlternativeRoute = "compile_region"
     change: Change | None = None
+    bet: bool = False
 
 
 @dataclass(frozen=True)

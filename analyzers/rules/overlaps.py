@@ -21,7 +21,8 @@ def without_overlaps(matches: Sequence[Match]) -> tuple[Finding, ...]:
     """The findings in order; one that shares nodes with a better one moves into it.
 
     An opportunity is better than a note. Of two, a finding with a plan can be proven here and now,
-    so it stays unless the other one saves more than the upper end of what the plan is priced at.
+    so it stays unless the other one saves more than the upper end of what the plan is priced at. A
+    bet gives way to whatever is sure to save anything.
     """
     kept: list[Match] = []
     for match in matches:
@@ -46,6 +47,9 @@ def _preferred(first: Match, second: Match) -> tuple[Match, Match]:
     if len(opportunities) == 1:
         chosen = opportunities[0]
         return chosen, second if chosen is first else first
+    sure = [item for item in (first, second) if not item.bet]
+    if len(sure) == 1 and _middle(sure[0]) > 0:
+        return sure[0], second if sure[0] is first else first
     planned = [item for item in (first, second) if item.finding.plan_id is not None]
     if len(planned) != 1:
         pair = sorted((first, second), key=lambda item: -_middle(item))

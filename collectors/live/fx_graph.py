@@ -21,6 +21,7 @@ from advisor.model.graph import Graph, Level, value_id
 from collectors.live.aten import HANDLERS, MULTI_OUTPUT
 from collectors.live.cuts import cut_attributes
 from collectors.live.fx_builder import GraphBuilder, flatten, graph_node
+from collectors.live.products import product_attributes
 
 
 @dataclass
@@ -118,9 +119,9 @@ def _opaque(builder: GraphBuilder, node: fx.Node) -> None:
     )
     alias, mutated = _aliasing(builder, node)
     metas = tuple(builder.tensor_meta(t) for t in tensors)
-    cut = cut_attributes(node)
+    told = cut_attributes(node) | product_attributes(node, flat, builder.values.get)
     builder.nodes.append(
-        graph_node(node, node_id, "opaque", flat, metas, cut, alias_of=alias, mutates=mutated)
+        graph_node(node, node_id, "opaque", flat, metas, told, alias_of=alias, mutates=mutated)
     )
     for output, meta in enumerate(metas):
         builder.meta[value_id(node_id, output)] = meta

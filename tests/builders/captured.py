@@ -29,6 +29,7 @@ from analyzers.row_programs import find_row_programs
 from collectors.live.capture import Capture, capture
 from collectors.live.fx_graph import Lowered
 from collectors.live.workload import Workload
+from tests.builders.gemms import multiplied
 from tests.builders.scans import scanned
 
 CPU = torch.device("cpu")
@@ -173,6 +174,8 @@ class _Runner(fx.Interpreter):
         grid = kwargs["grid"][0]
         if plan.states:
             return scanned(kernel, called, tensors, constants, grid)
+        if plan.product is not None:
+            return multiplied(kernel, called, tensors, constants, grid)
         if kernel.config.scheme in OVER_ROWS:
             return self._over_rows(kernel, called, tensors, constants, grid)
         assert grid[0] * constants["BLOCK_ROWS"] >= constants["n_rows"]

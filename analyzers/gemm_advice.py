@@ -1,0 +1,150 @@
+"""Plans for products with what follows them, and products that stay with the library, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from advisor.model.base import Phase, Range
+from advisor.model.gemm import product_text
+from advisor.model.plan import FusionPlan
+from advisor.units import format_fraction, format_ns
+from analyzers.exposure import Situation
+from analyzers.gemm_cost import GemmPlace, Share, Worth, gemm_prediction, place_worth, share_of
+from analyzers.gemm_programs import GemmFound, gemm_programs
+from analyzers.prediction import PricedFlow
+from analyzers.row_plans import Program, cluster, plan_of
+
+# Of a product with what follows it: at best less than this is within what steps vary by.
+LEAST_SHARE = 0.02
+# Ops that say what an activation is, the first found names it.
+_NAMED = (("erf", "GELU"), ("tanh", "tanh"), ("sigmoid", "SiLU"), ("exp", "SiLU"), ("relu", "ReLU"))
+FUSED_ALREADY = "the compiler's own template computes what follows the product already"
+
+
+@dataclass(frozen=True)
+class GemmPlan:
+    """A plan with its places and what it is worth there."""
+
+    plan: FusionPlan
+    places: tuple[GemmPlace, ...]
+    worth: Worth
+    share: Share
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Left:
+    """A product that stays as it is: by graph and node, its sizes if it has a program, and why."""
+
+    graph: str
+    node: str
+    sizes: str
+    why: str
+
+
+@dataclass(frozen=True)
+class GemmAdvice:
+    """What is worth trying, and what stays with the library."""
+
+    plans: tuple[GemmPlan, ...] = ()
+    left: tuple[Left, ...] = ()
+
+
+def advise_gemms(
+    graphs: Sequence[tuple[PricedFlow, frozenset[str]]], situation: Situation
+) -> GemmAdvice:
+    """The products of graphs that are compiled, each graph with the ops that others take."""
+    facts = {held.flow.graph.id: held for held, _ in graphs}
+    programs: list[tuple[Phase, Program]] = []
+    left: list[Left] = []
+    reasons: dict[tuple[str, str], GemmFound] = {}
+    for held, taken in graphs:
+        if held.flow.graph.source != "compiled":
+            continue
+        for found in gemm_programs(held.flow, taken):
+            key = (held.flow.graph.id, found.node)
+            if found.program is None:
+                left.append(Left(*key, "", _blame(held, found)))
+                continue
+            reasons[key] = found
+            programs.append((held.phase, found.program))
+    made = []
+    for group in cluster(programs):
+        item = _planned(group, facts, situation, reasons)
+        made += [item] if isinstance(item, GemmPlan) else []
+        left += item if isinstance(item, list) else []
+    return GemmAdvice(tuple(made), tuple(left))
+
+
+def _planned(
+    group: Sequence[Program],
+    facts: dict[str, PricedFlow],
+    situation: Situation,
+    reasons: dict[tuple[str, str], GemmFound],
+) -> GemmPlan | list[Left]:
+    """A plan for equal programs, or why all of them stay with the library."""
+    first = facts[group[0].site.graph]
+    bare = plan_of(list(group), first.phase, "")
+    plan = msgspec.structs.replace(bare, title=title_of(bare))
+    places = [GemmPlace(facts[site.graph], site) for site in plan.sites]
+    if any(place.is_fused() for place in places):
+        return [_left(place, FUSED_ALREADY) for place in places]
+    each = [place_worth(plan, place, situation) for place in places]
+    worth = each[0]
+    for one in each[1:]:
+        worth = worth.plus(one)
+    share = share_of(plan, places[0].site, each[0].product, situation)
+    why = cannot_win(worth, share)
+    if why:
+        return [_left(place, why) for place in places]
+    prediction = gemm_prediction(plan, places, worth, situation)
+    priced = msgspec.structs.replace(plan, prediction=prediction)
+    found = reasons[(group[0].site.graph, group[0].site.nodes[0])]
+    return GemmPlan(priced, tuple(places), worth, share, _blame(first, found))
+
+
+def cannot_win(worth: Worth, share: Share) -> str:
+    """Why one kernel is slower by any honest estimate, "" where it may be faster."""
+    before = worth.product.mid + worth.follows.mid
+    if worth.saving.high > LEAST_SHARE * before:
+        return ""
+    part = format_fraction(worth.follows.mid / before if before else None)
+    return (
+        f"what follows takes {format_ns(worth.follows.mid)}, {part} of it and the product: a "
+        f"generated product reaches at best {format_fraction(share.best)} of the library's speed, "
+        "which costs more or leaves nothing that could be measured"
+    )
+
+
+def _left(place: GemmPlace, why: str) -> Left:
+    return Left(place.site.graph, place.product, product_text(place.site), why)
+
+
+def _blame(held: PricedFlow, found: GemmFound) -> str:
+    """A reason with the op that it is about."""
+    if not found.why or found.blamed in ("", found.node):
+        return found.why
+    node = held.flow.nodes[found.blamed]
+    return f"{node.label or node.target}: {found.why}"
+
+
+def title_of(plan: FusionPlan) -> str:
+    """What a plan is called: `matrix product with bias, GELU, residual`."""
+    ops = {op.op for op in plan.ops}
+    inputs = [item for item in plan.inputs if not item.spans[plan.row_axes - 1]]
+    words = ["bias"] if any(item.spans[-1] and not any(item.spans[:-1]) for item in inputs) else []
+    words += [name for op, name in _NAMED if op in ops][:1]
+    if any(item.spans[-1] and any(item.spans[:-1]) for item in inputs):
+        words.append("another tensor")
+    if len(plan.outputs) > 1:
+        words.append(f"{len(plan.outputs)} results")
+    return f"matrix product with {', '.join(words) or 'what follows'}"
+
+
+def none_saved(saving: Range) -> Range:
+    """What trying it can cost the step: nothing, since what loses is taken out."""
+    low, mid, high = (max(ns, 0) for ns in (saving.low, saving.mid, saving.high))
+    return Range(low=low, mid=mid, high=high, coverage=saving.coverage)
