@@ -8,11 +8,12 @@ from statistics import quantiles
 import msgspec
 
 from advisor.model.base import Range
-from advisor.model.comparison import ReportComparison
+from advisor.model.comparison import Comparability, ReportComparison
 from advisor.model.findings import Finding
 from advisor.model.overfusion import Bisection
 from advisor.model.report import Report
 from advisor.model.step_record import StepRecord
+from advisor.report.compare_work import comparability
 from advisor.store.directory import RunDirectory
 from analyzers.overfusion.findings import findings_of
 from analyzers.overfusion.judge import judge_pair, judge_times
@@ -20,6 +21,8 @@ from analyzers.overfusion.judge import judge_pair, judge_times
 FEWEST_STEPS = 4
 NO_STEP = "no step of its launches is kept: give run directories that `profile` or `analyze` wrote"
 NO_LAUNCHES = "no launches of a GPU were recorded in it: profile it where there is one"
+# What makes the same fusion take another time.
+OTHER_WORK = ("gpu", "device_present", "shapes", "work", "world_size")
 
 
 def step_of_run(path: Path) -> StepRecord | None:
@@ -75,9 +78,15 @@ def _steps(report: Report) -> Range | None:
 def explained(
     comparison: ReportComparison, before: tuple[Path, Report], after: tuple[Path, Report]
 ) -> ReportComparison:
-    """The comparison with what lost and what the change is made of; unchanged if not comparable."""
+    """The comparison with what lost and what the change is made of; unchanged if not comparable.
+
+    Where other work, or another device, was accepted, times do not tell whether fusing hurt.
+    """
     if not comparison.comparability.comparable:
         return comparison
+    other = _other_work(comparison.comparability)
+    if other:
+        return msgspec.structs.replace(comparison, unpaired=f"the two differ in {', '.join(other)}")
     found = between(before[0], after[0])
     if isinstance(found, str):
         whole = by_step(before[1], after[1])
@@ -85,8 +94,14 @@ def explained(
     return msgspec.structs.replace(comparison, regressions=found[0], bisection=found[1])
 
 
+def _other_work(found: Comparability) -> list[str]:
+    return [c.name for c in found.checks if c.outcome == "differ" and c.name in OTHER_WORK]
+
+
 def with_regressions(report: Report, path: Path, baseline: Report, baseline_path: Path) -> Report:
-    """The report with what lost against a baseline among its findings, for the gate."""
+    """For the gate: the report with what lost against a baseline, if that is of the same work."""
+    if _other_work(comparability(baseline, report)):
+        return report
     found = between(baseline_path, path)
     lost = by_step(baseline, report) if isinstance(found, str) else found[0]
     known = {finding.id for finding in report.findings}

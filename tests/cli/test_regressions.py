@@ -75,6 +75,20 @@ def test_gate_fails_on_what_lost_against_the_baseline(
     assert run(["gate", before, "--config", str(limits), "--baseline", after]) == 0
 
 
+def test_on_another_gpu_a_longer_time_is_no_regression(
+    runs: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored = RunDirectory.at(Path(runs[1]))
+    other = stored.report()
+    stored.write_report(replace(other, hardware=replace(other.hardware, key="a100")))
+    assert run(["compare", *runs, "--accept", "gpu", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["regressions"] == []
+    assert "the two differ in gpu" in found["unpaired"]
+    assert run(["gate", runs[1], "--baseline", runs[0], "--json"]) == 3
+    assert "over-fusion" not in capsys.readouterr().out
+
+
 def test_reports_by_themselves_say_why_nothing_is_paired(
     runs: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
