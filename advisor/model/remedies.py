@@ -6,12 +6,16 @@ kernel as it is, and kept only if it is faster.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from advisor.model.base import Record
 from advisor.model.overfusion import Cause
 
 RemedyKind = Literal["launch", "setting", "split", "separate", "streams", "buckets"]
+
+# Names of PyTorch's compiler: `triton_poi_fused_add_0`, `triton_tem_fused_mm_1`.
+COMPILERS = re.compile(r"triton_(?:poi|red|per|for|tem|mix|split_scan)_fused_")
 
 
 class Remedy(Record, frozen=True, kw_only=True):
@@ -80,7 +84,7 @@ def command_of(kernel: str, cause: Cause) -> str:
     are compiled in other launches.
     """
     kinds = {remedy.kind for remedy in REMEDIES[cause]}
-    if "_fused_" in kernel:
+    if COMPILERS.match(kernel):
         if "split" in kinds:
             return "fusion-advisor unfuse RUN"
         return "fusion-advisor apply RUN --only retune" if "launch" in kinds else ""

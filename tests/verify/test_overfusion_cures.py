@@ -81,3 +81,6 @@ def test_a_finding_names_the_command_that_tries_its_cure() -> None:
         "fusion-advisor resources KERNEL.py --cure"
     )
     assert command_of("norm_gate", "widened_traffic") == ""
+    # Anybody may call a kernel of their own fused.
+    own = command_of("rms_norm_fused_kernel", "register_spill")
+    assert own == "fusion-advisor resources KERNEL.py --cure"
