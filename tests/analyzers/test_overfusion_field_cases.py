@@ -1,11 +1,14 @@
-"""Over-fusion as people met it, in small: cases 1 to 5 and 9 to 11 of those from the field."""
+"""Over-fusion as people met it, in small: cases 1 to 6 and 9 to 11 of those from the field."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
 
+from advisor.model.applied import KernelResources
+from advisor.model.overfusion import KernelCode
 from advisor.model.step_record import Tensor
+from advisor.verify.binaries import read_amdgcn
 from analyzers.overfusion.judge import judge_pair
 from tests.builders.steps import launch, spilled, step
 
@@ -95,3 +98,19 @@ def test_what_the_host_takes_more_is_no_loss_of_a_kernel() -> None:
     assert [(share.cause, share.change_ns) for share in found.bisection.shares] == [
         ("launch_gaps", 80_000)
     ]
+
+
+def test_spills_carry_the_unit_of_their_vendor() -> None:
+    """An AMD kernel of 194 spilled vector registers, 4 bytes a lane each."""
+    text = ".vgpr_count: 256\n.sgpr_count: 40\n.vgpr_spill_count: 194\n"
+    found = read_amdgcn(text + ".private_segment_fixed_size: 780\n.group_segment_fixed_size: 0\n")
+    assert (found.spill_store_bytes, found.local_bytes) == (776, 780)
+    before = step(launch("first", 100), launch("second", 100))
+    amd = KernelResources(
+        gpu="mi300x", config="", registers=256, spill_store_bytes=found.spill_store_bytes
+    )
+    code = KernelCode(name="fused", num_warps=4, resources=amd)
+    (lost,) = judge_pair(before, step(launch("fused", 500), codes=(code,))).regressions
+    assert lost.cause == "register_spill"
+    # All lanes of all programs, in bytes: no count of another vendor's unit.
+    assert "776 bytes a thread" in lost.candidates[0].evidence.text
