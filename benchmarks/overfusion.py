@@ -15,8 +15,9 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import sqrt
 from pathlib import Path
-from statistics import median
+from statistics import NormalDist, median
 
 import msgspec
 from overfusion_cases import facts_of, is_development
@@ -203,7 +204,8 @@ def as_markdown(results: Results) -> str:
             f" {score.found + score.missed + score.false + score.silent} |"
             f" {score.found + score.false} | {rates} |"
         )
-    lines += ["", f"Bars: {', '.join(f'{name} {bar}' for name, bar in BARS.items())}.", ""]
+    lines += ["", f"Bars: {', '.join(f'{name} {bar}' for name, bar in BARS.items())}."]
+    lines += [f"{_certainty(results)}", ""]
     lines += [
         WHAT_TIERS_CAN,
         "",
@@ -222,6 +224,27 @@ def as_markdown(results: Results) -> str:
     for (tier, half), score in sorted(results.scores.items(), key=lambda x: TIERS.index(x[0][0])):
         lines += _listed(f"{tier}, {half}", score)
     return "\n".join(lines) + "\n"
+
+
+def _certainty(results: Results) -> str:
+    """How well so few cases tell a precision: the 95 % interval of each tier, held out."""
+    parts = []
+    for (tier, half), score in results.scores.items():
+        low, high = wilson(score.found, score.found + score.false)
+        if half == HALVES[1]:
+            parts.append(f"{tier} {low:.2f} to {high:.2f}")
+    return f"Precision held out, by the number of cases: {', '.join(parts)}." if parts else ""
+
+
+def wilson(part: int, whole: int) -> tuple[float, float]:
+    """The 95 % interval of a rate (E. B. Wilson, 1927); all of [0, 1] without a case."""
+    if not whole:
+        return 0.0, 1.0
+    z = NormalDist().inv_cdf(0.975)
+    rate, widened = part / whole, 1 + z * z / whole
+    middle = (rate + z * z / (2 * whole)) / widened
+    half = z * sqrt(rate * (1 - rate) / whole + (z / (2 * whole)) ** 2) / widened
+    return middle - half, middle + half
 
 
 def _silences(results: Results) -> list[str]:
