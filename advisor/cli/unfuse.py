@@ -23,6 +23,7 @@ def unfuse(run: Path, kernel: str, budget: float | None, progress: str) -> None:
     looked at. Each is cut in a few ways: a value that several readers compute again is stored, a
     reduction ends a kernel, ops are divided where least passes through memory, every op is a kernel
     of its own. The compiler makes the parts, the step is run with and without each cut, and what is
-    faster in GPU time and step time is kept, as by `apply`: `revert` takes it out again.
+    faster in GPU time and step time is kept, as by `apply`: `revert` takes it out again. Without a
+    GPU nothing is tried. Other launches of the same kernels: `apply RUN --only retune`.
     """
     apply_to(run, (f"unfuse:{kernel}" if kernel else "unfuse",), budget, progress)
