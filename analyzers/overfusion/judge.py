@@ -17,7 +17,7 @@ from advisor.model.findings import Evidence, Member
 from advisor.model.overfusion import Bisection, Candidate, Cause, FusionVerdict, Share
 from advisor.model.shifts import interval_of_ratio
 from advisor.model.step_record import Launch, StepRecord
-from advisor.units import format_ns
+from advisor.units import counted, format_bytes, format_ns
 from analyzers.overfusion.causes import NAMED, explain
 from analyzers.overfusion.group import Group
 from analyzers.overfusion.pairing import Pairing, pair
@@ -110,10 +110,28 @@ def _judge(group: Sequence[Pairing], after: StepRecord) -> FusionVerdict | None:
         members_ns=theirs,
         cause=cause_of(candidates) if is_lost else None,
         candidates=candidates,
-        reason=f"{ratio[0]:.2f} to {ratio[1]:.2f} times the time of its members",
+        reason=(
+            f"{ratio[0]:.2f} to {ratio[1]:.2f} times the time of its members"
+            f"{_given_otherwise(main, members)}"
+        ),
         config=config_of(main),
         code=main.code,
     )
+
+
+def _given_otherwise(launch: Launch, members: Sequence[Launch]) -> str:
+    """Of the same kernel as before: how much more or less its call is given, as a mask."""
+    same = next((m for m in members if m.name == launch.name), None)
+    if same is None or not same.operands or not launch.operands:
+        return ""
+    now, before = (
+        (counted(len(x.operands), "operand"), sum(t.size_bytes for t in x.operands))
+        for x in (launch, same)
+    )
+    if now == before:
+        return ""
+    mine, theirs = (f"{count} of {format_bytes(size)}" for count, size in (now, before))
+    return f"; given {mine}, {theirs} before"
 
 
 def judge_times(kernel: str, fused_ns: Range, members_ns: Range) -> FusionVerdict:

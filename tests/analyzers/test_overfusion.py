@@ -171,6 +171,16 @@ def test_streams_made_one_are_a_regression_and_two_streams_are_none() -> None:
 
 
 @needs_h200
+def test_an_attention_that_the_compiler_gives_a_mask_and_all_heads_is_raised_with_what_it_is_given() -> (
+    None
+):
+    found = judge_pair(recorded("llama_train.eager"), recorded("llama_train.inductor"))
+    (lost,) = found.regressions
+    assert "sdpa" in lost.kernel
+    assert lost.reason.endswith("; given 4 operands of 56 MiB, 3 operands of 24 MiB before")
+
+
+@needs_h200
 def test_overlap_lost_without_costing_time_is_a_note_with_its_figures() -> None:
     found = judge_pair(recorded("ddp_overlap.rank0"), recorded("ddp_onebucket.rank0"))
     assert not found.regressions
