@@ -171,9 +171,7 @@ def test_streams_made_one_are_a_regression_and_two_streams_are_none() -> None:
 
 
 @needs_h200
-def test_an_attention_that_the_compiler_gives_a_mask_and_all_heads_is_raised_with_what_it_is_given() -> (
-    None
-):
+def test_attention_that_was_given_a_mask_and_all_heads_is_raised_and_says_so() -> None:
     found = judge_pair(recorded("llama_train.eager"), recorded("llama_train.inductor"))
     (lost,) = found.regressions
     assert "sdpa" in lost.kernel
