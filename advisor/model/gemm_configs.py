@@ -24,8 +24,8 @@ LEAST_BLOCK = 16
 # tutorial for tensor cores, down to the tiles of a few rows.
 _TILES = (
     (128, 256, 8), (256, 128, 8), (128, 128, 8), (128, 128, 4), (128, 64, 4), (64, 128, 4),
-    (64, 256, 4), (64, 64, 4), (128, 32, 4), (32, 128, 4), (32, 64, 4), (64, 32, 4), (32, 32, 4),
-    (16, 64, 4), (16, 128, 4), (16, 256, 4),
+    (64, 256, 4), (128, 64, 8), (64, 64, 4), (128, 32, 4), (32, 128, 4), (32, 64, 4), (64, 32, 4),
+    (32, 32, 4), (16, 64, 4), (16, 128, 4), (16, 256, 4),
 )  # fmt: skip
 # Bytes of one step of the depth: what shared memory holds of each row or column of a tile.
 _STEP_BYTES = (128, 64)
@@ -38,8 +38,9 @@ _VECTOR_TILES = (
 _VECTOR_STEPS = (16, 32)
 # Shared memory that a program may have on every GPU of the table (compute capability 8.6, 12.0).
 EVERYWHERE_BYTES = 99 << 10
-# Sums of a tile that a thread holds beside whatever follows them, without spilling.
-SAFE_PER_THREAD = 64
+# Sums of a tile that a thread holds beside what follows them without spilling, where that reads
+# and writes no more whole tensors than these.
+SAFE_PER_THREAD, EASY_TENSORS = 64, 3
 # Multiply-adds per value read from which on a tile is as fast as any: that of 128 × 256.
 _FULL_RATE = 128 * 256 / (128 + 256)
 # What starting and ending a tile costs, in steps of the depth.
@@ -59,14 +60,23 @@ def gemm_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchCon
         if of_tile[tile] <= KEPT_OF_TILE:
             kept.append(config)
     # What is launched where nothing could be timed must fit anywhere.
-    safe = next((config for config in ranked if _fits_anywhere(config, width)), ranked[0])
+    most = _most_per_thread(plan, site, width)
+    safe = next((config for config in ranked if _fits_anywhere(config, width, most)), ranked[0])
     return (safe, *(config for config in kept if config != safe))[:KEPT]
 
 
-def _fits_anywhere(config: LaunchConfig, width: int) -> bool:
+def _most_per_thread(plan: FusionPlan, site: Site, width: int) -> int:
+    """Sums that a thread may hold: fewer beside wide operands, many tensors, masks of odd sizes."""
+    beside = sum(item.spans[-1] and any(item.spans[:-2]) for item in plan.inputs)
+    even = all(size % 16 == 0 for size in (product_rows(site), depth_of(site), site.columns))
+    easy = width == 2 and even and beside + len(plan.outputs) <= EASY_TENSORS
+    return SAFE_PER_THREAD if easy else SAFE_PER_THREAD // 2
+
+
+def _fits_anywhere(config: LaunchConfig, width: int, most: int) -> bool:
     """Whether no GPU lacks the shared memory, nor a thread the registers for what follows."""
     held = config.block_rows * (config.block_columns or 1) // (32 * config.num_warps)
-    return shared_bytes(config, width) <= EVERYWHERE_BYTES and held <= SAFE_PER_THREAD
+    return shared_bytes(config, width) <= EVERYWHERE_BYTES and held <= most
 
 
 def _every(plan: FusionPlan, site: Site) -> list[LaunchConfig]:

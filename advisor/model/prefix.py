@@ -15,8 +15,8 @@ from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site, 
 def prefix(plan: FusionPlan, count: int) -> FusionPlan | None:
     """The kernel of the first `count` ops: it writes what later ops, or callers, still need.
 
-    Values per column that need no rows are not written (a later kernel would compute them again);
-    None where nothing is left to write.
+    Values per column that need no rows are not written, nor those per row beside a product (a later
+    kernel would compute them again); None where nothing is left to write.
     """
     if count == len(plan.ops):
         return plan
@@ -28,10 +28,11 @@ def prefix(plan: FusionPlan, count: int) -> FusionPlan | None:
     ops, rest = plan.ops[:count], plan.ops[count:]
     needed = {arg for op in rest for arg in op.args} | {out.value for out in plan.outputs}
     product = plan.product is not None
+    written = ("tile",) if product else ("tile", "row")
     outputs = tuple(
         PlanOutput(value=op.name, dtype=op.dtype, space=op.space, strided=product, last=product)
         for op in ops
-        if op.name in needed and (op.space in ("tile", "row") or op.name in late)
+        if op.name in needed and (op.space in written or op.name in late)
     )
     if not outputs:
         return None

@@ -21,6 +21,7 @@ from advisor.hardware.gpus import find_gpu, gpu_by_key
 from advisor.model.applied import KernelResources, KernelTiming, Numerics
 from advisor.model.attempt import ReadyPlan
 from advisor.model.configs import default_config
+from advisor.model.gemm import product_flops
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.model.run import Emit
@@ -309,12 +310,18 @@ def _time(made: _Generated, run: RunDirectory, process: TimingProcess, emit: Emi
         _size_again(item, emit)
     item.timings.append(result)
     taken = result.kernel.median_ns
-    share = format_fraction(result.copy_bandwidth_fraction)
-    message = (
-        f"{plan.title}: {format_ns(taken)}, {share} of the bandwidth of a copy of the same "
-        f"bytes ({config.label()})"
-    )
+    message = f"{plan.title}: {format_ns(taken)}, {_speed(plan, result)} ({config.label()})"
     emit("time", "running", plan=plan.id, value=taken, message=message)
+
+
+def _speed(plan: FusionPlan, result: KernelTiming) -> str:
+    """How fast a kernel is, by what it is bound by."""
+    if plan.product is None:
+        share = format_fraction(result.copy_bandwidth_fraction)
+        return f"{share} of the bandwidth of a copy of the same bytes"
+    rate = product_flops(plan.sites[0]) / max(result.kernel.median_ns, 1) / 1e3
+    other = f", compiled {format_ns(result.inductor.median_ns)}" if result.inductor else ""
+    return f"{rate:.0f} TFLOP/s{other}"
 
 
 def _keep_winner(item: Candidate) -> None:
