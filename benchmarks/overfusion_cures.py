@@ -34,7 +34,7 @@ from overfusion_cases import facts_of
 from overfusion_corpus import cures, frozen, measure, serving
 from overfusion_corpus.cures import Relaunching, Way
 from overfusion_corpus.frozen import Recording
-from overfusion_corpus.labels import LARGEST_ERROR
+from overfusion_corpus.labels import LARGEST_ERROR, LOSES_ABOVE
 from overfusion_corpus.model import Case, Run
 
 from advisor.hardware.gpus import find_gpu
@@ -95,6 +95,11 @@ class Cured(Record, frozen=True, kw_only=True):
     members_ns: int | None = None
     ways: tuple[Way, ...] = ()
     why: str = ""
+
+    @property
+    def loses(self) -> bool:
+        """Whether the case loses in this run too, as the corpus counts it."""
+        return (self.fused_ns or 0) > LOSES_ABOVE * (self.members_ns or 0)
 
     @property
     def lost_ns(self) -> int:
@@ -326,8 +331,12 @@ def _agrees(run: Run, wanted: Sequence[torch.Tensor]) -> bool:
 
 
 def summary(report: Report) -> tuple[str, float]:
-    """A table by cause, and the median share that the best cure of a case wins back."""
-    measured = [one for one in report.cases if any(w.time_ns is not None for w in one.ways)]
+    """A table by cause, and the median share that the best cure of a case wins back.
+
+    What did not lose this time has nothing to be won back: it is named and not counted.
+    """
+    cured = [one for one in report.cases if any(w.time_ns is not None for w in one.ways)]
+    measured = [one for one in cured if one.loses]
     best = {one.case: _best(one) for one in measured}
     lines = [
         f"{len(measured)} of {len(report.cases)} losing cases cured on {report.gpu}, "
@@ -346,7 +355,7 @@ def summary(report: Report) -> tuple[str, float]:
         lines.append(f"| {cause} | {len(own)} | {won:.0%} | {first:.0%} | {words} |")
     shares = [one.won_back(best[one.case].time_ns or 0) for one in measured]
     # A case without a cure wins nothing back; it counts.
-    shares += [0.0] * (len(report.cases) - len(measured))
+    shares += [0.0] * (len(report.cases) - len(cured))
     total = median(shares) if shares else 0.0
     kept = [
         max((one.won_back(w.time_ns or 0) for w in one.ways if w.kind != "separate"), default=0.0)
@@ -354,7 +363,12 @@ def summary(report: Report) -> tuple[str, float]:
     ]
     apart = f", {median(kept):.0%} without keeping things separate" if kept else ""
     lines += ["", f"All: {total:.0%} won back in the median{apart} (bar: {BAR:.0%})"]
-    lines += [f"{one.case}: {one.why}" for one in report.cases if one.why]
+    lines += ["", *(f"- {one.case}: {one.why}" for one in report.cases if one.why)]
+    lines += [
+        f"- {one.case}: lost nothing this time ({one.fused_ns} ns, its members {one.members_ns} ns)"
+        for one in cured
+        if not one.loses
+    ]
     return "\n".join(lines) + "\n", total
 
 
