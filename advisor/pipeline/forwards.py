@@ -28,6 +28,7 @@ BROKEN = "the step has several graphs, in which calls of modules cannot be told 
 NO_MODEL = "a script or a step of one's own says of no module what calls it"
 TOGETHER = "it holds programs of several places"
 LOOP = "it is a loop"
+PRODUCT = "its product is launched over [rows, depth, columns], not over what a forward is given"
 RANDOM = "it draws random numbers, other ones than the forward does"
 
 
@@ -69,6 +70,8 @@ def _hopeless(plan: FusionPlan, calls: ModuleCalls) -> str:
         return TOGETHER
     if plan.states:
         return LOOP
+    if plan.product is not None:
+        return PRODUCT
     if plan.drawn_values():
         return RANDOM
     return BROKEN if calls.graphs != 1 else ""
