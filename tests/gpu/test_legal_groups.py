@@ -45,5 +45,19 @@ def groups(child: subprocess.Popen[str]) -> list[Any]:
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_same_groups_are_legal_with_the_card_and_without_it(target: str) -> None:
     with_card, without = looking(target), looking(target, CUDA_VISIBLE_DEVICES="")
-    expected = groups(with_card)
-    assert groups(without) == expected
+    expected, found = groups(with_card), groups(without)
+    missing = [shown(group) for group in expected if group not in found]
+    more = [shown(group) for group in found if group not in expected]
+    assert not missing + more, "\n".join(["only with the card:", *missing, "without it:", *more])
+
+
+def shown(group: tuple[str, str]) -> str:
+    """A group in a line: its phase, what it reads, and its ops."""
+    phase, signature = group
+    program = json.loads(signature)
+    inputs = [
+        f"{item['dtype']}[{''.join(':' if span else '1' for span in item['spans'])}]"
+        for item in program.pop("inputs")
+    ]
+    ops = [op.get("op") for op in program.pop("ops")]
+    return f"{phase} {' '.join(inputs)} -> {' '.join(map(str, ops))} {program}"
