@@ -278,7 +278,7 @@ def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         "|---" * len(head) + "|",
     ]
     lines += [_row(row, columns) for row in rows]
-    lines += ["", *_means(rows), "", *_split(rows)]
+    lines += ["", *_means(rows), "", *_split(rows), "", *_calibration(rows), *_left(rows)]
     return "\n".join([*lines, ""])
 
 
@@ -318,6 +318,30 @@ def _split(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         cells = [f"{row['gains'][kind] / 1e3:.0f}" for kind in row["gains"]]
         lines.append(f"| {row['model']} | {' | '.join(cells)} |")
     return lines
+
+
+def _left(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    from zoo_models import ZOO
+
+    names = {factory.__name__ for factory in ZOO} - {row["model"] for row in rows}
+    return ["", f"Not measured: {', '.join(sorted(names))}."] if names else []
+
+
+def _calibration(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What plans were predicted to save of the kernels they replace, against what was measured."""
+    from msgspec import convert
+
+    from advisor.model.applied import Applied
+    from analyzers.scores import score
+
+    scores = score((row["model"], convert(row["applied"], Applied)) for row in rows)
+    if not scores.plans:
+        return []
+    error, inside = scores.median_error or 0.0, scores.coverage or 0.0
+    return [
+        f"Of {len(scores.plans)} plans, kept or not, the predicted saving is within {error:.1%} of "
+        f"the replaced kernels' time in the median; {inside:.0%} of the 80 % intervals hold.",
+    ]
 
 
 if __name__ == "__main__":
