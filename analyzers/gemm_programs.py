@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from advisor.errors import IllegalFusionError
 from advisor.model.gemm import OPERAND_DTYPES
 from advisor.model.graph import ADDED, FACTORS, OPERANDS, TF32, Node, node_of
-from advisor.model.optable import RANDOM, spec_of
+from advisor.model.optable import FLOAT8_MAX, FLOAT_DTYPES, RANDOM, spec_of
 from advisor.model.sizes import Size, parse
 from analyzers.dataflow import Dataflow
 from analyzers.gemm_canonical import Spelled, canonical_gemm
@@ -28,6 +28,8 @@ from analyzers.row_programs import RowPrograms
 
 # The arguments of products that are known: whether something is added to them.
 _CALLS = {"aten.mm.default": False, "aten.addmm.default": True}
+# What may be off by a last place; a test, or an integer that a number was rounded to, is not.
+FLOATS = (*FLOAT_DTYPES, *FLOAT8_MAX)
 # What a consumer says that another program has: nobody needs to be told of it.
 TAKEN = "it is part of another program"
 
@@ -227,6 +229,10 @@ def _check(flow: Dataflow, node: Node, members: frozenset[str], space: Iteration
             raise IllegalFusionError("it is smaller than the product and would be recomputed")
     if any(space.spans[value] != whole for value in space.outputs):
         raise IllegalFusionError("a result that is no value an element of the product")
+    if any(flow.need_meta(value).dtype not in FLOATS for value in space.outputs):
+        raise IllegalFusionError(
+            "a test or an integer of a sum that is added up in another order than the library's"
+        )
     reads = [bound for bound in space.operands.values() if flow.base(bound.value) == node.value()]
     if not reads:
         raise IllegalFusionError("it does not read the product")

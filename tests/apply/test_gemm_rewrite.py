@@ -171,6 +171,21 @@ def test_what_a_row_program_takes_or_reads_in_part_is_no_epilogue(forward: Forwa
     assert gemms_of(lowered_of(forward)) == []
 
 
+def quantised(m: Any, x: torch.Tensor) -> object:
+    return torch.round(m.up(x) * 8.0).clamp(-127, 127).to(torch.int8)
+
+
+def test_what_is_rounded_to_integers_or_tested_stays_behind_the_float_that_it_reads() -> None:
+    """Sums in another order differ in their last place, and so in what is decided by it."""
+    (found,) = products_of(lowered_of(quantised))
+    assert found.program is not None
+    assert [output.dtype for output in found.program.outputs] == ["float32"]
+    assert "another order" in found.why
+    graphs = captured_training(Layers(residual), torch.randn(2, 5, 48)).graphs
+    for plan in gemms_of(graphs[0].lowered):
+        assert {output.dtype for output in plan.outputs} == {"float32"}
+
+
 def test_what_stays_out_says_why() -> None:
     for found in products_of(lowered_of(vector)):
         assert found.program is None
