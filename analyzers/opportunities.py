@@ -167,7 +167,9 @@ def saved_time(facts: PricedFlow, situation: Situation) -> Worth:
     def worth(flow: Dataflow, groups: Sequence[Group]) -> float:
         own = [name for group in groups for name in group.own]
         price = facts.prices.price(flow, own)
-        modelled, _ = modelled_before(flow, own, gpu, calibration, only=price.unpriced)
+        modelled, _ = modelled_before(
+            flow, own, gpu, calibration, only=price.unpriced, again=not facts.prices.fused
+        )
         left = residual_time(flow, price.shared, frozenset(own), gpu, calibration)
         after = left.mid if left is not None else 0
         for group in groups:

@@ -123,6 +123,7 @@ def _before(claimed: Sequence[Claimed], situation: Situation) -> tuple[Range, in
             situation.gpu,
             situation.calibration,
             only=item.price.unpriced,
+            again=not item.facts.prices.fused,
         )
         measured = item.price.time_ns
         times += [Range(low=measured, mid=measured, high=measured), modelled]

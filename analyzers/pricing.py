@@ -119,19 +119,46 @@ def eager_prices(graphs: Sequence[Graph], trace: Trace) -> list[PriceList]:
     graphs, given in the order in which they run, it is in.
     """
     costs = _op_costs(trace)
-    return [_eager(graph, costs) for graph in graphs]
+    ops = [_keyed_ops(graph, costs) for graph in graphs]
+    wanted = Counter(op.key for own in ops for op in own)
+    # Equal ops are one node: more of them than ran in a step did not run.
+    surplus = {key: number - len(costs[key].last) for key, number in wanted.items()}
+    priced = []
+    for own in reversed(ops):
+        kept = []
+        for op in reversed(own):
+            if op.is_repeat and surplus[op.key] > 0:
+                surplus[op.key] -= 1
+            else:
+                kept.append(op)
+        priced.append(kept[::-1])
+    return [price_list([_unit(op, costs[op.key]) for op in own]) for own in reversed(priced)]
 
 
-def _eager(graph: Graph, costs: Mapping[OpKey, _OpCost]) -> PriceList:
+@dataclass(frozen=True)
+class _KeyedOp:
+    """A source op as the trace knows it; a repeat has no node that was first made for it."""
+
+    key: OpKey
+    nodes: frozenset[str]
+    is_repeat: bool
+
+
+def _keyed_ops(graph: Graph, costs: Mapping[OpKey, _OpCost]) -> list[_KeyedOp]:
+    """The source ops of a graph that the trace has."""
     by_id = graph.by_id()
-    units = []
-    for nodes in _source_ops(graph):
-        key = _key(by_id, nodes)
+    found = []
+    for (origin, label), nodes in _source_ops(graph):
+        key = _key(by_id, label, nodes)
         if key is not None and key in costs:
-            found = costs[key]
             own = frozenset(node.id for node in nodes)
-            units.append(Unit(key[0], own, found.time_ns, found.launches, found.next()))
-    return price_list(units)
+            first = any(((n.origin or n.id), n.label) == (origin, label) for n in nodes)
+            found.append(_KeyedOp(key, own, not first))
+    return found
+
+
+def _unit(op: _KeyedOp, cost: _OpCost) -> Unit:
+    return Unit(op.key[0], op.nodes, cost.time_ns, cost.launches, cost.next())
 
 
 def compiled_prices(
@@ -187,23 +214,27 @@ def _products(graph: Graph, held: PriceList, costs: Mapping[OpKey, _OpCost]) -> 
     return found
 
 
-def _source_ops(graph: Graph) -> list[list[Node]]:
-    """Nodes grouped by the source op they were decomposed from; views and inputs belong to none."""
-    found: dict[tuple[str | None, str], list[Node]] = {}
+def _source_ops(graph: Graph) -> list[tuple[tuple[str, str], list[Node]]]:
+    """((origin, label), nodes) of the source ops of a graph; views and inputs belong to none.
+
+    A node that several equal ops compute belongs to each of them: eager runs them all.
+    """
+    found: dict[tuple[str, str], list[Node]] = {}
     for node in graph.nodes:
         if spec_of(node.op).kind == "view" or not node.args:
             continue
         origin = node.origin or node.id
-        found.setdefault((origin, node.label), []).append(node)
-    return list(found.values())
+        for other in ((origin, node.label), *((op.origin, op.label) for op in node.repeats)):
+            found.setdefault(other, []).append(node)
+    return list(found.items())
 
 
-def _key(by_id: Mapping[str, Node], nodes: Sequence[Node]) -> OpKey | None:
+def _key(by_id: Mapping[str, Node], label: str, nodes: Sequence[Node]) -> OpKey | None:
     """The eager op's name and tensor inputs: what the group reads from outside itself."""
     own = {node.id for node in nodes}
-    name = _eager_name(nodes[0])
+    name = _eager_name(label or nodes[0].target)
     inputs = []
-    for value in _operands(nodes):
+    for value in _operands(label, nodes):
         producer, output = node_of(value)
         if producer in own or output >= len(by_id[producer].outputs):
             continue
@@ -216,20 +247,19 @@ def _key(by_id: Mapping[str, Node], nodes: Sequence[Node]) -> OpKey | None:
     return (name, tuple(inputs)) if inputs else None
 
 
-def _operands(nodes: Sequence[Node]) -> list[str]:
+def _operands(label: str, nodes: Sequence[Node]) -> list[str]:
     """What an eager op reads, in order.
 
     `x * x` is given x twice and decomposes into one node; `pow(x, 2)` becomes `x * x` but is given
     x once, and so is an op whose several nodes share an operand.
     """
     values = [value for node in nodes for value in node.value_args]
-    given_twice = len(nodes) == 1 and not nodes[0].label.startswith("aten.pow")
+    given_twice = len(nodes) == 1 and not label.startswith("aten.pow")
     return values if given_twice else list(dict.fromkeys(values))
 
 
-def _eager_name(node: Node) -> str:
+def _eager_name(label: str) -> str:
     """`aten.mul.Tensor` as the profiler writes it; a cast runs as a copy."""
-    label = node.label or node.target
     parts = label.split(".")
     if label.startswith(("prims.convert_element_type", "aten._to_copy")):
         return "aten::copy_"

@@ -138,15 +138,17 @@ def modelled_before(
     calibration: Calibration,
     *,
     only: frozenset[str],
+    again: bool = True,
 ) -> tuple[Range, int]:
     """(modelled time of source ops with nodes in `only`, bytes that all source ops move), eager.
 
     Eager launches one kernel for a source op, however many nodes it was decomposed into: it reads
-    what the op reads once and writes what others read of it.
+    what the op reads once and writes what others read of it. Equal ops are counted `again`, unless
+    a compiler has made one of them.
     """
     costs = []
     moved = 0
-    for nodes in source_ops(flow, members):
+    for nodes in source_ops(flow, members, again=again):
         size = nodes_bytes(flow, nodes)
         moved += size
         if not nodes & only or _launches_nothing(flow, nodes):
@@ -161,12 +163,17 @@ def _launches_nothing(flow: Dataflow, nodes: set[str]) -> bool:
     return bool(metas) and not any(elements_of(flow, meta) for meta in metas)
 
 
-def source_ops(flow: Dataflow, members: Iterable[str]) -> list[set[str]]:
-    """Nodes by the op of the user's program that they were decomposed from, in order."""
+def source_ops(flow: Dataflow, members: Iterable[str], *, again: bool = False) -> list[set[str]]:
+    """Nodes by the op of the user's program that they were decomposed from, in order.
+
+    With `again` an op that computes what an earlier one did counts too: eager runs both.
+    """
     found: dict[tuple[str, str], set[str]] = {}
     for name in members:
         node = flow.nodes[name]
         found.setdefault((node.origin or name, node.label), set()).add(name)
+        for other in node.repeats if again else ():
+            found.setdefault((other.origin, other.label), set()).add(name)
     return list(found.values())
 
 

@@ -94,11 +94,19 @@ class TensorMeta(Record, frozen=True, kw_only=True):
             raise InvalidRecordError(f"negative size in {self.shape}")
 
 
+class SourceOp(Record, frozen=True, kw_only=True):
+    """An op of the user's program, by `origin` and `label` as nodes have them."""
+
+    origin: str
+    label: str
+
+
 class Node(Record, frozen=True, kw_only=True):
     """One op of the table (or `opaque`), its arguments, outputs, aliasing and place in the program.
 
     `origin` names the source-level op instance this node was decomposed from: nodes of one origin
-    are one eager op. `mutates` lists values whose storage this node writes; `alias_of` the value
+    are one eager op; `repeats` are further such ops that compute the very same value, which eager
+    runs each. `mutates` lists values whose storage this node writes; `alias_of` the value
     whose storage the output shares. `stream` is the user's own stream that it runs on, None for the
     one that is current. A `boundary` of streams orders everything before it and after it; one of
     communication is work of other GPUs that its readers wait for. The value of a `hidden` node is
@@ -113,6 +121,7 @@ class Node(Record, frozen=True, kw_only=True):
     target: str = ""
     label: str = ""
     origin: str | None = None
+    repeats: tuple[SourceOp, ...] = ()
     alias_of: str | None = None
     mutates: tuple[str, ...] = ()
     has_side_effect: bool = False

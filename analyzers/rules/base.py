@@ -155,7 +155,7 @@ def _traffic(place: Place) -> tuple[int, int]:
         else:
             left = nodes_bytes(flow, set(place.fused | place.kept).union(*kernels))
     else:
-        moved = sum(nodes_bytes(flow, op) for op in source_ops(flow, place.fused))
+        moved = sum(nodes_bytes(flow, op) for op in source_ops(flow, place.fused, again=True))
         left = 0 if place.gone else nodes_bytes(flow, set(place.fused | place.kept))
     return moved, min(left, moved)
 

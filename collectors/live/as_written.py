@@ -19,6 +19,8 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.fx_passes import joint_graph
 from torch._inductor.pattern_matcher import GraphPatternEntry, Match
 
+from collectors.live.repeats import note_repeats
+
 _SCALED_SOFTMAX = ("mul_softmax_pattern", "div_softmax_pattern")
 _PRODUCTS = (torch.ops.aten.bmm.default, torch.ops.aten.baddbmm.default)
 
@@ -29,9 +31,10 @@ def _product(value: Any) -> Any:
 
 
 class _Guarded(CustomGraphPass):
-    """Puts the function behind every batched product."""
+    """Puts the function behind every batched product, once equal ops are counted."""
 
     def __call__(self, graph: fx.Graph) -> None:
+        note_repeats(graph)
         for target in _PRODUCTS:
             for node in graph.find_nodes(op="call_function", target=target):
                 users = list(node.users)

@@ -20,6 +20,7 @@ from advisor.model.graph import (
     AttributeValue,
     Boundary,
     Node,
+    SourceOp,
     TensorMeta,
     literal,
     value_id,
@@ -35,6 +36,9 @@ _BACKWARD = "is_backward"
 # RMSNorm of the library is one kernel on a GPU, in releases that know its gradient as one op.
 _RMS_NORMS = (torch.nn.RMSNorm, torch.nn.functional.rms_norm, torch.rms_norm)
 _FUSED_RMS_NORM = "aten._fused_rms_norm.default"
+_CASTS = ("aten._to_copy", "prims.convert_element_type")
+# Under this name a node keeps the equal ops that a pass merged into it.
+REPEATS = "fusion_advisor_repeats"
 # How far to look for the source op behind nodes that a compiler pass made.
 _MOST_HOPS = 32
 # Namespaces of ops whose effect no tensor carries.
@@ -58,6 +62,7 @@ class GraphBuilder:
     values: dict[fx.Node, str | tuple[str, ...]] = field(default_factory=dict)
     literals: dict[fx.Node, Arg] = field(default_factory=dict)
     merged: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    place: dict[str, int] = field(default_factory=dict)
     fx_node: dict[str, fx.Node] = field(default_factory=dict)
     fx_aliases: dict[str, list[fx.Node]] = field(default_factory=dict)
     hints: dict[str, int] = field(default_factory=dict)
@@ -76,12 +81,22 @@ class GraphBuilder:
         arguments = tuple(args)
         key = (op, arguments, tuple(sorted(attributes.items())), meta.dtype, meta.shape)
         if key in self.merged:
+            self._repeat(self.merged[key], source)
             return self.merged[key]
         node_id = self.fresh(source.name)
         self.nodes.append(graph_node(source, node_id, op, arguments, (meta,), attributes))
+        self.place[value_id(node_id)] = len(self.nodes) - 1
         self.meta[value_id(node_id)] = meta
         self.merged[key] = value_id(node_id)
         return value_id(node_id)
+
+    def _repeat(self, value: str, source: fx.Node) -> None:
+        """Note that a value is computed once more, if that is by an op of its own."""
+        place = self.place[value]
+        node, again = self.nodes[place], source_op(source)
+        known = {SourceOp(origin=node.origin or "", label=node.label), *node.repeats}
+        if again is not None and again not in known:
+            self.nodes[place] = replace(node, repeats=(*node.repeats, again))
 
     def bind(self, source: fx.Node, value: str) -> None:
         """Say that an FX node holds a value."""
@@ -168,8 +183,9 @@ def graph_node(
         attributes=attributes,
         outputs=outputs,
         target=target,
-        label=_library_call(source) or str(_named(source).meta.get("original_aten") or target),
+        label=_label(source),
         origin=_origin(_named(source)),
+        repeats=() if _is_recomputed(source) else source.meta.get(REPEATS, ()),
         alias_of=alias_of,
         mutates=mutates,
         has_side_effect=bool(mutates) or (source.op == "call_function" and source.is_impure()),
@@ -179,6 +195,26 @@ def graph_node(
         else None,
         location=location_of(source if source.meta.get("stack_trace") else _named(source)),
     )
+
+
+def _label(source: fx.Node) -> str:
+    """The source op's kind."""
+    target = source.op if source.op in ("placeholder", "get_attr") else str(source.target)
+    return _library_call(source) or str(_named(source).meta.get("original_aten") or target)
+
+
+def source_op(source: fx.Node) -> SourceOp | None:
+    """The op of the user's program that a node is part of; None where eager may run none for it.
+
+    Autocast keeps the casts of parameters: eager then runs one for several uses.
+    """
+    label = str(source.meta.get("original_aten") or "")
+    if not label or _is_recomputed(source):
+        return None
+    if label.startswith(_CASTS) and source.all_input_nodes[0].op == "placeholder":
+        return None
+    origin = _origin(_named(source))
+    return None if origin is None else SourceOp(origin=origin, label=_label(source))
 
 
 def _library_call(source: fx.Node) -> str | None:

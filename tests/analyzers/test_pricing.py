@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.model.findings import Member
-from advisor.model.graph import Graph, node_of
+from advisor.model.graph import Graph, SourceOp, node_of
 from advisor.model.trace import Trace
 from analyzers.dataflow import dataflow
 from analyzers.pricing import Price, Unit, compiled_prices, eager_prices, price_list, step_kernels
+from analyzers.program_cost import source_ops
 from tests.builders.graph import Sketch
 from tests.builders.trace import US, Timeline
 
@@ -98,6 +100,46 @@ def test_what_a_group_costs_and_which_kernels_also_do_other_work() -> None:
         Member(name="aten::_softmax", count=1, time_ns=7 * US),
         Member(name="aten::mul", count=1, time_ns=4 * US),
     )
+
+
+def test_equal_ops_that_are_one_node_are_each_an_op_of_eager() -> None:
+    """Eager runs `tanh(x)` twice, and both norms whole, although one node computes each part."""
+    s = Sketch()
+    x, first, second = s.input(64, 128), s.input(128), s.input(128)
+    same = s.op("tanh", x, label="aten.tanh.default", origin="tanh")
+    norm = s.reduce("mean", x, label="aten.native_layer_norm.default", origin="norm")
+    one = s.op("mul", norm, first, label="aten.native_layer_norm.default", origin="norm")
+    other = s.op("mul", norm, second, label="aten.native_layer_norm.default", origin="norm_1")
+    square = s.op("mul", x, x, label="aten.pow.Tensor_Scalar", origin="pow_1")
+    graph = s.build(same, one, other, square)
+    more = {
+        name_of(same): SourceOp(origin="tanh_1", label="aten.tanh.default"),
+        name_of(norm): SourceOp(origin="norm_1", label="aten.native_layer_norm.default"),
+        name_of(square): SourceOp(origin="mul_9", label="aten.mul.Tensor"),
+    }
+    nodes = tuple(
+        replace(node, repeats=(more[node.id],)) if node.id in more else node for node in graph.nodes
+    )
+    graph = replace(graph, nodes=nodes)
+    once = Eager(steps=1)
+    once.op(0, "aten::tanh", [[64, 128]], ["float"], 4)
+    (prices,) = eager_prices([graph], once.build())
+    assert prices.price(dataflow(graph), {name_of(same)}).time_ns == 4 * US, "it ran but once"
+    eager = Eager(steps=1)
+    eager.op(0, "aten::tanh", [[64, 128]], ["float"], 4)
+    eager.op(0, "aten::native_layer_norm", [[64, 128], [128]], ["float", "float"], 5)
+    eager.op(0, "aten::tanh", [[64, 128]], ["float"], 4)
+    eager.op(0, "aten::native_layer_norm", [[64, 128], [128]], ["float", "float"], 5)
+    eager.op(0, "aten::pow", [[64, 128], []], ["float", ""], 2)
+    eager.op(0, "aten::mul", [[64, 128], [64, 128]], ["float", "float"], 3)
+    (prices,) = eager_prices([graph], eager.build())
+    flow = dataflow(graph)
+    assert prices.price(flow, {name_of(same)}).time_ns == 8 * US
+    assert prices.price(flow, {name_of(norm), name_of(one), name_of(other)}).time_ns == 10 * US
+    assert prices.price(flow, {name_of(square)}).time_ns == 5 * US
+    rows = [row for unit in prices.units for row in unit.kernels]
+    assert len(rows) == len(set(rows)) == 6
+    assert len(source_ops(flow, flow.index, again=True)) == len(source_ops(flow, flow.index)) + 2
 
 
 def test_a_tensor_given_twice_counts_twice() -> None:
