@@ -210,15 +210,18 @@ def _overlap(step: StepRecord) -> int:
 
 def _beside(step: StepRecord) -> set[int]:
     """Identities of the launches that share a good part of their time with another stream."""
-    found = set()
+    found: set[int] = set()
     ordered = sorted(step.launches, key=lambda launch: launch.start_ns)
     for place, launch in enumerate(ordered):
-        for other in ordered[place + 1 :]:
-            if other.start_ns >= launch.end_ns:
+        end = launch.end_ns
+        for later in range(place + 1, len(ordered)):
+            other = ordered[later]
+            if other.start_ns >= end:
                 break
-            shared = min(launch.end_ns, other.end_ns) - other.start_ns
-            if other.stream != launch.stream:
-                found |= {id(x) for x in (launch, other) if shared > BESIDE * x.time_ns}
+            if other.stream == launch.stream or {id(launch), id(other)} <= found:
+                continue
+            shared = min(end, other.end_ns) - other.start_ns
+            found |= {id(x) for x in (launch, other) if shared > BESIDE * x.time_ns}
     return found
 
 

@@ -10,7 +10,7 @@ are matched by shape, and the rest stays unpaired: `certain` is False, and nobod
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -147,13 +147,16 @@ def _absorbs(before: Sequence[Launch], after: Sequence[Launch]) -> bool:
 
 def _moved(before: Sequence[Launch], after: Sequence[Launch]) -> list[Pairing]:
     """What stands alone on either side: the same work at another place, or new, or gone."""
-    found, rest = [], list(before)
+    waiting: dict[Hashable, deque[Launch]] = defaultdict(deque)
+    for launch in before:
+        waiting[_key(launch)].append(launch)
+    found, used = [], set()
     for launch in after:
-        same = next((x for x in rest if _key(x) == _key(launch)), None)
-        if same is not None:
-            rest = [x for x in rest if x is not same]
-        found.append(Pairing(() if same is None else (same,), (launch,)))
-    return [*found, *(Pairing((x,), ()) for x in rest)]
+        same = waiting[_key(launch)]
+        if same:
+            used.add(id(same[0]))
+        found.append(Pairing((same.popleft(),) if same else (), (launch,)))
+    return [*found, *(Pairing((x,), ()) for x in before if id(x) not in used)]
 
 
 def _by_shape(before: Sequence[Launch], after: Sequence[Launch]) -> list[Pairing]:
