@@ -34,6 +34,11 @@ class GemmPlan:
     share: Share
     why: str = ""
 
+    @property
+    def likely(self) -> bool:
+        """Whether it is expected to win: else it is tried only by whoever asks for it."""
+        return self.worth.saving.mid > 0
+
 
 @dataclass(frozen=True)
 class Left:
@@ -119,6 +124,17 @@ def cannot_win(worth: Worth, share: Share) -> str:
     )
 
 
+def unlikely(item: GemmPlan) -> str:
+    """Why a plan that may win is not tried unasked."""
+    worth, share = item.worth, item.share
+    return (
+        f"expected to lose {format_ns(-worth.saving.mid)}: what follows takes "
+        f"{format_ns(worth.follows.mid)}, the product {format_ns(worth.product.mid)}, of which a "
+        f"generated one usually keeps {format_fraction(share.usual)} of the speed (estimated); "
+        f"apply --only {item.plan.id} measures it all the same"
+    )
+
+
 def _left(place: GemmPlace, why: str) -> Left:
     return Left(place.site.graph, place.product, product_text(place.site), why)
 
@@ -132,13 +148,15 @@ def _blame(held: PricedFlow, found: GemmFound) -> str:
 
 
 def title_of(plan: FusionPlan) -> str:
-    """What a plan is called: `matrix product with bias, GELU, residual`."""
+    """What a plan is called: `matrix product with bias, GELU, a residual sum`."""
     ops = {op.op for op in plan.ops}
     inputs = [item for item in plan.inputs if not item.spans[plan.row_axes - 1]]
     words = ["bias"] if any(item.spans[-1] and not any(item.spans[:-1]) for item in inputs) else []
     words += [name for op, name in _NAMED if op in ops][:1]
-    if any(item.spans[-1] and any(item.spans[:-1]) for item in inputs):
-        words.append("another tensor")
+    whole = {item.name for item in inputs if item.spans[-1] and any(item.spans[:-1])}
+    if whole:
+        summed = {arg for op in plan.ops if op.op == "add" for arg in op.args}
+        words.append("a residual sum" if whole <= summed else "another tensor")
     if len(plan.outputs) > 1:
         words.append(f"{len(plan.outputs)} results")
     return f"matrix product with {', '.join(words) or 'what follows'}"

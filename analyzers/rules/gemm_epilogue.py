@@ -10,7 +10,7 @@ import msgspec
 from advisor.model.findings import Alternative, Evidence, Member, finding_id
 from advisor.model.gemm import arithmetic_of, product_text
 from advisor.units import counted, format_fraction, format_ns
-from analyzers.gemm_advice import GemmPlan, Left, none_saved
+from analyzers.gemm_advice import GemmPlan, Left, none_saved, unlikely
 from analyzers.replay_changes import Change, distinct
 from analyzers.rules.base import (
     Cost,
@@ -28,12 +28,18 @@ MOST_REASONS = 6
 
 
 def find(subject: Subject) -> tuple[Match, ...]:
-    """A finding for each plan, and one note on the products that stay with the library."""
+    """A finding for each plan that may well win; one note on what stays with the library."""
     if subject.advice is None:
         return ()
     gemms = subject.advice.gemms
-    found = [_match(subject, item) for item in gemms.plans]
-    return (*found, *_stay(subject, gemms.left))
+    found = [_match(subject, item) for item in gemms.plans if item.likely]
+    losing = [
+        Left(site.graph, site.nodes[0], product_text(site), unlikely(item))
+        for item in gemms.plans
+        if not item.likely
+        for site in item.plan.sites
+    ]
+    return (*found, *_stay(subject, (*losing, *gemms.left)))
 
 
 def _match(subject: Subject, item: GemmPlan) -> Match:
@@ -182,7 +188,7 @@ def _stay(subject: Subject, left: Sequence[Left]) -> tuple[Match, ...]:
             subject,
             identity=f"{RULE.id}-left",
             title=f"{counted(len(left), 'matrix product')} with what follows left to the library",
-            action="nothing: here the product and the kernel after it are best apart",
+            action="nothing: here the product and a kernel after it are expected to be best apart",
             evidence=lines,
         ),
     )

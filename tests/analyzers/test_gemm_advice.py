@@ -182,6 +182,18 @@ def _as_other(match: Match) -> Finding:
     return msgspec.structs.replace(match.finding, id="sure", plan_id=None, alternatives=())
 
 
+def test_what_will_rather_lose_is_tried_by_whoever_asks_for_it() -> None:
+    graph, product, _ = multiplied(depth=8192)
+    prices = prices_of(graph, product, 170_000, FOLLOWS)
+    (item,) = advised(graph, prices).plans
+    assert not item.likely
+    (match,) = found_in(graph, prices)
+    assert match.finding.kind == "note"
+    text = match.finding.evidence[0].text
+    assert "expected to lose" in text
+    assert f"apply --only {item.plan.id}" in text
+
+
 def test_those_that_stay_are_one_note() -> None:
     graph, product, _ = multiplied(depth=32_768)
     (match,) = found_in(graph, prices_of(graph, product, 640_000, FOLLOWS))
