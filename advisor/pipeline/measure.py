@@ -22,7 +22,7 @@ from advisor.pipeline.backend import SwapLog, Told, recipe_backend, rewrites_of
 from advisor.pipeline.instances import Instances
 from advisor.pipeline.peers import Alone, Peers
 from advisor.pipeline.references import undropped, without_dropout
-from advisor.pipeline.switch import PLAIN, GraphSwitch, Seen, Selection
+from advisor.pipeline.switch import PLAIN, GraphSwitch, OwnKernels, Seen, Selection
 from advisor.pipeline.training import LossCurves, loss_curves
 from advisor.verify.recording import gpu_recorder
 from advisor.verify.statistics import compare
@@ -151,8 +151,12 @@ class Bench:
 
     def seen(self, recipe: Recipe) -> tuple[Seen, ...]:
         """The compiler's own kernels in the graphs of a step with these actions."""
+        return tuple(own.seen for own in self.own_kernels(recipe))
+
+    def own_kernels(self, recipe: Recipe) -> list[OwnKernels]:
+        """The same, with what plans may be for in each graph."""
         try:
-            return self._switch(recipe)[0].seen()
+            return self._switch(recipe)[0].own_kernels()
         except Exception as error:  # the compiler may raise anything
             raise _not_compiled(error) from error
 

@@ -8,9 +8,11 @@ several ranks all do the same in step: whatever decides what runs next is decide
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,10 +29,11 @@ from advisor.pipeline.candidates import Candidate
 from advisor.pipeline.curing import cured
 from advisor.pipeline.journal import Journal, Unwritten
 from advisor.pipeline.measure import Bench, Variant
-from advisor.pipeline.peers import Alone, Peers, any_says, together
+from advisor.pipeline.peers import Alone, Peers, any_says, hear, together
 from advisor.pipeline.sets import Sets, disagreement
 from advisor.pipeline.trials import KEPT_BEFORE, Trial, by_finding, of_actions
 from advisor.pipeline.votes import same_sites, vote
+from advisor.pipeline.worth import worth_by_finding
 from advisor.report.text import counted
 from advisor.verify.statistics import compare
 
@@ -223,7 +226,7 @@ class Search:
     def _kernels(self) -> None:
         """Of every finding the trial that saves most GPU time, beside the winners before it."""
         base = _Base(self.bench)
-        for group in by_finding(self.trials):
+        for group in self._by_worth(by_finding(self.trials), base):
             started = time.monotonic()
             made: dict[str, Variant] = {}
             if self._is_ready(group):
@@ -237,6 +240,27 @@ class Search:
                 self.winners.append(chosen)
                 self.recipe = self._with_plans(self.recipe, self._usable(chosen))
                 base.variant = made.get(chosen.label)
+
+    def _by_worth(self, groups: list[list[Trial]], base: _Base) -> list[list[Trial]]:
+        """Findings by the most that they may gain in the step as it is compiled now.
+
+        A run ranks them by what they save beside what ran then, op by op perhaps; within a budget
+        those that can gain nothing are better left. What was kept before comes first.
+        """
+        waiting = [group for group in groups if any(trial.judgement is None for trial in group)]
+        new = [group for group in waiting if group[0].finding != KEPT_BEFORE]
+        late = self.budget.late(self.budget.kernels_s())
+        if len(new) < 2 or any_says(self.peers, "late for kernels", late):
+            return groups
+        worth = partial(worth_by_finding, new, self.found, self.bench, self._as_tried, self.emit)
+        try:
+            gains = self._all("worth of kernels", lambda: worth(base.of(self._as_tried)))
+        except AdvisorError:  # what failed here fails for each trial, with its reason
+            return groups
+        # On all ranks in the order of the lead.
+        gains = hear(self.peers, "order of kernels", gains, list[int])[0]
+        ranks = dict(zip(map(id, new), gains, strict=True))
+        return sorted(groups, key=lambda group: -ranks.get(id(group), sys.maxsize))
 
     def _is_ready(self, group: Sequence[Trial]) -> bool:
         """Make the plans of a finding ready, one finding after the other: each that is has its

@@ -55,6 +55,8 @@ Compiled = Callable[[list[Any]], Any]
 class _Held:
     """One graph as Inductor was given it, what can be swapped in it, and how it runs unswapped.
 
+    `graph` is it after all passes, None where none has run: it came from a cache.
+
     The contexts are those it was compiled in: its sizes and fake tensors live there.
     """
 
@@ -67,6 +69,7 @@ class _Held:
     programs: GraphPrograms | None = None
     keys: frozenset[str] = frozenset()
     plain: Compiled | None = None
+    graph: fx.Graph | None = None
     seen: Seen | None = None
 
 
@@ -79,6 +82,13 @@ class Seen(NamedTuple):
     graph: fx.Graph
     kernels: tuple[CompiledKernel, ...]
     generated: tuple[GeneratedKernel, ...]
+
+
+class OwnKernels(NamedTuple):
+    """One compiled graph: what plans may be for in it, and what the compiler made of it."""
+
+    programs: GraphPrograms | None
+    seen: Seen
 
 
 @dataclass(frozen=True)
@@ -107,7 +117,8 @@ class GraphSwitch:
 
     def backend(self) -> Callable[..., Any]:
         """The Dynamo backend whose graphs this switch holds."""
-        backend = backend_with(self._recorder, self._compile_first, **self._settings)
+        settings = self._settings | PROVENANCE
+        backend = backend_with(self._recorder, self._compile_first, **settings)
         return with_rewrites(backend, self._rewrites, self.log)
 
     def select(self, selection: Selection) -> None:
@@ -158,12 +169,15 @@ class GraphSwitch:
 
             with reset_provenance_globals():
                 compiled = self._recompile(number, look, "fusion-advisor-look", **PROVENANCE)
-            held.seen = Seen(
-                graphs[-1],
-                tuple(CompiledKernel(*pair) for pair in nodes_of_kernels(compiled)),
-                kernels_of_code(getattr(compiled, "source_code", "")),
-            )
+            held.seen = _seen_in(graphs[-1], compiled)
         return held.seen
+
+    def own_kernels(self) -> list[OwnKernels]:
+        """The same, with what plans may be for in each graph; None where no pass has run."""
+        return [
+            OwnKernels(held.programs, seen)
+            for held, seen in zip(self._held, self.seen(), strict=True)
+        ]
 
     def _is_told(self, number: int, held: _Held, told: Told) -> bool:
         if any(
@@ -184,10 +198,15 @@ class GraphSwitch:
             self._recorder.phase,
         )
         self._held.append(held)
-        held.plain = compile_fx_inner(gm, inputs, **arguments)
+        # A backward graph is compiled when first run, outside the context that keeps provenance.
+        with reset_provenance_globals():
+            held.plain = compile_fx_inner(gm, inputs, **arguments)
+        if held.graph is not None:
+            held.seen = _seen_in(held.graph, held.plain)
         return BoxedCall(lambda given: self._run(number, given))
 
     def _record(self, graph: fx.Graph, phase: Phase, identity: str) -> None:
+        self._held[-1].graph = copied(graph)
         self._held[-1].keys = frozenset(keys_of(graph).values())
         self._held[-1].programs = programs_of(lower(graph, identity, phase).graph)
 
@@ -215,6 +234,15 @@ def _as_compiled(held: _Held) -> Iterator[None]:
     """The contexts in which the graph was compiled first."""
     with compile_context(held.compiling), tracing(held.tracing):
         yield
+
+
+def _seen_in(graph: fx.Graph, compiled: Any) -> Seen:
+    """What the compiler made of a graph that it compiled with `PROVENANCE`."""
+    return Seen(
+        graph,
+        tuple(CompiledKernel(*pair) for pair in nodes_of_kernels(compiled)),
+        kernels_of_code(getattr(compiled, "source_code", "")),
+    )
 
 
 def _copied(gm: fx.GraphModule) -> fx.GraphModule:

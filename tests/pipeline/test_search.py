@@ -23,6 +23,7 @@ from advisor.pipeline.budget import Budget
 from advisor.pipeline.candidates import Candidate
 from advisor.pipeline.measure import Agreement, Bench, Results, Variant
 from advisor.pipeline.search import NO_FLEX, Search, no_site_in, unlimited
+from advisor.pipeline.switch import OwnKernels
 from advisor.pipeline.training import LossCurves
 from advisor.pipeline.trials import KEPT_BEFORE, KINDS, Trial, of_actions
 from advisor.pipeline.verdicts import action_verdicts
@@ -58,6 +59,15 @@ class Scripted:
             rewritten=[x for kind in recipe.actions for x in self.rewritten.get(kind, ())]
         )
         return Variant(recipe.name(), lambda: None, list, len, recipe, log, 1)
+
+    def unswapped(self, recipe: Recipe) -> Variant:
+        return self.build(recipe)
+
+    def own_kernels(self, recipe: Recipe) -> list[OwnKernels]:
+        return []
+
+    def kernel_times(self, variant: Variant) -> dict[str, int]:
+        return {}
 
     def step_time(self, variants: Sequence[Variant]) -> dict[str, list[int]]:
         return {v.name: spread(self.step_ns(v.recipe)) for v in variants}

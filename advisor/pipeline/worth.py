@@ -1,0 +1,110 @@
+"""What kernels could gain in the compiled step, before any of them is made ready.
+
+A plan is priced beside what the workload ran when it was profiled, often op by op. The compiler has
+fused much of that already: only its own kernels of these ops are left to gain from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from advisor.apply.recipe import Recipe
+from advisor.model.plan import FusionPlan, Site
+from advisor.model.run import Emit
+from advisor.pipeline.candidates import Candidate
+from advisor.pipeline.graph_programs import GraphPrograms
+from advisor.pipeline.measure import Bench, Variant
+from advisor.pipeline.switch import OwnKernels
+from advisor.pipeline.trials import Trial
+from advisor.units import counted, format_ns
+
+
+class Worth(NamedTuple):
+    """Sites of some plans in the compiled step, what its kernels of them take now, and ours would.
+
+    `now_ns` counts a kernel that computes something else too as a whole: it is the most there is to
+    gain. None where it, or `ours_ns`, is not known.
+    """
+
+    sites: int
+    now_ns: int | None
+    ours_ns: int | None
+
+    @property
+    def gain_ns(self) -> int | None:
+        """The most that the plans may save of a step."""
+        return None if self.now_ns is None or self.ours_ns is None else self.now_ns - self.ours_ns
+
+    def told(self) -> str:
+        """In a line."""
+        if not self.sites:
+            return "no site of it is in the compiled graphs"
+        now, ours = (
+            "not known" if value is None else format_ns(value)
+            for value in (self.now_ns, self.ours_ns)
+        )
+        sites = counted(self.sites, "site")
+        return f"the compiler's kernels at {sites} take {now} of the step, ours would take {ours}"
+
+
+def worth_by_finding(
+    groups: Sequence[Sequence[Trial]],
+    found: Mapping[str, Candidate],
+    bench: Bench,
+    recipe: Recipe,
+    emit: Emit,
+    base: Variant,
+) -> list[int]:
+    """The most that each finding may gain in a step with a recipe, which `base` runs, ns; 0 where
+    it is not known.
+    """
+    graphs, times = bench.own_kernels(recipe), bench.kernel_times(base)
+    gains = []
+    for trials in groups:
+        of_trials = []
+        for trial in trials:
+            plans = [found[name].plan for name in trial.plan_ids if found[name].refused is None]
+            worth = worth_of(plans, graphs, times)
+            of_trials.append(worth.gain_ns or 0)
+            emit("measure", "running", plan=trial.plan_ids[0], message=worth.told())
+        gains.append(max(of_trials))
+    return gains
+
+
+def worth_of(
+    plans: Sequence[FusionPlan], graphs: Sequence[OwnKernels], times: Mapping[str, int]
+) -> Worth:
+    """The worth of plans tried together, earlier ones first; `times` are ns a step by kernel."""
+    calls = Counter(kernel.name for one in graphs for kernel in one.seen.kernels)
+    sites, now, ours = 0, 0, 0.0
+    known = modelled = True
+    for one in graphs:
+        placed = _placed(plans, one.programs)
+        sites += len(placed)
+        nodes = {node for _, site in placed for node in site.nodes}
+        for kernel in one.seen.kernels:
+            if nodes & set(kernel.nodes):
+                known &= kernel.name in times
+                now += times.get(kernel.name, 0) // calls[kernel.name]
+        for plan, _ in placed:
+            modelled &= plan.prediction is not None
+            ours += plan.prediction.after_ns.mid / len(plan.sites) if plan.prediction else 0.0
+    found = known and (now > 0 or not sites)
+    return Worth(sites, now if found else None, round(ours) if modelled else None)
+
+
+def _placed(
+    plans: Sequence[FusionPlan], programs: GraphPrograms | None
+) -> list[tuple[FusionPlan, Site]]:
+    """The sites that the plans would take in a graph, as swaps are chosen."""
+    taken: set[str] = set()
+    found: list[tuple[FusionPlan, Site]] = []
+    if programs is None:
+        return found
+    for plan in plans:
+        for site in programs.sites_of(plan, taken):
+            taken.update(site.nodes)
+            found.append((plan, site))
+    return found
