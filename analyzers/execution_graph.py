@@ -19,6 +19,7 @@ from advisor.model.graph import Graph
 from advisor.model.optable import spec_of
 from advisor.model.range_names import (
     CAPTURED_RANGE,
+    CLOSURE_RANGE,
     COMPILED_REGION,
     GRADIENT_PREFIX,
     OPTIMIZER_STEP,
@@ -34,6 +35,8 @@ from analyzers.pricing import PriceList, Unit, price_list
 Part = Literal["optimizer", "rest"]
 # Ranges that the recorder and PyTorch put around parts of a step.
 CAPTURED = (CAPTURED_RANGE, COMPILED_REGION)
+# What an optimizer that calls a closure runs inside its step.
+OF_CLOSURES = (CAPTURED_RANGE, CLOSURE_RANGE)
 _ACCUMULATE = "AccumulateGrad"
 # Ops that make memory or read a number from it, and do no work of their own.
 _NO_WORK = (
@@ -135,11 +138,21 @@ def _parts(ops: Sequence[ExecutedOp], work: Sequence[ExecutedOp]) -> dict[Part, 
     gradients = _captured_gradients(ops, by_id)
     found: dict[Part, list[ExecutedOp]] = {"optimizer": [], "rest": []}
     for op in work:
-        if _within(op, by_id, OPTIMIZER_STEP):
+        if _is_update(op, by_id, gradients):
             found["optimizer"].append(op)
         elif not _is_captured(op, by_id, gradients):
             found["rest"].append(op)
     return found
+
+
+def _is_update(op: ExecutedOp, by_id: Mapping[int, ExecutedOp], gradients: set[int]) -> bool:
+    """Whether an optimizer's step does it by itself: not the loss that it calls, nor gradients."""
+    for around in _around(op, by_id):
+        if around.name.startswith(OPTIMIZER_STEP):
+            return True
+        if around.id in gradients or around.name.startswith((*OF_CLOSURES, GRADIENT_PREFIX)):
+            return False
+    return False
 
 
 def _captured_gradients(ops: Sequence[ExecutedOp], by_id: Mapping[int, ExecutedOp]) -> set[int]:

@@ -13,3 +13,5 @@ COMPILED_REGION = "Torch-Compiled Region"
 COMPILED_FUNCTION = "CompiledFunction"
 # What our recorder puts around the part of a step that was captured as graphs.
 CAPTURED_RANGE = "fusion_advisor.captured"
+# Inside an optimizer that evaluates the loss itself.
+CLOSURE_RANGE = "fusion_advisor.closure"

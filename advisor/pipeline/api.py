@@ -33,6 +33,7 @@ from advisor.errors import IllegalFusionError, UsageError
 from advisor.model.actions import ActionKind
 from advisor.pipeline.backend import SwapLog, recipe_backend
 from advisor.pipeline.kept import kept_at
+from collectors.live.closures import one_step
 from collectors.live.loss_calls import LossOfParts
 from collectors.live.workload import tensors
 
@@ -197,11 +198,13 @@ class OptimizedStep:
         return self.model
 
     def _step(self) -> torch.Tensor:
+        return one_step(self.optimizer, self._gradients).detach()
+
+    def _gradients(self) -> torch.Tensor:
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.loss(self._part)
         loss.backward()
-        self.optimizer.step()
-        return loss.detach()
+        return loss
 
 
 class Given:

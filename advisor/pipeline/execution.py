@@ -10,6 +10,7 @@ from advisor.model.base import Warning_
 from advisor.model.trace import Trace
 from analyzers.execution_graph import ExecutedPart, executed_parts
 from collectors.live.capture import Capture
+from collectors.live.closures import takes_closure
 from collectors.live.execution_trace import Execution, marked, record_execution
 from collectors.live.optimizer_step import MAX_PARAMETER_BYTES, rehearsed_step
 from collectors.live.workload import Step, Workload
@@ -53,6 +54,8 @@ def rehearse(workload: Workload, captured: Capture) -> Found:
     if workload.optimizer is None or _sees(captured):
         return (), []
     name = type(workload.optimizer).__name__
+    if takes_closure(workload.optimizer):
+        return (), [_not_captured(f"what {name} does between calls of the loss")]
     try:
         step = rehearsed_step(workload.optimizer, as_if_cuda=True)
     except WorkloadError as error:

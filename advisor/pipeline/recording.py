@@ -28,6 +28,7 @@ from analyzers.execution_graph import ExecutedPart
 from analyzers.metrics import trace_metrics
 from collectors import read_trace
 from collectors.live.capture import Capture, capture
+from collectors.live.closures import takes_closure
 from collectors.live.loss_outside import WatchedLoss
 from collectors.live.module_calls import ModuleCalls
 from collectors.live.nvml import GpmCounters, GpmSampler, GpuSnapshot, snapshot, visible_device
@@ -107,6 +108,7 @@ def record_workload(
     announce("load", f"building {options.target} on {device.type}")
     workload = load_workload(options.target, device, seed=options.seed)
     recording.shapes = workload.shapes()
+    recording.warnings += closure_warnings(workload.optimizer)
     recording.commit = commit_of(source_file(options.target))
     announce("capture", "compiling and reading the graphs")
     # On a GPU the execution trace tells of it, and nothing may stand in a step that is timed.
@@ -156,6 +158,17 @@ def capture_warnings(captured: Capture) -> list[Warning_]:
         note = "the compiler broke the graph"
         found.append(Warning_(code="graph-break", message=note, count=captured.graph_breaks))
     return found
+
+
+def closure_warnings(optimizer: torch.optim.Optimizer | None) -> list[Warning_]:
+    """What figures are of, where a step evaluates the loss as often as the optimizer likes."""
+    if optimizer is None or not takes_closure(optimizer):
+        return []
+    note = (
+        f"{type(optimizer).__name__} evaluates model and loss several times a step: what findings "
+        "save is of one evaluation, times of the step are of all"
+    )
+    return [Warning_(code="several-evaluations", message=note)]
 
 
 def unseen_warnings(captured: Capture, loss: WatchedLoss | None) -> list[Warning_]:

@@ -10,6 +10,12 @@ from analyzers.rules.base import Match, Rule, note
 from analyzers.subject import Subject
 
 _NO_HINT = "take the call out of the compiled function, or write it in ops that can be traced"
+# Why PyTorch keeps the compiler out of an optimizer's step; its hint is for who wrote that.
+_OPTIMIZER = "step not supported"
+_OPTIMIZER_HINT = (
+    "PyTorch runs the step of this optimizer uncompiled, with the closure that it calls: return "
+    "(model, optimizer, loss) instead, or compile the model itself"
+)
 
 
 def find(subject: Subject) -> tuple[Match, ...]:
@@ -26,6 +32,8 @@ def _match(subject: Subject, breaks: list[GraphBreak]) -> Match:
     first = breaks[0]
     place = place_text(first.location, first.function)
     hint = next((item.hint for item in breaks if item.hint), None)
+    if any(_OPTIMIZER in item.reason for item in breaks):
+        hint = _OPTIMIZER_HINT
     return note(
         RULE.id,
         subject,

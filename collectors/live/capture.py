@@ -295,14 +295,19 @@ def _as_on_gpu(workload: Workload) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _no_optimizer(workload: Workload, generate_code: bool) -> Iterator[None]:
-    """Keep the optimizer from stepping on placeholders: it would write them into the parameters."""
+    """Keep the optimizer from stepping on placeholders: it would write them into the parameters.
+
+    A closure is called once: what it computes is captured.
+    """
     optimizer = workload.optimizer
     if optimizer is None or generate_code:
         yield
         return
     original = optimizer.step
     # Assigned, not subclassed: the step closes over this very object.
-    optimizer.step = lambda *a, **k: None  # type: ignore[method-assign,assignment]
+    optimizer.step = lambda closure=None, *a, **k: (  # type: ignore[method-assign,assignment]
+        closure() if closure is not None else None
+    )
     try:
         yield
     finally:
