@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -33,13 +34,8 @@ def find(subject: Subject) -> tuple[Match, ...]:
         return ()
     gemms = subject.advice.gemms
     found = [_match(subject, item) for item in gemms.plans if item.likely]
-    losing = [
-        Left(site.graph, site.nodes[0], product_text(site), unlikely(item))
-        for item in gemms.plans
-        if not item.likely
-        for site in item.plan.sites
-    ]
-    return (*found, *_stay(subject, (*losing, *gemms.left)))
+    losing = [item for item in gemms.plans if not item.likely]
+    return (*found, *_stay(subject, losing, gemms.left))
 
 
 def _match(subject: Subject, item: GemmPlan) -> Match:
@@ -154,14 +150,18 @@ def _both_sides(item: GemmPlan) -> Evidence:
     )
 
 
+def _kernel(item: GemmPlan) -> Alternative:
+    return Alternative(
+        route="generated_kernel",
+        text=item.plan.title,
+        saving_ns=item.worth.saving,
+        plan_ids=(item.plan.id,),
+    )
+
+
 def _ways(item: GemmPlan) -> tuple[Alternative, ...]:
     return (
-        Alternative(
-            route="generated_kernel",
-            text=item.plan.title,
-            saving_ns=item.worth.saving,
-            plan_ids=(item.plan.id,),
-        ),
+        _kernel(item),
         Alternative(
             route="do_not_fuse",
             text=(
@@ -172,8 +172,19 @@ def _ways(item: GemmPlan) -> tuple[Alternative, ...]:
     )
 
 
-def _stay(subject: Subject, left: Sequence[Left]) -> tuple[Match, ...]:
-    """One note: products with something pointwise behind them that are left alone, by reason."""
+def _stay(
+    subject: Subject, losing: Sequence[GemmPlan], others: Sequence[Left]
+) -> tuple[Match, ...]:
+    """One note: products with something pointwise behind them that are left alone, by reason.
+
+    Of those that may win, though they are expected not to, it holds the plans.
+    """
+    left = [
+        Left(site.graph, site.nodes[0], product_text(site), unlikely(item))
+        for item in losing
+        for site in item.plan.sites
+    ]
+    left += others
     if not left:
         return ()
     counts = Counter(item.why for item in left)
@@ -182,16 +193,16 @@ def _stay(subject: Subject, left: Sequence[Left]) -> tuple[Match, ...]:
     for why, count in counts.most_common(MOST_REASONS):
         where = f" ({sizes[why]})" if why in sizes else ""
         lines.append(Evidence(kind="legality", text=f"{counted(count, 'product')}{where}: {why}"))
-    return (
-        note(
-            RULE.id,
-            subject,
-            identity=f"{RULE.id}-left",
-            title=f"{counted(len(left), 'matrix product')} with what follows left to the library",
-            action="nothing: here the product and a kernel after it are expected to be best apart",
-            evidence=lines,
-        ),
+    told = note(
+        RULE.id,
+        subject,
+        identity=f"{RULE.id}-left",
+        title=f"{counted(len(left), 'matrix product')} with what follows left to the library",
+        action="nothing: here the product and a kernel after it are expected to be best apart",
+        evidence=lines,
     )
+    ways = tuple(_kernel(item) for item in losing)
+    return (replace(told, finding=msgspec.structs.replace(told.finding, alternatives=ways)),)
 
 
 RULE = Rule(
