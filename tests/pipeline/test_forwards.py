@@ -149,13 +149,13 @@ with torch.no_grad():
 '''
 
 
-def _profiled(folder: Path, target: str) -> RunDirectory:
+def profiled(folder: Path, target: str) -> RunDirectory:
     run = RunDirectory.create_at(folder)
-    profile(ProfileOptions(target=target, gpu="h200"), run, lambda stage, text: None)
+    profile(ProfileOptions(target=target, steps=3), run, lambda stage, text: None)
     return run
 
 
-def _kept(run: RunDirectory) -> None:
+def kept(run: RunDirectory) -> None:
     """Write that all forward plans with one member were kept."""
     plans = [run.plan(plan_id) for plan_id in run.plan_ids()]
     plans = [plan for plan in plans if plan.phase != "backward" and not plan.members]
@@ -186,19 +186,19 @@ def run(folder: Path) -> RunDirectory:
         patch.chdir(folder)
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        made = _profiled(folder / "run", "patched.py:make")
-        _kept(made)
+        made = profiled(folder / "run", "patched.py:make")
+        kept(made)
     return made
 
 
-def _found(run: RunDirectory) -> dict[str, WholeForward]:
+def found_forwards(run: RunDirectory) -> dict[str, WholeForward]:
     known = run.forwards()
     assert known is not None
     return {f.type_name: f for item in known.plans for f in item.forwards}
 
 
 def test_whole_forwards_are_found_with_what_they_hold(run: RunDirectory) -> None:
-    found = _found(run)
+    found = found_forwards(run)
     assert set(found) == {"RMS", "AddNorm"}
     rms, add = found["RMS"], found["AddNorm"]
     assert (rms.module, rms.file, rms.exact, rms.arguments) == (
@@ -260,8 +260,8 @@ def test_a_training_forward_returns_one_of_several_outputs(tmp_path: Path) -> No
         patch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
         for name in ("patched.py", "original.py"):
             (tmp_path / name).write_text(MODEL)
-        made = _profiled(tmp_path / "run", "patched.py:train")
-        _kept(made)
+        made = profiled(tmp_path / "run", "patched.py:train")
+        kept(made)
         write_folder(patch_files(made), tmp_path / "fusion_patch")
     git = ["git", "apply", "fusion_patch/forwards.diff"]
     assert subprocess.run(git, cwd=tmp_path, check=False).returncode == 0
@@ -365,7 +365,7 @@ def test_what_cannot_be_told_from_the_source_is_a_reason(module: nn.Module, reas
 
 def test_records_of_others_cannot_leave_the_diff(run: RunDirectory) -> None:
     """Lines, names and paths of a record are checked: they become a diff and a module."""
-    good = _found(run)["RMS"]
+    good = found_forwards(run)["RMS"]
     bad: list[dict[str, Any]] = [
         {"file": "../outside.py"},
         {"file": "/etc/x.py"},
@@ -385,7 +385,7 @@ def test_records_of_others_cannot_leave_the_diff(run: RunDirectory) -> None:
 
 
 def test_changes_of_one_file_that_touch_are_one_hunk(run: RunDirectory) -> None:
-    good = _found(run)["RMS"]
+    good = found_forwards(run)["RMS"]
     near = msgspec.structs.replace(
         good.body, first=good.imports.first, lines=("one", "two", "three", "four", "five"),
         at=good.imports.at,
