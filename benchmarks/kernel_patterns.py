@@ -17,12 +17,14 @@ ROWS = ((16384, 4096), (4096, 8192), (65536, 1024), (2048, 32000))
 class Pattern:
     """A function with what it is called with: one tensor of the row's shape, then `others`.
 
-    `others` make further tensors from the shape; "x" is another of that shape, "w" a vector.
+    `others` make further tensors from the shape; "x" is another of that shape, "w" a vector. What
+    quantises, or has the loss's own backward in it, is not `differentiable` as a row.
     """
 
     function: Callable[..., Any]
     others: tuple[str, ...] = ()
     shapes: tuple[tuple[int, ...], ...] = ROWS
+    differentiable: bool = True
 
     def inputs(self, shape: tuple[int, ...], device: torch.device) -> list[torch.Tensor]:
         """Random arguments for one shape."""
@@ -122,9 +124,9 @@ PATTERNS: dict[str, Pattern] = {
     "dropout_add": Pattern(lambda x, r: r + nnf.dropout(x, 0.1), ("x",)),
     "dropout_add_layernorm": Pattern(_dropout_add_layernorm, ("x", "w", "w")),
     "softmax_dropout": Pattern(_dropout_softmax),
-    "fp8_quantise_rows": Pattern(_fp8_rows),
-    "fp8_quantise_blocks": Pattern(_fp8_blocks),
-    "fp8_quantise_tensor": Pattern(_fp8_tensor),
+    "fp8_quantise_rows": Pattern(_fp8_rows, differentiable=False),
+    "fp8_quantise_blocks": Pattern(_fp8_blocks, differentiable=False),
+    "fp8_quantise_tensor": Pattern(_fp8_tensor, differentiable=False),
     "silu_mul": Pattern(lambda x, y: nnf.silu(x) * y, ("x",)),
     "bias_gelu": Pattern(lambda x, b: nnf.gelu(x + b), ("w",)),
     "long_chain12": Pattern(_long_chain, ("x",)),

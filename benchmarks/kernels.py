@@ -1,6 +1,8 @@
 """Generated kernels beside eager PyTorch, Inductor and a copy of the same bytes, on this GPU.
 
     python benchmarks/kernels.py [--only softmax,layernorm] [--seconds 80] [--again]
+    python benchmarks/kernels.py --shard 1/4 --results FILE   (every fourth row, beside others)
+    python benchmarks/kernels.py --merge FILE [FILE ...]
     python benchmarks/kernels.py --table > benchmarks/kernels.md
 
 Every row is one process's work: the pattern is captured, its row program found and generated in
@@ -19,18 +21,24 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from statistics import geometric_mean, median
 from typing import Any
 
 import kernel_groups
+import kernel_liger
 import kernel_patterns
+import kernel_random
+import kernel_tasks
 import torch
+from msgspec.structs import replace
 
 from advisor.errors import AdvisorError
+from advisor.hardware.calibration import load_calibration
 from advisor.hardware.gpus import find_gpu
 from advisor.model.base import Record, decode, encode, load
 from advisor.model.launch import LaunchConfig
-from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan
 from advisor.model.site_work import site_bytes
 from advisor.pipeline.candidates import without_spills
@@ -45,16 +53,25 @@ from advisor.verify.timing import (
     TIMING_ROUNDS,
     configured_calls,
     flusher,
+    host_time_ns,
     site_inputs,
 )
-from analyzers.row_plans import canonical_program, cluster, plan_of
-from analyzers.row_programs import find_row_programs
-from collectors.live.capture import capture
-from collectors.live.workload import Workload
+from analyzers.program_cost import program_time
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "kernels.json"
 STORED = HERE.parent / "sample_traces" / "runs" / "llama_train_compile" / "plans"
+CUDA = torch.device("cuda")
+# The bars: of a copy's speed from so many bytes on, and how far behind the best other.
+LARGE_BYTES, FAST, SLOWER = 64_000_000, 0.90, 1.02
+HEAD = (
+    "pattern", "shape", "MB", "ops", "copy", "ours", "of copy", "Inductor", "tuned", "Liger",
+    "eager", "launch", "configuration",
+)  # fmt: skip
+TUNED = "max-autotune-no-cudagraphs"
+# Of each pattern the first shapes go backward too.
+BACKWARD_SHAPES = 2
+SCANS = ((8, 64, 4096), (64, 32, 2048))
 # A kernel that is wrong by more than the rounding of bfloat16 results has no time to report.
 TOLERANCE = 0.02
 
@@ -63,8 +80,9 @@ class Row(Record, frozen=True, kw_only=True):
     """One pattern at one shape; `why` says why nothing of ours was timed.
 
     `covers` is (ops of the captured graph in our kernel, all of them); `configs` the median of
-    every configuration tried; `others` of other ways to do it (PyTorch's own fused kernels);
-    `intervals` the spread of what was timed beside it.
+    every configuration tried; `others` of other ways to do it (Inductor tuned, Liger's kernels,
+    PyTorch's own fused ones); `intervals` the spread of what was timed beside it. Caches are cold
+    but for `warm_ns`, of which `predicted_ns` is the kernel model's; `launch_ns` is host time.
     """
 
     name: str
@@ -78,6 +96,9 @@ class Row(Record, frozen=True, kw_only=True):
     inductor_ns: int | None = None
     copy_ns: int | None = None
     peak_ns: int | None = None
+    warm_ns: int | None = None
+    predicted_ns: int | None = None
+    launch_ns: int | None = None
     error: float | None = None
     configs: dict[str, int] = {}
     others: dict[str, int] = {}
@@ -108,9 +129,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=80, help="begin no row after this")
     parser.add_argument("--again", action="store_true", help="record rows that are there anew")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the file of results")
+    parser.add_argument("--shard", type=shard, default=(0, 1), metavar="I/N", help="of N, the Ith")
+    parser.add_argument("--merge", type=Path, nargs="+", help="files of results to take rows from")
     options = parser.parse_args(arguments)
+    if options.merge:
+        merge(options.merge, options.results)
     if options.table:
         sys.stdout.write(table(read(options.results)))
+    if options.table or options.merge:
         return 0
     if not torch.cuda.is_available():
         sys.stderr.write("a GPU is needed; --table prints what was recorded\n")
@@ -121,6 +147,23 @@ def main(arguments: Sequence[str]) -> int:
 
 class _Plain(argparse.RawDescriptionHelpFormatter):
     pass
+
+
+def shard(text: str) -> tuple[int, int]:
+    """(number from 0, count) of `I/N`."""
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not I/N, as 1/4")
+    return int(number) - 1, int(count)
+
+
+def merge(parts: Sequence[Path], path: Path) -> None:
+    """Put the rows of other files into one, in the order of the tasks; theirs replace its own."""
+    rows = {row.key: row for part in (path, *parts) for row in read(part).rows}
+    order = [Row(name=name, shape=shape, gpu="").key for name, shape, _ in tasks()]
+    versions = read(parts[0]).versions
+    ordered = tuple(rows[key] for key in order if key in rows)
+    write_atomic(path, encode(Results(versions=versions, rows=ordered)) + b"\n")
 
 
 def read(path: Path) -> Results:
@@ -139,7 +182,8 @@ def record_rows(options: argparse.Namespace) -> None:
     kept = {row.key: row for row in results.rows}
     wanted = set(filter(None, options.only.split(",")))
     found = {"torch": torch.__version__, "cuda": str(torch.version.cuda)}
-    for name, shape, make in tasks():
+    number, count = options.shard
+    for name, shape, make in islice(tasks(), number, None, count):
         bare = Row(name=name, shape=shape, gpu=torch.cuda.get_device_name())
         if (wanted and name not in wanted) or bare.key in rows:
             continue
@@ -155,46 +199,30 @@ def record_rows(options: argparse.Namespace) -> None:
         sys.stderr.write(f"{time.monotonic() - begun:5.1f} s  {line(row)}\n")
 
 
-Task = tuple[Callable[..., Any], list[torch.Tensor], FusionPlan | None, tuple[int, int] | None]
-
-
 def tasks() -> Iterator[tuple[str, tuple[int, ...], Callable[[], Any]]]:
     """Name, shape and a maker of every row: stored plans first."""
     for path in sorted(STORED.glob("*.json")):
         plan = load(path, FusionPlan)
         site = plan.sites[0]
-        yield f"plan:{plan.id[:8]}", (*site.row_sizes, site.columns), partial(stored, plan)
+        yield (
+            f"plan:{plan.id[:8]}",
+            (*site.row_sizes, site.columns),
+            partial(kernel_tasks.stored, plan),
+        )
     for name, pattern in kernel_patterns.PATTERNS.items():
         for shape in pattern.shapes:
-            yield name, shape, partial(captured, pattern, shape, torch.device("cuda"))
-    yield from kernel_groups.rows(torch.device("cuda"))
-
-
-def stored(plan: FusionPlan) -> Task:
-    """A plan's own ops, on inputs like those of its first site."""
-    inputs = site_inputs(plan, plan.sites[0], torch.device("cuda"))
-    return (lambda *given: evaluate(plan, given, "native")), inputs, plan, None
-
-
-def captured(
-    pattern: kernel_patterns.Pattern, shape: tuple[int, ...], device: torch.device
-) -> Task:
-    """The pattern's largest row program, as the product finds it in the compiled graph."""
-    inputs = pattern.inputs(shape, device)
-    work = Workload("benchmark", "inference", device, pattern.function, inputs=inputs)
-    found, _ = capture(work, generate_code=False)
-    best: tuple[int, FusionPlan, int] | None = None
-    for item in found.graphs:
-        graph = item.lowered.graph
-        programs = find_row_programs(graph)
-        groups = [canonical_program(programs.flow, group) for group in programs.whole]
-        ops = sum(spec_of(node.op).kind in ("pointwise", "reduction") for node in graph.nodes)
-        for group in cluster((graph.phase, program) for program in groups):
-            plan = plan_of(group, graph.phase, "benchmark")
-            if best is None or len(plan.ops) > best[0]:
-                best = len(plan.ops), plan, ops
-    covers = (best[0], best[2]) if best else None
-    return pattern.function, inputs, best[1] if best else None, covers
+            yield name, shape, partial(kernel_tasks.forward, pattern, shape, CUDA)
+    for name, pattern in kernel_patterns.PATTERNS.items():
+        if pattern.differentiable:
+            for shape in pattern.shapes[:BACKWARD_SHAPES]:
+                make = partial(kernel_tasks.backward, pattern, shape, CUDA)
+                yield f"{name}_backward", shape, make
+    for name, pattern in kernel_random.random_patterns().items():
+        (shape,) = pattern.shapes
+        yield name, shape, partial(kernel_tasks.forward, pattern, shape, CUDA)
+    for shape in SCANS:
+        yield "scan", shape, partial(kernel_tasks.scanned, shape, CUDA)
+    yield from kernel_groups.rows(CUDA)
 
 
 def measured(bare: Row, make: Callable[[], Any]) -> Row:
@@ -206,68 +234,76 @@ def measured(bare: Row, make: Callable[[], Any]) -> Row:
         return replaced(bare, why=error.line())
     if isinstance(made, kernel_groups.Calls):
         return compared(bare, made)
-    function, inputs, plan, covers = made
-    if plan is None:
+    if made.plan is None:
         return replaced(bare, why="no row program: a family that is not generated yet")
     gpu = find_gpu(torch.cuda.get_device_name())
     try:
-        configs = without_spills(plan, gpu) if gpu is not None else ()
+        configs = without_spills(made.plan, gpu) if gpu is not None else ()
         if not configs:
             return replaced(bare, why="every configuration spills, or the GPU is not in the table")
-        return timed(bare, function, inputs, plan, covers, configs)
+        return timed(bare, made, made.plan, configs)
     except AdvisorError as error:
         return replaced(bare, why=error.line())
 
 
 def timed(
-    bare: Row,
-    function: Callable[..., Any],
-    inputs: list[torch.Tensor],
-    plan: FusionPlan,
-    covers: tuple[int, int] | None,
-    configs: Sequence[LaunchConfig],
+    bare: Row, task: kernel_tasks.Task, plan: FusionPlan, configs: Sequence[LaunchConfig]
 ) -> Row:
     """The search over configurations, then the fastest beside the others."""
-    device, site = torch.device("cuda"), plan.sites[0]
+    site = plan.sites[0]
     sources = {scheme: scheme_source(plan, scheme) for scheme in {c.scheme for c in configs}}
-    given = site_inputs(plan, site, device)
-    calls = configured_calls(plan, sources, device, configs, given)
+    given = site_inputs(plan, site, CUDA)
+    calls = configured_calls(plan, sources, CUDA, configs, given)
     searched = {
         label: timing(times).median_ns
-        for label, times in gpu_recorder(calls, SEARCH_ROUNDS, flusher(device)).items()
+        for label, times in gpu_recorder(calls, SEARCH_ROUNDS, flusher(CUDA)).items()
     }
     best = min(searched, key=searched.__getitem__)
     moved = site_bytes(plan, site)
-    source = torch.empty(moved // 2, dtype=torch.uint8, device=device).random_()
-    large = torch.empty(PEAK_COPY_BYTES // 2, dtype=torch.uint8, device=device).random_()
+    source = torch.empty(moved // 2, dtype=torch.uint8, device=CUDA).random_()
+    large = torch.empty(PEAK_COPY_BYTES // 2, dtype=torch.uint8, device=CUDA).random_()
     target, large_target = torch.empty_like(source), torch.empty_like(large)
-    compiled = torch.compile(function, dynamic=False)
     variants: dict[str, Callable[[], object]] = {
         "ours": calls[best],
-        "eager": lambda: function(*inputs),
-        "inductor": lambda: compiled(*inputs),
+        "eager": task.eager,
+        "inductor": task.compiled(None),
+        TUNED: task.compiled(TUNED),
         "copy": lambda: target.copy_(source),
         "peak": lambda: large_target.copy_(large),
+        **kernel_liger.calls(bare.name, task.inputs),
     }
     with torch.no_grad():
         for call in variants.values():
             call()
-        times = {
-            name: timing(values)
-            for name, values in gpu_recorder(variants, TIMING_ROUNDS, flusher(device)).items()
-        }
+        measured = gpu_recorder(variants, TIMING_ROUNDS, flusher(CUDA))
+        warm = timing(gpu_recorder({"ours": calls[best]}, TIMING_ROUNDS)["ours"])
         error = worst_error(plan, given, calls[best]())
+    times = {name: timing(values) for name, values in measured.items()}
+    columns = {f"{name}_ns": t.median_ns for name, t in times.items() if f"{name}_ns" in FIELDS}
     return replaced(
         bare,
         bytes=moved,
-        covers=covers,
+        covers=task.covers,
         config=best,
-        **{f"{name}_ns": found.median_ns for name, found in times.items()},
+        **columns,
+        warm_ns=warm.median_ns,
+        predicted_ns=predicted_ns(plan),
+        launch_ns=host_time_ns(calls[best]),
         error=error,
         configs=searched,
+        others={n: t.median_ns for n, t in times.items() if f"{n}_ns" not in FIELDS},
         intervals={name: (found.low_ns, found.high_ns) for name, found in times.items()},
         why="" if error <= TOLERANCE else "the result is wrong",
     )
+
+
+def predicted_ns(plan: FusionPlan) -> int | None:
+    """What the kernel model says of the first site, by the calibration of this GPU."""
+    gpu = find_gpu(torch.cuda.get_device_name())
+    if gpu is None:
+        return None
+    once = replace(plan.sites[0], executions=1)
+    return program_time(plan, once, gpu, load_calibration(gpu)).mid
 
 
 def compared(bare: Row, calls: kernel_groups.Calls) -> Row:
@@ -334,29 +370,70 @@ def table(results: Results) -> str:
         "",
         "Written by `python benchmarks/kernels.py --table`; times are medians on the GPU, caches",
         "cold, in µs. `copy` moves the bytes that the kernel must move: 1.00 is its speed. Eager",
-        "and Inductor run the whole pattern; `ops` says how much of it our kernel does. Rows with",
-        "a dropout are bound by arithmetic, by count: ten rounds of Philox for every element; fp8",
-        "with one scale a tensor reads it twice, of which `MB` and `copy` count one.",
+        "and Inductor run the whole pattern; `ops` says how much of it our kernel does. `launch`",
+        "is the host's time for one. Rows with a dropout are bound by arithmetic, by count: ten",
+        "rounds of Philox for every element; fp8 with one scale a tensor reads it twice, of which",
+        "`MB` and `copy` count one.",
         "",
-        "| pattern | shape | MB | ops | copy | ours | of copy | Inductor | eager | configuration |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        f"| {' | '.join(HEAD)} |",
+        "|---" * len(HEAD) + "|",
     ]
-    for row in results.rows:
-        shape = "×".join(map(str, row.shape))
-        if row.ours_ns is None or row.copy_ns is None or row.bytes is None or row.why:
-            lines.append(f"| {row.name} | {shape} | | | | | | | | {row.why} |")
-            continue
-        times = [row.inductor_ns, row.eager_ns]
-        others = [f"{t / 1000:.1f}" if t is not None else "" for t in times]
-        covers = "all" if row.covers is None else f"{row.covers[0]}/{row.covers[1]}"
-        cells = [
-            row.name, shape, f"{row.bytes / 1e6:.0f}", covers, f"{row.copy_ns / 1000:.1f}",
-            f"{row.ours_ns / 1000:.1f}", f"{row.copy_ns / row.ours_ns:.2f}", *others,
-            "; ".join((row.config or "", *(f"{n} {t / 1000:.1f}" for n, t in row.others.items()))),
-        ]  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
+    lines += [_cells(row) for row in results.rows]
     versions = json.dumps(results.versions)
-    return "\n".join([*lines, "", f"Versions: {versions}", ""])
+    return "\n".join([*lines, "", *_figures(results.rows), "", f"Versions: {versions}", ""])
+
+
+def _cells(row: Row) -> str:
+    shape = "×".join(map(str, row.shape))
+    if row.ours_ns is None or row.copy_ns is None or row.bytes is None or row.why:
+        return f"| {row.name} | {shape} |{' |' * (len(HEAD) - 3)} {row.why} |"
+    others = dict(row.others)
+    columns = [row.inductor_ns, others.pop(TUNED, None), others.pop("Liger", None), row.eager_ns]
+    times = [f"{t / 1000:.1f}" if t is not None else "" for t in (*columns, row.launch_ns)]
+    covers = "all" if row.covers is None else f"{row.covers[0]}/{row.covers[1]}"
+    more = (f"{name} {taken / 1000:.1f}" for name, taken in others.items())
+    cells = [
+        row.name, shape, f"{row.bytes / 1e6:.0f}", covers, f"{row.copy_ns / 1000:.1f}",
+        f"{row.ours_ns / 1000:.1f}", f"{row.copy_ns / row.ours_ns:.2f}", *times,
+        "; ".join((row.config or "", *more)),
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def _figures(rows: Sequence[Row]) -> list[str]:
+    """What the bars are about: large rows, the best other, Inductor, the kernel model."""
+    timed = [row for row in rows if row.ours_ns and row.copy_ns and not row.why]
+    large = [row for row in timed if (row.bytes or 0) >= LARGE_BYTES and "dropout" not in row.name]
+    fast = [row for row in large if (row.copy_ns or 0) >= FAST * (row.ours_ns or 0)]
+    whole = [row for row in timed if row.covers is None or row.covers[0] == row.covers[1]]
+    behind = [row for row in whole if (row.ours_ns or 0) > SLOWER * min(_others(row))]
+    ratios = [row.inductor_ns / (row.ours_ns or 1) for row in whole if row.inductor_ns]
+    errors = [
+        abs(row.predicted_ns - row.warm_ns) / row.warm_ns
+        for row in timed
+        if row.predicted_ns and row.warm_ns
+    ]
+    return [
+        f"- {len(fast)} of {len(large)} rows of 64 MB and more, those with a dropout apart, reach "
+        f"{FAST:.2f} of a copy's speed; not: {_names(large, fast)}",
+        f"- {len(behind)} of {len(whole)} rows that our kernel does whole are more than 2 % behind "
+        f"the best other: {_names(behind, [])}",
+        f"- over Inductor, geometric mean of these: {geometric_mean(ratios):.2f}×"
+        if ratios
+        else "- over Inductor: not measured",
+        f"- the kernel model, caches warm: {median(errors):.1%} off in the median of {len(errors)}"
+        if errors
+        else "- the kernel model: not measured",
+    ]
+
+
+def _others(row: Row) -> list[int]:
+    found = (row.inductor_ns, row.eager_ns, *row.others.values())
+    return [taken for taken in found if taken is not None]
+
+
+def _names(rows: Sequence[Row], without: Sequence[Row]) -> str:
+    return ", ".join(row.key for row in rows if row not in without) or "none"
 
 
 if __name__ == "__main__":

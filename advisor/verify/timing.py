@@ -198,7 +198,7 @@ def time_kernel(
             name: timing(v) for name, v in record(variants, TIMING_ROUNDS, flusher(device)).items()
         }
         warm = timing(record({"kernel": kernel}, TIMING_ROUNDS)["kernel"])
-        launch_ns = _launch_ns(kernel)
+        launch_ns = host_time_ns(kernel)
     return _summary(plan, config, bytes_moved, cold, warm, launch_ns)
 
 
@@ -260,8 +260,8 @@ def flusher(device: torch.device) -> Callable[[], object]:
     return buffer.zero_
 
 
-def _launch_ns(call: Callable[[], object], repeats: int = 200) -> int:
-    """Host time of one launch, the queue never full."""
+def host_time_ns(call: Callable[[], object], repeats: int = 200) -> int:
+    """Host time of one launch in ns, the queue never full."""
     torch.cuda.synchronize()
     started = time.perf_counter_ns()
     for _ in range(repeats):
