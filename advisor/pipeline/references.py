@@ -14,8 +14,8 @@ from torch.utils import _pytree as pytree
 from collectors.live.workload import Workload
 
 Reload = Callable[[], Workload]
-# In training they use the statistics of the batch, in evaluation others: they stay as they are.
-_OF_THE_BATCH = (_BatchNorm, _InstanceNorm)
+# What computes something else in evaluation than the statistics of the batch give, or fails.
+_STILL_TRAINED = (_BatchNorm, _InstanceNorm, nn.RNNBase)
 
 
 def exact_type(module: nn.Module) -> torch.dtype:
@@ -32,14 +32,19 @@ def exact_type(module: nn.Module) -> torch.dtype:
 def widened(twin: Workload) -> torch.dtype | None:
     """Let a workload's module compute in its `exact_type`, in place; None where it is no module.
 
-    The optimizer holds these very parameters. What the module is given is converted, and what it
-    returns in float64 is rounded to float32: the loss around it may know no other type.
+    The optimizer holds these very parameters; what it has of them is converted too. What the module
+    is given is converted, and what it returns in float64 is rounded to float32: the loss around it
+    may know no other type. What its code makes float32 by name stays so.
     """
     module = twin.part
     if not isinstance(module, nn.Module):
         return None
     kind = exact_type(module)
-    module.to(kind)
+    module._apply(lambda tensor: _in_type(tensor, kind))
+    if twin.optimizer is not None:
+        for parameter, held in twin.optimizer.state.items():
+            alike = {n: v for n, v in held.items() if getattr(v, "shape", None) == parameter.shape}
+            held.update(_cast(alike, kind))
     module.register_forward_pre_hook(
         lambda _, args, named: _cast((args, named), kind), with_kwargs=True
     )
@@ -48,25 +53,35 @@ def widened(twin: Workload) -> torch.dtype | None:
 
 
 def _cast(values: Any, kind: torch.dtype) -> Any:
-    """All floating-point tensors in a structure, in a type."""
+    """All floating-point and complex tensors in a structure, in a type."""
     return pytree.tree_map(
-        lambda v: v.to(kind) if isinstance(v, torch.Tensor) and v.is_floating_point() else v, values
+        lambda v: _in_type(v, kind) if isinstance(v, torch.Tensor) else v, values
     )
+
+
+def _in_type(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """A tensor of numbers in a type, complex ones of it: `Module.to` would drop imaginary parts."""
+    if tensor.is_complex():
+        return tensor.to(kind.to_complex())
+    return tensor.to(kind) if tensor.is_floating_point() else tensor
 
 
 def without_dropout(twin: Workload) -> Workload | None:
     """A workload that drops nothing, its module in place; None where it is no training module.
 
     The module evaluates, for what draws random numbers asks whether it trains; norms that take the
-    statistics of the batch go on to do so.
+    statistics of the batch go on to do so, and so do recurrent layers, of which cuDNN computes no
+    gradients else: their own dropout becomes 0.
     """
     module = twin.part
     if twin.kind != "training" or not isinstance(module, nn.Module):
         return None
-    kept = [m for m in module.modules() if isinstance(m, _OF_THE_BATCH) and m.training]
+    trained = [m for m in module.modules() if isinstance(m, _STILL_TRAINED) and m.training]
     module.eval()
-    for norm in kept:
-        norm.train()
+    for part in trained:
+        part.train()
+        if isinstance(part, nn.RNNBase):
+            part.dropout = 0.0
     return twin
 
 

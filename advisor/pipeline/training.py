@@ -4,7 +4,8 @@ Three fresh copies of the workload start from the same weights and random number
 runs in float32, that of a step in float32 in float64; eager's own distance from it says how much
 rounding moves these losses. Where ours go further, the compiler's own say whether it is its
 rounding: losses of a step in float32 can be three times as far when they are compiled. Where losses
-depend on random numbers, dropout is off in all.
+depend on random numbers, dropout is off in all. Losses that are not finite, or a reference that
+computes something else, say nothing: every distance from them would be as good.
 """
 
 from __future__ import annotations
@@ -12,21 +13,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from advisor.errors import AdvisorError
+from advisor.errors import AbortedError, AdvisorError
 from advisor.pipeline.peers import Alone, Peers, all_say, together
 from advisor.pipeline.references import Reload, undropped, widened, without_dropout
+from advisor.pipeline.votes import objection
 from collectors.live.workload import Step, Workload, tensors
 
+T = TypeVar("T")
 STEPS = 20
 SEED = 1
 # Ours may be as far from the reference as eager or the compiler is, twice over, or one rounding.
 TOLERATED = 2.0
 # Two runs of eager that differ by more draw random numbers; by less, the order of their sums.
 RANDOM = 5e-3
+# Rounding moves the first loss, of equal weights, by less: where it is further, the reference is
+# not the same computation.
+SAME_START = 0.1
+DRAWN = "the loss depends on random numbers, which the compiler draws otherwise"
+NO_LOSS = "the step returns no loss"
+NOT_FINITE = "those of the step as it came are not finite"
 
 
 @dataclass(frozen=True)
@@ -91,14 +100,19 @@ def loss_curves(
         if dropout_off:
             reload, ours = undropped(reload), _undropped_run(ours)
             plain = _undropped_run(plain) if plain is not None else None
-            first = _eager(reload, ranks)
+            first = _tried(lambda: _eager(reload, ranks))
+            if first is None:
+                return f"{DRAWN}, and without dropout the step does not run"
     if first is None:
-        return "the step returns no loss"
+        return NO_LOSS
     if first.drawn and _depends_on_seed(reload, first, ranks):
-        return "the loss depends on random numbers, which the compiler draws otherwise"
-    reference, kind = _reference(reload())
-    if not all_say(ranks, "the reference runs", reference is not None) or reference is None:
+        return DRAWN
+    reference, kind = _reference(reload, ranks)
+    if reference is None:
         return f"the step does not run in {kind}"
+    why = objection(ranks, "the reference", _says_nothing(first, reference, kind))
+    if why:
+        return why
     found = together(ranks, "losses of ours", lambda: _losses(*ours(), SEED))
     values = found.values if found is not None else ()
     curves = LossCurves(first.values, values, reference.values, kind, dropout_off)
@@ -137,14 +151,44 @@ def _undropped_run(ours: Ours) -> Ours:
     return load
 
 
-def _reference(twin: Workload) -> tuple[_Losses | None, str]:
-    """Losses of a workload that computes more exactly, and in which type; None if it cannot."""
-    kind = widened(twin)
-    name = str(kind or "another type").removeprefix("torch.")
+def _tried(run: Callable[[], T]) -> T | None:
+    """The result of what runs on all ranks; None where it fails on one."""
     try:
-        return (None if kind is None else _losses(twin, None, SEED)), name
+        return run()
+    except AbortedError:
+        raise
     except AdvisorError:
-        return None, name
+        return None
+
+
+def _reference(reload: Reload, ranks: Peers) -> tuple[_Losses | None, str]:
+    """Losses of a copy that computes more exactly, and in which type; None if some rank cannot."""
+    made = _tried(lambda: together(ranks, "a wider copy", lambda: _wider(reload)))
+    if made is None:
+        return None, "a wider type"
+    twin, kind = made
+    if not all_say(ranks, "it is a module", kind is not None):
+        return None, "another type"
+    run = _tried(lambda: together(ranks, "its losses", lambda: _losses(twin, None, SEED)))
+    all_ran = all_say(ranks, "the reference runs", run is not None)
+    return run if all_ran else None, str(kind).removeprefix("torch.")
+
+
+def _wider(reload: Reload) -> tuple[Workload, torch.dtype | None]:
+    twin = reload()
+    return twin, widened(twin)
+
+
+def _says_nothing(first: _Losses, reference: _Losses, kind: str) -> str:
+    """Why losses as far from the reference as eager's prove nothing; "" if they may."""
+    if not all(map(math.isfinite, first.values)):
+        return NOT_FINITE
+    if not all(map(math.isfinite, reference.values)):
+        return f"those of the step in {kind} are not finite"
+    apart = abs(first.values[0] - reference.values[0])
+    if apart > SAME_START * max(map(abs, reference.values)):
+        return f"the step computes something else in {kind}"
+    return ""
 
 
 def _losses(twin: Workload, part: Callable[..., Any] | None, seed: int) -> _Losses | None:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from advisor.apply.model.optimizer import fuse_optimizer
-from advisor.pipeline.references import without_dropout
+from advisor.pipeline.references import widened, without_dropout
 from advisor.pipeline.training import STEPS, LossCurves, loss_curves
 from collectors.live.workload import Workload
 
@@ -139,6 +139,101 @@ def test_without_dropout_norms_still_take_the_batch() -> None:
     assert found is not None
     assert [m.training for m in module] == [False, True, False]
     assert without_dropout(Workload("w", "inference", CPU, module)) is None
+
+
+class Rotated(nn.Module):
+    """A linear layer whose results are turned by complex numbers that it holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+        self.turns: torch.Tensor
+        self.register_buffer("turns", torch.polar(torch.ones(4), torch.arange(4.0)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pairs = torch.view_as_complex(self.inner(x).unflatten(-1, (4, 2)))
+        return torch.view_as_real(pairs * self.turns).flatten(-2)
+
+
+def of_module(make: Callable[[], nn.Module], factor: float = 1.0) -> Workload:
+    """Training of a module of [3, 5, 8] float32; `factor` multiplies its loss."""
+    torch.manual_seed(0)
+    module, data = make(), torch.randn(3, 5, 8)
+    optimizer = torch.optim.Adagrad(module.parameters(), lr=0.01)
+
+    def loss(part: Callable[..., torch.Tensor]) -> torch.Tensor:
+        return (part(data) - 1.0).square().mean() * factor
+
+    return Workload("w", "training", CPU, module, optimizer=optimizer, loss=loss)
+
+
+def test_a_wider_copy_keeps_complex_numbers_and_widens_the_optimizers_state() -> None:
+    found = loss_curves(partial(of_module, Rotated), lambda: unchanged(partial(of_module, Rotated)))
+    assert isinstance(found, LossCurves)
+    assert 0 < found.eager_divergence < 1e-5
+    twin = of_module(Rotated)
+    assert widened(twin) == torch.float64
+    assert isinstance(twin.part, Rotated)
+    assert twin.part.turns.dtype == torch.complex128
+    assert twin.optimizer is not None
+    sums = [held["sum"].dtype for held in twin.optimizer.state.values()]
+    assert set(sums) == {torch.float64}
+
+
+def test_a_reference_that_computes_something_else_says_nothing() -> None:
+    class ByType(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * (3.0 if x.dtype == torch.float64 else 1.0)
+
+    make = partial(of_module, partial(ByType, 8, 8))
+    found = loss_curves(make, partial(unchanged, make))
+    assert found == "the step computes something else in float64"
+
+
+def test_losses_that_are_not_finite_without_ours_are_not_held_against_ours() -> None:
+    make = partial(of_module, partial(nn.Linear, 8, 8), float("nan"))
+    found = loss_curves(make, partial(unchanged, make))
+    assert found == "those of the step as it came are not finite"
+
+
+def test_recurrent_layers_go_on_training_without_their_dropout() -> None:
+    """cuDNN has no gradients of them in evaluation."""
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.LSTM(8, 8, num_layers=2, dropout=0.5, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.inner(x)[0]
+            return result
+
+    make = partial(of_module, Recurrent)
+    found = loss_curves(make, partial(unchanged, make))
+    assert isinstance(found, LossCurves)
+    assert found.dropout_off
+    assert found.ours == found.eager
+    twin = without_dropout(make())
+    assert twin is not None
+    assert isinstance(twin.part, Recurrent)
+    assert twin.part.inner.training
+
+
+def test_a_step_that_needs_its_dropout_says_nothing() -> None:
+    class InTrainingOnly(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not self.training:
+                raise ValueError("no loss in evaluation")
+            return nn.functional.dropout(self.inner(x), 0.5)
+
+    make = partial(of_module, InTrainingOnly)
+    found = loss_curves(make, partial(unchanged, make))
+    assert isinstance(found, str)
+    assert found.endswith("without dropout the step does not run")
 
 
 def test_a_step_without_a_loss_says_nothing() -> None:
