@@ -48,6 +48,9 @@ def test_steps_are_as_near_to_float64_as_the_optimizers_own() -> None:
         assert ours <= max(2.0, 2 * own), (name, ours, own)
     names = ["step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "weight"]
     assert told["noticed"] == dict.fromkeys(names, True), "of a write autograd knew nothing"
+    assert len(told["gaps"]) == 5
+    for change, gap in told["gaps"].items():
+        assert gap < 1e-6, (change, "tables of what lay at these addresses before were used")
 
 
 def test_programs_are_divided_once_for_the_same_sizes() -> None:
@@ -59,6 +62,9 @@ def test_programs_are_divided_once_for_the_same_sizes() -> None:
     assert chunks.view(-1, 2).tolist() == [[0, 0], [1, 0], [3, 0], [3, 1], [3, 2]]
     assert step._division(sizes, torch.device("cpu"))[0] is chunks
     assert step._division((), torch.device("cpu"))[0].numel() == 0
+    for size in range(100):  # other parameters have gradients in every step
+        step._division((size,), torch.device("cpu"))
+    assert len(step._divided) < 20
 
 
 def weights() -> list[torch.nn.Parameter]:

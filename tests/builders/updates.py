@@ -2,8 +2,10 @@
 
 Prints one line of JSON: by case, the largest error of parameters and of state in units of the last
 place, ours and those of the optimizer's own step; and by what of it changed, whether autograd
-noticed a step of ours. Arithmetic is that of a GPU: kernels get their scalars in float32 (the
-interpreter would compute with Python's float64), and PyTorch's fused Adam has betas of float32.
+noticed a step of ours; and by what changed between steps at the same addresses, the largest
+difference from the optimizer's own steps. Arithmetic is that of a GPU: kernels get their scalars in
+float32 (the interpreter would compute with Python's float64), and PyTorch's fused Adam has betas of
+float32.
 """
 
 from __future__ import annotations
@@ -165,6 +167,64 @@ def noticed() -> dict[str, bool]:
     return found | {"weight": False}
 
 
+def other_strides(optimizer: torch.optim.Optimizer, held: torch.Tensor) -> None:
+    """A gradient lies transposed where one lay."""
+    optimizer.param_groups[0]["params"][0].grad = held.t()
+
+
+def other_sign(optimizer: torch.optim.Optimizer, held: torch.Tensor) -> None:
+    """Memory holds minus the gradient, as an imaginary part of conjugates."""
+    optimizer.param_groups[0]["params"][0].grad = torch._neg_view(held)
+
+
+def other_layout(optimizer: torch.optim.Optimizer, held: torch.Tensor) -> None:
+    """A parameter and its gradient are transposed, its moments are not."""
+    parameter = optimizer.param_groups[0]["params"][0]
+    parameter.grad, parameter.data = None, parameter.data.t()
+    parameter.grad = held.t()
+
+
+def other_group(optimizer: torch.optim.Optimizer, held: torch.Tensor) -> None:
+    """A parameter gets a rate of its own."""
+    *kept, last = optimizer.param_groups[0]["params"]
+    optimizer.param_groups[0]["params"] = kept
+    optimizer.add_param_group({"params": [last], "lr": 0.3})
+
+
+def other_moments(optimizer: torch.optim.Optimizer, held: torch.Tensor) -> None:
+    """One moment is wider than the other."""
+    state = optimizer.state[optimizer.param_groups[0]["params"][0]]
+    state["exp_avg_sq"] = state["exp_avg_sq"].double()
+
+
+CHANGES = (other_strides, other_sign, other_layout, other_group, other_moments)
+
+
+def changed(change: Any, *, ours: bool) -> list[torch.Tensor]:
+    """Parameters after steps with gradients at the same addresses, one thing changed in between."""
+    generator = torch.Generator().manual_seed(0)
+    held = torch.randn(8, 8, generator=generator)
+    parameters = [torch.nn.Parameter(torch.ones(8, 8)), torch.nn.Parameter(torch.ones(3))]
+    optimizer = torch.optim.Adam(parameters, lr=0.01, foreach=False)
+    if ours:
+        assert use_multi_tensor(optimizer) is None
+    parameters[0].grad, parameters[1].grad = held, torch.ones(3)
+    for step in range(5):
+        if step == 3:
+            change(optimizer, held)
+        optimizer.step()
+    return [parameter.detach() for parameter in parameters]
+
+
+def gaps() -> dict[str, float]:
+    """By change, the largest difference of parameters from the optimizer's own steps."""
+    found = {}
+    for change in CHANGES:
+        pairs = zip(changed(change, ours=True), changed(change, ours=False), strict=True)
+        found[change.__name__] = max(float((a - b).abs().max()) for a, b in pairs)
+    return found
+
+
 def main() -> None:
     """Every case, ours and the optimizer's own."""
     scalars_of_a_gpu()
@@ -176,7 +236,7 @@ def main() -> None:
         own = trained(kind, options, dtype, wide=False, ours=False)
         mine = trained(kind, options, dtype, wide=False, ours=True)
         errors[name] = worst(mine, exact, dtype), worst(own, exact, dtype)
-    sys.stdout.write(json.dumps({"errors": errors, "noticed": noticed()}) + "\n")
+    sys.stdout.write(json.dumps({"errors": errors, "noticed": noticed(), "gaps": gaps()}) + "\n")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,9 @@ from torch.autograd.graph import increment_version
 from advisor.apply.model.optimizer import align_state, device_counts, own_counts
 from advisor.apply.model.update_rules import Rule, rule_of, unfit
 
-# Gradients come to lie in the same few sets of places; each set has its tables.
-MOST_PLACES = 4
+# Gradients come to lie in the same few sets of places; each set has its tables. Where other
+# parameters have gradients in every step, sets of sizes are many too.
+MOST_PLACES, MOST_DIVISIONS = 4, 16
 # Elements of one program, where there are enough of them for every multiprocessor of any GPU.
 LARGE_CHUNK, SMALL_CHUNK, MANY_PROGRAMS = 8192, 1024, 4096
 BLOCK, WARPS = 1024, 4
@@ -56,11 +57,11 @@ class MultiTensorStep:
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
         # By the places of everything, the newest last.
-        self._made: dict[tuple[int, ...], list[_Launch]] = {}
+        self._made: dict[tuple[Any, ...], list[_Launch]] = {}
         # How sizes are divided among programs does not depend on where things lie.
         self._divided: dict[tuple[tuple[int, ...], torch.device], tuple[torch.Tensor, int]] = {}
-        # Where the parameters lay that were last found fit.
-        self._known: list[int] | None = None
+        # Where and how the parameters lay that were last found fit.
+        self._known: list[Any] | None = None
         self._launches: list[_Launch] = []
         # What a captured graph reads at every replay must stay where it is.
         self._captured: list[_Launch | torch.Tensor] = []
@@ -94,17 +95,17 @@ class MultiTensorStep:
 
     def _prepared(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether there is a launch for everything as it now lies; makes those that are missing."""
-        addresses = self._found(optimizer)
-        if addresses is None:
+        places = self._found(optimizer)
+        if places is None:
             return False
-        if (made := self._made.get(tuple(addresses))) is not None:
+        if (made := self._made.get(tuple(places))) is not None:
             self._launches = made
             return True
         if not self._fits(optimizer):
             return False
         if self.rule.counts:
             device_counts(optimizer)
-            addresses = self._found(optimizer) or []
+            places = self._found(optimizer) or []
         self._launches = [
             self._launch(number, dtypes, bucket, group)
             for number, group in enumerate(optimizer.param_groups)
@@ -112,27 +113,32 @@ class MultiTensorStep:
         ]
         # Tables of a capture are filled by its replays only: no other step may count on them.
         if not _is_captured(self._launches):
-            self._made[tuple(addresses)] = self._launches
+            self._made[tuple(places)] = self._launches
             for oldest in list(self._made)[:-MOST_PLACES]:
                 del self._made[oldest]
         return True
 
-    def _found(self, optimizer: torch.optim.Optimizer) -> list[int] | None:
-        """Where everything lies that a step reads or writes; None where something has no state.
+    def _found(self, optimizer: torch.optim.Optimizer) -> list[Any] | None:
+        """Where and how everything lies that a step reads or writes; None where it does its own.
 
-        The host does this in every step: nothing else may be done for every parameter.
+        At the address of a gradient may lie one with other strides the next time, for it is freed
+        in between; what a step of ours writes is kept by its launches. Sizes of groups say to which
+        of them a parameter belongs. The host does this in every step: nothing else may be done for
+        every parameter.
         """
-        found: list[int] = []
+        found: list[Any] = []
         for group in optimizer.param_groups:
             names = self.rule.tensor_names(group)
+            found.append(len(group["params"]))
             for parameter in group["params"]:
                 gradient = parameter.grad
                 if gradient is None:
                     found.append(0)
                     continue
-                if gradient.is_sparse:
+                if gradient.is_sparse or gradient.is_neg():  # memory holds something else
                     return None
-                found += (parameter.data_ptr(), gradient.data_ptr())
+                found += (parameter.data_ptr(), parameter.stride())
+                found += (gradient.data_ptr(), gradient.stride(), gradient.dtype)
                 if not names:
                     continue
                 state = optimizer.state[parameter]
@@ -149,19 +155,22 @@ class MultiTensorStep:
         Parameters may have been added, or state loaded that another optimizer saved: its counts of
         steps may be of another type. Those on the host are moved.
         """
-        places = [p.data_ptr() for group in optimizer.param_groups for p in group["params"]]
-        if places != self._known:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        lying = [(p.data_ptr(), p.stride(), p.dtype) for p in parameters]
+        if lying != self._known:
             if unfit(self.rule, optimizer) is not None:
                 return False
-            self._known = places
+            self._known = lying
         for group in optimizer.param_groups:
             names = self.rule.state_names(group)
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
                 state = optimizer.state[parameter] if names else {}
-                held = [parameter.grad, *(state[name] for name in names)]
-                if any(_lies_otherwise(tensor, parameter) for tensor in held):
+                moments = [state[name] for name in names]
+                if any(_lies_otherwise(t, parameter) for t in (parameter.grad, *moments)):
+                    return False
+                if len({moment.dtype for moment in moments}) > 1:  # a kernel reads all as one type
                     return False
                 if self.rule.counts and state["step"].dtype != torch.float32:
                     return False
@@ -233,6 +242,8 @@ class MultiTensorStep:
         made = self._uploaded(pairs.to(torch.int32), device), chunk
         if not _is_capturing(device):
             self._divided[sizes, device] = made
+            for oldest in list(self._divided)[:-MOST_DIVISIONS]:
+                del self._divided[oldest]
         return made
 
     def _keep(self) -> None:
