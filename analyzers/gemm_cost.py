@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from advisor.hardware.learned import widened
 from advisor.model.base import Range
 from advisor.model.gemm import arithmetic_of, operands, product_flops, product_rows
+from advisor.model.gemm_configs import gemm_configs, tiles_of
 from advisor.model.guards import Prediction
 from advisor.model.optable import item_bytes
 from advisor.model.plan import FusionPlan, Site
@@ -148,6 +149,11 @@ def share_of(plan: FusionPlan, site: Site, product: Range, situation: Situation)
     found = next(
         (share for start, share in _SHARES.items() if _is_of(situation.gpu.arch, start)), _OTHERS
     )
+    # Few tiles leave multiprocessors idle, where a library splits the depth as well.
+    sm_count = situation.gpu.sm_count
+    most = max(tiles_of(config, site) for config in gemm_configs(plan, site, sm_count))
+    busy = min(most / sm_count, 1.0)
+    found = Share(found.least * busy, found.usual * busy, found.best * min(2 * busy, 1.0))
     executions = max(site.executions, 1e-9)
     if product.mid / executions > _FAR * roofline(plan, site, situation).high:
         return Share(found.least, found.usual, max(found.best, 1 / _MUCH_BETTER))

@@ -224,6 +224,9 @@ def _take(
 def _check(flow: Dataflow, node: Node, members: frozenset[str], space: IterationSpace) -> None:
     """Raise unless every op runs once an element of the product, which is read as it is written."""
     whole = space.rows | space.columns
+    own = flow.ancestors[node.id] & flow.communication
+    if any(flow.ancestors[name] & flow.communication & ~own for name in members):
+        raise IllegalFusionError("the product would wait for communication that it does not need")
     for name in members:
         if space.spans[flow.nodes[name].value()] != whole:
             raise IllegalFusionError("it is smaller than the product and would be recomputed")

@@ -55,6 +55,6 @@ def _number(factor: object) -> float:
 def allows_tf32() -> bool:
     """Whether the caller lets matrix units round the operands of float32 products."""
     matmul = torch.backends.cuda.matmul
-    # What the older flag says is undefined where the newer one was set.
-    precision = getattr(matmul, "fp32_precision", None)
-    return bool(matmul.allow_tf32) if precision is None else precision == "tf32"
+    # The older flag cannot be read where the newer one was set.
+    precision = getattr(matmul, "fp32_precision", "none")
+    return bool(matmul.allow_tf32) if precision == "none" else precision == "tf32"

@@ -15,6 +15,7 @@ from advisor.model.findings import Finding
 from advisor.model.graph import Graph, node_of
 from analyzers.exposure import Situation
 from analyzers.gemm_advice import FUSED_ALREADY, GemmAdvice, advise_gemms
+from analyzers.gemm_programs import gemm_programs
 from analyzers.opportunities import PricedGraph, advise
 from analyzers.prediction import PricedFlow
 from analyzers.pricing import PriceList, Unit, compiled_prices, price_list
@@ -105,6 +106,15 @@ def test_a_library_far_from_the_roofline_may_be_beaten_by_far() -> None:
     far = advised(graph, prices_of(graph, product, 10 * PRODUCT, FOLLOWS)).plans[0]
     assert near.share.best < 1 < far.share.best
     assert far.worth.saving.high > FOLLOWS
+
+
+def test_few_tiles_leave_the_gpu_idle_where_a_library_splits_the_depth() -> None:
+    graph, product, _ = multiplied(rows=16, columns=1024, depth=4096)
+    (left,) = advised(graph, prices_of(graph, product, 4_500, 2_000)).left
+    assert "at best 2" in left.why
+    graph, product, _ = multiplied(rows=1024, columns=1024, depth=4096)
+    (item,) = advised(graph, prices_of(graph, product, 17_000, 4_000)).plans
+    assert item.share.usual == 0.8
 
 
 def test_nothing_is_proposed_where_a_template_has_it_already() -> None:
@@ -221,3 +231,18 @@ def test_a_compiled_graph_gives_its_products_their_results(*, result: bool) -> N
 
 def _times(units: Mapping[str, Unit]) -> dict[str, int]:
     return {name: unit.time_ns for name, unit in units.items()}
+
+
+def test_a_product_waits_for_no_communication_that_it_does_not_need() -> None:
+    def grown(boundary: str | None) -> int:
+        s = Sketch()
+        x, w = s.input(64, 32), s.input(32, 48)
+        other = s.op("opaque", s.input(64, 48), shape=(64, 48), target="c10d", boundary=boundary)
+        y = s.op("opaque", x, w, shape=(64, 48), target="aten.mm.default")
+        graph = s.build(s.op("add", s.op("tanh", y), other))
+        (found,) = gemm_programs(PricedGraph(graph).flow, frozenset())
+        assert found.program is not None
+        return len(found.program.site.nodes)
+
+    assert grown(None) == 3
+    assert grown("communication") == 2
