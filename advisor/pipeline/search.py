@@ -245,7 +245,8 @@ class Search:
         """Findings by the most that they may gain in the step as it is compiled now.
 
         A run ranks them by what they save beside what ran then, op by op perhaps; within a budget
-        those that can gain nothing are better left. What was kept before comes first.
+        those that can gain nothing are better left. What was kept before comes first, what nobody
+        can tell of before what can only lose.
         """
         waiting = [group for group in groups if any(trial.judgement is None for trial in group)]
         new = [group for group in waiting if group[0].finding != KEPT_BEFORE]
@@ -255,11 +256,13 @@ class Search:
         worth = partial(worth_by_finding, new, self.found, self.bench, self._as_tried, self.emit)
         try:
             gains = self._all("worth of kernels", lambda: worth(base.of(self._as_tried)))
+        except AbortedError:
+            raise
         except AdvisorError:  # what failed here fails for each trial, with its reason
             return groups
         # On all ranks in the order of the lead.
-        gains = hear(self.peers, "order of kernels", gains, list[int])[0]
-        ranks = dict(zip(map(id, new), gains, strict=True))
+        gains = hear(self.peers, "order of kernels", gains, list[int | None])[0]
+        ranks = {id(group): gain or 0 for group, gain in zip(new, gains, strict=True)}
         return sorted(groups, key=lambda group: -ranks.get(id(group), sys.maxsize))
 
     def _is_ready(self, group: Sequence[Trial]) -> bool:

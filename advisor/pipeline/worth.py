@@ -25,7 +25,7 @@ class Worth(NamedTuple):
     """Sites of some plans in the compiled step, what its kernels of them take now, and ours would.
 
     `now_ns` counts a kernel that computes something else too as a whole: it is the most there is to
-    gain. None where it, or `ours_ns`, is not known.
+    gain. It is None where it is not known, and so is `ours_ns`.
     """
 
     sites: int
@@ -56,43 +56,48 @@ def worth_by_finding(
     recipe: Recipe,
     emit: Emit,
     base: Variant,
-) -> list[int]:
-    """The most that each finding may gain in a step with a recipe, which `base` runs, ns; 0 where
-    it is not known.
+) -> list[int | None]:
+    """The most that each finding may gain in a step with a recipe, which `base` runs, ns; None
+    where it is not known, or nothing of it is left to be tried.
     """
     graphs, times = bench.own_kernels(recipe), bench.kernel_times(base)
     gains = []
     for trials in groups:
-        of_trials = []
+        known: list[int] = []
         for trial in trials:
-            plans = [found[name].plan for name in trial.plan_ids if found[name].refused is None]
-            worth = worth_of(plans, graphs, times)
-            of_trials.append(worth.gain_ns or 0)
-            emit("measure", "running", plan=trial.plan_ids[0], message=worth.told())
-        gains.append(max(of_trials))
+            usable = [name for name in trial.plan_ids if found[name].refused is None]
+            if not usable:
+                continue
+            worth = worth_of([found[name].plan for name in usable], graphs, times)
+            known += [worth.gain_ns] if worth.gain_ns is not None else []
+            emit("measure", "running", plan=usable[0], message=worth.told())
+        gains.append(max(known, default=None))
     return gains
 
 
 def worth_of(
     plans: Sequence[FusionPlan], graphs: Sequence[OwnKernels], times: Mapping[str, int]
 ) -> Worth:
-    """The worth of plans tried together, earlier ones first; `times` are ns a step by kernel."""
+    """The worth of plans tried together, earlier ones first; `times` are ns a step by kernel.
+
+    Of a kernel that several calls share, in one graph or in several, each is taken to cost the
+    same; a graph that runs twice a step has what both runs take. What is all zeros was not timed.
+    """
     calls = Counter(kernel.name for one in graphs for kernel in one.seen.kernels)
-    sites, now, ours = 0, 0, 0.0
-    known = modelled = True
+    replaced: Counter[str] = Counter()
+    sites, ours = 0, 0.0
+    modelled = True
     for one in graphs:
         placed = _placed(plans, one.programs)
         sites += len(placed)
         nodes = {node for _, site in placed for node in site.nodes}
-        for kernel in one.seen.kernels:
-            if nodes & set(kernel.nodes):
-                known &= kernel.name in times
-                now += times.get(kernel.name, 0) // calls[kernel.name]
+        replaced.update(kernel.name for kernel in one.seen.kernels if nodes & set(kernel.nodes))
         for plan, _ in placed:
             modelled &= plan.prediction is not None
             ours += plan.prediction.after_ns.mid / len(plan.sites) if plan.prediction else 0.0
-    found = known and (now > 0 or not sites)
-    return Worth(sites, now if found else None, round(ours) if modelled else None)
+    now = sum(times.get(name, 0) * count / calls[name] for name, count in replaced.items())
+    known = replaced.keys() <= times.keys() and (now > 0 or not sites)
+    return Worth(sites, round(now) if known else None, round(ours) if modelled else None)
 
 
 def _placed(

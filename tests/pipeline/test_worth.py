@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 import torch
 from msgspec.structs import replace
 
+from advisor.apply.recipe import UNCHANGED, Recipe
 from advisor.model.base import Range
 from advisor.model.guards import Prediction
 from advisor.model.plan import FusionPlan
+from advisor.pipeline.candidates import Candidate
+from advisor.pipeline.measure import Bench, Variant
 from advisor.pipeline.switch import GraphSwitch, OwnKernels
-from advisor.pipeline.worth import worth_of
+from advisor.pipeline.trials import Trial
+from advisor.pipeline.worth import worth_by_finding, worth_of
 from analyzers.row_plans import plan_of
 from collectors.live.capture import no_compile_caches
 
@@ -77,6 +82,54 @@ def test_a_kernel_that_was_not_timed_leaves_the_worth_unknown(own: OwnKernels) -
     found = worth_of([priced(own, 300)], [own], {})
     assert (found.sites, found.now_ns, found.gain_ns) == (2, None, None)
     assert "not known" in found.told()
+
+
+def test_calls_of_one_kernel_share_its_time_over_all_graphs(own: OwnKernels) -> None:
+    """A second graph with the same kernels, none of whose sites is ours: half of each is left."""
+    times = dict.fromkeys((k.name for k in own.seen.kernels), 1_001)
+    alone = worth_of([priced(own, 300)], [own], times)
+    beside = worth_of([priced(own, 300)], [own, OwnKernels(None, own.seen)], times)
+    assert alone.now_ns is not None
+    assert beside.now_ns == pytest.approx(alone.now_ns / 2, abs=1)
+
+
+def test_kernels_that_took_no_time_were_not_timed(own: OwnKernels) -> None:
+    found = worth_of(
+        [priced(own, 300)], [own], dict.fromkeys((k.name for k in own.seen.kernels), 0)
+    )
+    assert (found.now_ns, found.gain_ns) == (None, None)
+
+
+class Timed:
+    """A bench that knows what one step's kernels take."""
+
+    def __init__(self, own: OwnKernels) -> None:
+        self.own = own
+
+    def own_kernels(self, recipe: Recipe) -> list[OwnKernels]:
+        return [self.own]
+
+    def kernel_times(self, variant: Variant) -> dict[str, int]:
+        return dict.fromkeys((k.name for k in self.own.seen.kernels), 1_000)
+
+
+def test_what_was_refused_is_told_nothing_of(own: OwnKernels) -> None:
+    plan = priced(own, 300)
+    told: list[str] = []
+
+    def gains(refused: str | None) -> list[int | None]:
+        trial, item = Trial("row-program-1", (plan.id,)), Candidate(plan, refused=refused)
+        base = Variant("base", list, list, list)
+        return worth_by_finding(
+            [[trial]], {plan.id: item}, cast(Bench, Timed(own)), UNCHANGED,
+            lambda *_, **facts: told.append(facts["message"]), base,
+        )  # fmt: skip
+
+    assert gains("numerics") == [None]
+    assert told == []
+    (gain,) = gains(None)
+    assert gain is not None
+    assert len(told) == 1
 
 
 def test_a_plan_without_a_site_gains_nothing(own: OwnKernels) -> None:
