@@ -34,7 +34,7 @@ BASIS = "modelled: how fast a generated product is, is known once it is measured
 class Share:
     """The speed of a generated product beside the library's: seldom less, usually, at best.
 
-    Estimates, wide on purpose: nothing here was fitted. `benchmarks/gemm_epilogue.py` measures them.
+    Estimates, wide on purpose, none of them fitted; `benchmarks/gemm_epilogue.py` measures them.
     """
 
     least: float
