@@ -23,6 +23,7 @@ from advisor.model.plan import FusionPlan, Site
 from advisor.verify.interpret import evaluate
 from advisor.verify.region import SMALL
 from collectors.live.module_calls import CallTensor
+from collectors.live.workload import is_writable
 
 # Eager's ops in eager's types on both sides: only the order of a sum may differ.
 MOST_ULPS = 4.0
@@ -69,6 +70,8 @@ def bind_forward(
         for item in reads
         if item.attribute is not None and item.attribute.isidentifier()
     ]
+    if not values:
+        raise IllegalFusionError("it is given no tensor")
     if len(values) > MOST_VALUES or any(-1 in item.shape for item in reads):
         raise IllegalFusionError("it reads too many tensors, or some of unknown sizes")
     found = None
@@ -183,7 +186,7 @@ def _run(
     """What the forward returns; None unless it is one tensor, and nothing else was written."""
     for item in held:
         if item.holder == "attribute":
-            getattr(module, item.name).copy_(given[item.name])
+            _write(module, item.name, given[item.name])
     arguments = [given[item.name].clone() for item in held if item.holder == "argument"]
     state = [*arguments, *module.parameters(), *module.buffers()]
     before = [tensor.clone() for tensor in state]
@@ -193,6 +196,13 @@ def _run(
         raise IllegalFusionError(f"its forward alone fails: {type(error).__name__}") from error
     kept = all(torch.equal(one, other) for one, other in zip(state, before, strict=True))
     return result if isinstance(result, torch.Tensor) and kept else None
+
+
+def _write(module: nn.Module, name: str, value: torch.Tensor) -> None:
+    held = getattr(module, name)
+    if not is_writable(held):
+        raise IllegalFusionError(f"its {name} repeats its elements in memory")
+    held.copy_(value)
 
 
 def _agrees(plan: FusionPlan, inputs: Sequence[ForwardTensor], output: int, trial: _Trial) -> bool:

@@ -63,7 +63,7 @@ def read_forward(module: nn.Module, tensors: int) -> ForwardSource:
     """
     owner, function = _forward_of(module)
     file, lines = _file_of(function)
-    tree = ast.parse("\n".join(lines))
+    tree = _tree(file, lines)
     definition = _definition(tree, function)
     parameters, constants = _parameters(function, tensors)
     seen = _Seen(module)
@@ -109,6 +109,13 @@ def _file_of(function: types.FunctionType) -> tuple[Path, list[str]]:
     if "\r" in text or not text.endswith("\n"):
         raise IllegalFusionError(f"the lines of {path.name} do not all end with a line feed alone")
     return path, text.removesuffix("\n").split("\n")
+
+
+def _tree(file: Path, lines: list[str]) -> ast.Module:
+    try:
+        return ast.parse("\n".join(lines))
+    except (SyntaxError, ValueError):  # it was changed since it was imported
+        raise IllegalFusionError(f"its source {file.name} is no Python any more") from None
 
 
 def _definition(tree: ast.Module, function: types.FunctionType) -> ast.FunctionDef:
@@ -243,8 +250,8 @@ def _home(value: Any) -> str:
 
 
 def _follow(function: types.FunctionType, seen: _Seen) -> None:
-    _, lines = _file_of(function)
-    _walk(function, _definition(ast.parse("\n".join(lines)), function), seen)
+    file, lines = _file_of(function)
+    _walk(function, _definition(_tree(file, lines), function), seen)
 
 
 def _first_statement(definition: ast.FunctionDef, lines: list[str]) -> ast.stmt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,9 @@ from advisor.pipeline.patch import patch_files, write_folder
 from advisor.pipeline.profile import ProfileOptions, profile
 from advisor.report.source_diff import source_diff
 from advisor.store import RunDirectory
+from advisor.verify.forward import bind_forward
 from collectors.live.forward_source import read_forward
+from collectors.live.module_calls import CallTensor
 
 MODEL = '''"""Layers as people write them."""
 
@@ -279,6 +282,12 @@ def test_a_training_forward_returns_one_of_several_outputs(tmp_path: Path) -> No
 # --- reasons --------------------------------------------------------------------------------------
 
 OUTSIDE = torch.ones(4)
+CHANGING = """from torch import nn
+
+class M(nn.Module):
+    def forward(self, x):
+        return x
+"""
 
 
 class ReadsATensorOutside(nn.Module):
@@ -361,6 +370,46 @@ def _put_on() -> nn.Module:
 def test_what_cannot_be_told_from_the_source_is_a_reason(module: nn.Module, reason: str) -> None:
     with pytest.raises(IllegalFusionError, match=reason):
         read_forward(module, 1)
+
+
+class Repeats(nn.Module):
+    """Holds one number as 64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.ones(1).expand(64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [((), "given no tensor"), ((CallTensor((2, 6, 64), "float32"),), "weight repeats")],
+)
+def test_what_cannot_be_tried_is_a_reason(
+    run: RunDirectory, given: tuple[CallTensor, ...], reason: str
+) -> None:
+    known = run.forwards()
+    assert known is not None
+    plan = next(run.plan(item.plan_id) for item in known.plans if item.forwards)
+    reads = [*given, CallTensor((64,), "float32", "weight")]
+    names = ("x",)[: len(given)]
+    with pytest.raises(IllegalFusionError, match=reason):
+        bind_forward(plan, plan.sites[0], Repeats(), names, reads, sizes_matter=False)
+
+
+def test_source_that_changed_since_it_was_imported_is_a_reason(tmp_path: Path) -> None:
+    file = tmp_path / "changing.py"
+    file.write_text(CHANGING)
+    spec = importlib.util.spec_from_file_location("changing", file)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    file.write_text("class M(\n")
+    with pytest.raises(IllegalFusionError, match="no Python any more"):
+        read_forward(made.M(), 1)
 
 
 def test_records_of_others_cannot_leave_the_diff(run: RunDirectory) -> None:
