@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -98,17 +98,24 @@ class Cured(Record, frozen=True, kw_only=True):
 
     @property
     def loses(self) -> bool:
-        """Whether the case loses in this run too, as the corpus counts it."""
-        return (self.fused_ns or 0) > LOSES_ABOVE * (self.members_ns or 0)
+        """Whether the case was timed and loses in this run too, as the corpus counts it."""
+        if self.fused_ns is None or self.members_ns is None:
+            return False
+        return self.fused_ns > LOSES_ABOVE * self.members_ns
 
-    @property
-    def lost_ns(self) -> int:
-        """How much longer the case takes than its members, now."""
-        return (self.fused_ns or 0) - (self.members_ns or 0)
+    def won_back(self) -> list[tuple[Way, float]]:
+        """The ways that were timed, each with the share of the loss that it wins back.
 
-    def won_back(self, time_ns: int) -> float:
-        """The share of the loss that a way wins back; above 1 where it beats the members."""
-        return ((self.fused_ns or 0) - time_ns) / max(self.lost_ns, 1)
+        Above 1 where it beats the members; nothing of a case that does not lose.
+        """
+        if not self.loses or self.fused_ns is None or self.members_ns is None:
+            return []
+        lost = self.fused_ns - self.members_ns
+        return [
+            (way, (self.fused_ns - way.time_ns) / lost)
+            for way in self.ways
+            if way.time_ns is not None
+        ]
 
 
 class Report(Record, frozen=True, kw_only=True):
@@ -335,30 +342,17 @@ def summary(report: Report) -> tuple[str, float]:
 
     What did not lose this time has nothing to be won back: it is named and not counted.
     """
-    cured = [one for one in report.cases if any(w.time_ns is not None for w in one.ways)]
-    measured = [one for one in cured if one.loses]
-    best = {one.case: _best(one) for one in measured}
-    lines = [
-        f"{len(measured)} of {len(report.cases)} losing cases cured on {report.gpu}, "
-        f"causes by {report.causes}",
-        "",
-        "| cause | cases | won back, median | by the cure named first | best cures |",
-        "|---|---|---|---|---|",
-    ]
-    causes = sorted({str(one.cause) for one in measured})
-    for cause in causes:
-        own = [one for one in measured if str(one.cause) == cause]
-        won = median(one.won_back(best[one.case].time_ns or 0) for one in own)
-        first = median(one.won_back(one.ways[0].time_ns or 0) for one in own)
-        kinds = Counter(best[one.case].kind for one in own)
-        words = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-        lines.append(f"| {cause} | {len(own)} | {won:.0%} | {first:.0%} | {words} |")
-    shares = [one.won_back(best[one.case].time_ns or 0) for one in measured]
+    lucky = [one for one in report.cases if one.fused_ns is not None and not one.loses]
+    won = {one.case: one.won_back() for one in report.cases}
+    measured = [one for one in report.cases if won[one.case]]
+    losing = len(report.cases) - len(lucky)
+    head = f"{len(measured)} of {losing} losing cases cured on {report.gpu}"
+    lines = [f"{head}, causes by {report.causes}", "", *_by_cause(measured, won)]
     # A case without a cure wins nothing back; it counts.
-    shares += [0.0] * (len(report.cases) - len(cured))
-    total = median(shares) if shares else 0.0
+    shares = [max(share for _, share in won[one.case]) for one in measured]
+    total = median([*shares, *[0.0] * (losing - len(measured))]) if losing else 0.0
     kept = [
-        max((one.won_back(w.time_ns or 0) for w in one.ways if w.kind != "separate"), default=0.0)
+        max((share for way, share in won[one.case] if way.kind != "separate"), default=0.0)
         for one in measured
     ]
     apart = f", {median(kept):.0%} without keeping things separate" if kept else ""
@@ -366,14 +360,28 @@ def summary(report: Report) -> tuple[str, float]:
     lines += ["", *(f"- {one.case}: {one.why}" for one in report.cases if one.why)]
     lines += [
         f"- {one.case}: lost nothing this time ({one.fused_ns} ns, its members {one.members_ns} ns)"
-        for one in cured
-        if not one.loses
+        for one in lucky
     ]
     return "\n".join(lines) + "\n", total
 
 
-def _best(one: Cured) -> Way:
-    return min(one.ways, key=lambda way: way.time_ns or 0)
+def _by_cause(
+    measured: Sequence[Cured], won: Mapping[str, Sequence[tuple[Way, float]]]
+) -> list[str]:
+    """A row a cause: what the best cure of its cases wins back, and the one that is named first."""
+    lines = [
+        "| cause | cases | won back, median | by the cure named first | best cures |",
+        "|---|---|---|---|---|",
+    ]
+    for cause in sorted({str(one.cause) for one in measured}):
+        own = [won[one.case] for one in measured if str(one.cause) == cause]
+        best = [max(ways, key=lambda pair: pair[1]) for ways in own]
+        most = median(share for _, share in best)
+        first = median(ways[0][1] for ways in own)
+        kinds = Counter(way.kind for way, _ in best)
+        words = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        lines.append(f"| {cause} | {len(own)} | {most:.0%} | {first:.0%} | {words} |")
+    return lines
 
 
 if __name__ == "__main__":

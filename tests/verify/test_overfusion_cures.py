@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,30 @@ def test_pieces_take_what_they_took_on_a_gpu(
     if sixteen is not None:
         assert step_ns([layer] * 16, transfer, 3_000, 16) == pytest.approx(sixteen, rel=0.02)
     assert best_pieces([layer] * 16, transfer, 3_000) >= 4
+
+
+def test_what_was_not_timed_wins_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    script = importlib.import_module("overfusion_cures")
+    ways = (
+        script.Way(kind="launch", words="untimed"),
+        script.Way(kind="separate", words="apart", time_ns=1_100),
+    )
+    case = partial(script.Cured, cause="register_spill")
+    report = script.Report(
+        gpu="a GPU",
+        causes="rules",
+        cases=(
+            case(case="cured", fused_ns=2_000, members_ns=1_000, ways=ways),
+            case(case="not cured", why="no cure agrees with the members"),
+            case(case="did not lose", fused_ns=1_000, members_ns=1_000, ways=ways),
+        ),
+    )
+    text, won = script.summary(report)
+    assert won == pytest.approx(0.45)
+    assert "1 of 2 losing cases cured" in text
+    assert "| register_spill | 1 | 90% | 90% | 1 separate |" in text
+    assert "did not lose: lost nothing this time" in text
 
 
 def test_every_cause_has_a_cure_and_the_last_resort_is_not_the_first() -> None:
