@@ -19,8 +19,11 @@ from analyzers.row_plans import Program, cluster, plan_of
 
 # Of a product with what follows it: at best less than this is within what steps vary by.
 LEAST_SHARE = 0.02
-# Ops that say what an activation is, the first found names it.
-_NAMED = (("erf", "GELU"), ("tanh", "tanh"), ("sigmoid", "SiLU"), ("exp", "SiLU"), ("relu", "ReLU"))
+# Ops that together say what an activation is; the first found names it. Those of gradients are told
+# by their ops alone.
+_ACTIVATIONS = (({"erf", "mul"}, "GELU"), ({"neg", "exp", "div"}, "SiLU"))
+_FUNCTIONS = (("erf", "erf"), ("tanh", "tanh"), ("sigmoid", "sigmoid"), ("relu", "ReLU"),
+              ("exp", "exponential"))  # fmt: skip
 FUSED_ALREADY = "the compiler's own template computes what follows the product already"
 
 
@@ -152,7 +155,9 @@ def title_of(plan: FusionPlan) -> str:
     ops = {op.op for op in plan.ops}
     inputs = [item for item in plan.inputs if not item.spans[plan.row_axes - 1]]
     words = ["bias"] if any(item.spans[-1] and not any(item.spans[:-1]) for item in inputs) else []
-    words += [name for op, name in _NAMED if op in ops][:1]
+    forward = plan.phase != "backward"
+    named = [name for needed, name in _ACTIVATIONS if forward and needed <= ops]
+    words += [*named, *(name for op, name in _FUNCTIONS if op in ops)][:1]
     whole = {item.name for item in inputs if item.spans[-1] and any(item.spans[:-1])}
     if whole:
         summed = {arg for op in plan.ops if op.op == "add" for arg in op.args}

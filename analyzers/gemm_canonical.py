@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -16,11 +17,13 @@ from advisor.errors import IllegalFusionError
 from advisor.model.derived import dense_strides, renamed
 from advisor.model.gemm import PRODUCT, PlanProduct
 from advisor.model.graph import Node
-from advisor.model.plan import PlanInput, PlanOp, PlanOutput, Site
-from advisor.model.sizes import ONE, parse
+from advisor.model.plan import PlanInput, PlanOp, PlanOutput, Site, Space, space_of
+from advisor.model.sizes import parse
 from analyzers.dataflow import Dataflow
 from analyzers.growth import Group
 from analyzers.row_plans import Program, canonical_program
+
+Unit = TypeVar("Unit", bound=str)
 
 
 @dataclass(frozen=True)
@@ -61,14 +64,6 @@ class _Gemm:
         self.depth = flow.hint(parse(left.shape[1]))
         self.left = [flow.hint(parse(stride)) for stride in left.strides]
         self.right = [flow.hint(parse(stride)) for stride in right.strides]
-        self.units = (
-            "depth" if parse(left.strides[1]) == ONE else "rows" if self.left[0] == 1 else None,
-            "columns"
-            if parse(right.strides[1]) == ONE
-            else "depth"
-            if self.right[0] == 1
-            else None,
-        )
 
     def program(self) -> Program:
         """The whole: operands first, then what the ops read besides."""
@@ -91,8 +86,8 @@ class _Gemm:
             product=PlanProduct(
                 left="in0",
                 right="in1",
-                left_unit=self.units[0],  # type: ignore[arg-type]
-                right_unit=self.units[1],  # type: ignore[arg-type]
+                left_unit=_first_unit(self.left[1], "depth", self.left[0], "rows"),
+                right_unit=_first_unit(self.right[1], "columns", self.right[0], "depth"),
                 tf32=self.product.tf32,
             ),
             site=self._site(tensors, outputs),
@@ -176,13 +171,13 @@ class _Gemm:
         dtype = self.flow.need_meta(self.product.node.value()).dtype
         ops: list[PlanOp] = []
 
-        def op(name: str, args: tuple[str | float, ...], kind: str, space: str = "tile") -> str:
+        def op(name: str, args: tuple[str | float, ...], kind: str, space: Space = "tile") -> str:
             made = PlanOp(
                 name=f"v{len(ops)}",
                 op=name,
                 args=args,
                 dtype=kind,
-                space=space,  # type: ignore[arg-type]
+                space=space,
                 attributes={"dtype": kind} if name == "cast" else {},
             )
             ops.append(made)
@@ -192,10 +187,9 @@ class _Gemm:
         if self.product.alpha != 1:
             value = op("mul", (value, self.product.alpha), "float32")
         if self.product.added is not None:
-            added, space = "in2", self._added(self.product.added).item
+            added = "in2"
             if self.product.beta != 1:
-                rows, column = any(space.spans[:-1]), space.spans[-1]
-                where = ("tile" if column else "row") if rows else "column" if column else "scalar"
+                where = space_of(self._added(self.product.added).item.spans)
                 wide = op("cast", (added,), "float32", where)
                 added = op("mul", (wide, self.product.beta), "float32", where)
             value = op("add", (value, added), "float32")
@@ -248,3 +242,8 @@ def _output(value: str, dtype: str, *, unit: bool) -> PlanOutput:
     return PlanOutput(
         value=value, dtype=dtype, space="tile", strided=True, unit_stride=unit, last=True
     )
+
+
+def _first_unit(inner: int, along: Unit, outer: int, across: Unit) -> Unit | None:
+    """The axis along which a matrix lies without gaps, by its two strides."""
+    return along if inner == 1 else across if outer == 1 else None
