@@ -328,19 +328,19 @@ def _left(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _calibration(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What plans were predicted to save of the kernels they replace, against what was measured."""
+    """What plans were predicted to save of eager's kernels, against what was measured of them."""
     from msgspec import convert
 
     from advisor.model.applied import Applied
     from analyzers.scores import score
 
     scores = score((row["model"], convert(row["applied"], Applied)) for row in rows)
-    if not scores.plans:
+    if scores.median_error is None or scores.coverage is None:
         return []
-    error, inside = scores.median_error or 0.0, scores.coverage or 0.0
     return [
-        f"Of {len(scores.plans)} plans, kept or not, the predicted saving is within {error:.1%} of "
-        f"the replaced kernels' time in the median; {inside:.0%} of the 80 % intervals hold.",
+        f"Of {len(scores.plans)} plans, kept or not, what was predicted to be saved of eager's own "
+        f"kernels is within {scores.median_error:.1%} of their time in the median; "
+        f"{scores.coverage:.0%} of the 80 % intervals hold.",
     ]
 
 
