@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -307,11 +308,16 @@ def _is_torch(file: str) -> bool:
 
 def short_path(file: str) -> str:
     """A source file as people name it: from its package on, or from the working directory."""
+    return _short_path(file, os.getcwd())  # noqa: PTH109  # a path each would be slow
+
+
+@lru_cache(maxsize=4096)
+def _short_path(file: str, here: str) -> str:
     _, installed, inside = file.rpartition("/site-packages/")
     if installed:
         return inside
     path = Path(file)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file
 
 
 def clean_module_path(path: str) -> str:
