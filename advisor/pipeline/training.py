@@ -21,6 +21,7 @@ from advisor.errors import AbortedError, AdvisorError
 from advisor.pipeline.peers import Alone, Peers, all_say, together
 from advisor.pipeline.references import Reload, undropped, widened, without_dropout
 from advisor.pipeline.votes import objection
+from collectors.live.random_numbers import seeded
 from collectors.live.workload import Step, Workload, tensors
 
 T = TypeVar("T")
@@ -193,9 +194,7 @@ def _says_nothing(first: _Losses, reference: _Losses, kind: str) -> str:
 
 def _losses(twin: Workload, part: Callable[..., Any] | None, seed: int) -> _Losses | None:
     step: Step = twin.step_of(None if part is None else lambda _: part)
-    cards = [twin.device] if twin.device.type == "cuda" else []
-    with torch.random.fork_rng(cards):
-        torch.manual_seed(seed)
+    with seeded(twin.device, seed):
         before = _random_state(twin.device)
         found = []
         for _ in range(STEPS):
@@ -209,7 +208,10 @@ def _losses(twin: Workload, part: Callable[..., Any] | None, seed: int) -> _Loss
 
 
 def _random_state(device: torch.device) -> list[torch.Tensor]:
-    """Where the generators stand that a step on a device draws from."""
+    """Where PyTorch's generators stand that a step on a device draws from.
+
+    What the host draws from Python's and NumPy's is the same in all runs.
+    """
     found = [torch.get_rng_state()]
     return [*found, torch.cuda.get_rng_state(device)] if device.type == "cuda" else found
 

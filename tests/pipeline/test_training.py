@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -98,6 +100,24 @@ def noisy() -> Workload:
 def test_losses_that_draw_other_random_numbers_say_nothing() -> None:
     found = loss_curves(noisy, partial(unchanged, noisy))
     assert found == "the loss depends on random numbers, which the compiler draws otherwise"
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand])
+def test_numbers_of_python_and_numpy_are_the_same_in_all_runs(draw: Callable[[], float]) -> None:
+    """Batches that the host draws are those of all other runs."""
+
+    def drawing() -> Workload:
+        twin = workload()
+        loss = twin.loss
+        assert loss is not None
+        return replace(twin, loss=lambda part: loss(part) * (1 + draw()))
+
+    held = random.getstate()
+    found = loss_curves(drawing, partial(unchanged, drawing))
+    assert isinstance(found, LossCurves)
+    assert found.ours == found.eager
+    assert found.eager_divergence < 0.1
+    assert random.getstate() == held, "the caller's own numbers go on"
 
 
 def test_a_step_in_float32_is_held_against_float64() -> None:
