@@ -199,7 +199,9 @@ def _run(
 
 
 def _write(module: nn.Module, name: str, value: torch.Tensor) -> None:
-    held = getattr(module, name)
+    held = getattr(module, name, None)
+    if not isinstance(held, torch.Tensor) or held.shape != value.shape:
+        raise IllegalFusionError(f"its {name} is not held as its ops read it")
     if not is_writable(held):
         raise IllegalFusionError(f"its {name} repeats its elements in memory")
     held.copy_(value)

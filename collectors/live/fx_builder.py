@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -308,7 +307,7 @@ def _is_torch(file: str) -> bool:
 
 def short_path(file: str) -> str:
     """A source file as people name it: from its package on, or from the working directory."""
-    return _short_path(file, os.getcwd())  # noqa: PTH109  # a path each would be slow
+    return _short_path(file, str(Path.cwd()))
 
 
 @lru_cache(maxsize=4096)
