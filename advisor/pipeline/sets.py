@@ -163,11 +163,16 @@ def disagreement(
         alike = together(peers, "compare again", lambda: bench.likeness(results, proven))
         if not objection(peers, "results agree still", _difference(alike)):
             return "", alike
-    undropped = together(peers, "dropout off", bench.without_dropout)
-    if not all_say(peers, "there is dropout", undropped is not None) or undropped is None:
-        return why, found
-    twin = together(peers, "build without dropout", lambda: undropped.build(variant.recipe))
-    return disagreement(peers, undropped, twin)
+    try:
+        undropped = together(peers, "dropout off", bench.without_dropout)
+        if not all_say(peers, "there is dropout", undropped is not None) or undropped is None:
+            return why, found
+        twin = together(peers, "build without dropout", lambda: undropped.build(variant.recipe))
+        return disagreement(peers, undropped, twin)
+    except AbortedError:
+        raise
+    except AdvisorError as error:
+        return f"{why}; without dropout the step cannot be compared: {error.line()}", found
 
 
 def _drift(curves: LossCurves | str | None, found: Agreement | None) -> str:
