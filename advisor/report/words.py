@@ -19,7 +19,7 @@ MAX_MEMBERS = 8
 # Warnings of what no rule could look at: who reads whom, or which kernel does what, is unknown.
 BLIND = (
     "kernels-unknown", "shapes-missing", "no-graphs", "loss-not-captured", "modules-only",
-    "regions-only",
+    "regions-only", "inferred-opaque",
 )  # fmt: skip
 # What stands in a table where a count means nothing, as the sites of a step that waits.
 NO_COUNT = "–"

@@ -13,6 +13,12 @@ _FEW = 0.5
 _COMPILERS = ("inductor", "xla", "tvm", "nvfuser", "tensorrt")
 # Their fused kernels are what an eager program calls anyway: no sign that somebody fused it.
 _FRAMEWORKS = ("pytorch", "cudnn", "miopen", "cublas", "cutlass", "cub", "onednn", "unknown")
+# A trace records no ops of what a compiler made: that fuses much, and often leaves something.
+_UNSEEN = (
+    "a trace does not say what could still be fused there: `fusion-advisor profile --mode compile` "
+    "of the model looks inside"
+)
+_IN_A_GRAPH = "as the other findings say: what the compiler left is searched in the captured graphs"
 
 
 def find(subject: Subject) -> tuple[Match, ...]:
@@ -43,7 +49,8 @@ def _graphed(subject: Subject) -> tuple[Match, ...]:
             subject,
             identity="already-graphed",
             title="Already replayed as a CUDA graph",
-            action="nothing: launches are no longer the bottleneck there",
+            action="nothing for the launches, which a replay has few of"
+            + ("" if subject.provenance == "exact" else f"; {_UNSEEN}"),
             evidence=(
                 Evidence(
                     kind="host",
@@ -81,7 +88,7 @@ def _fused(subject: Subject) -> tuple[Match, ...]:
             title="Already fused by a compiler or an engine"
             if fused >= _FEW * fusible
             else "Partly compiled",
-            action="nothing to do in the compiled regions; they are taken as they are",
+            action=_IN_A_GRAPH if subject.provenance == "exact" else _UNSEEN,
             evidence=(
                 Evidence(
                     kind="dataflow", text=text, values={"fused_ns": fused, "fusible_ns": fusible}

@@ -10,7 +10,7 @@ from dash.development.base_component import Component
 
 from advisor.model.metric_names import per_step_name
 from advisor.model.report import Metric, Report
-from advisor.report.words import verdicts, worth
+from advisor.report.words import nothing_found, verdicts, worth
 from advisor.store.directory import RunDirectory
 from advisor.units import format_value
 from dashboard import arithmetic, figures, pending
@@ -114,8 +114,8 @@ def _actions(run: RunDirectory, report: Report) -> Component:
             "What to do",
             message(
                 "Nothing to recommend",
-                "No finding is worth acting on. The findings page lists what was looked at, and "
-                "what could not be judged for lack of evidence.",
+                f"{nothing_found(report)} The findings page lists what was looked at, and what "
+                "could not be judged for lack of evidence.",
             ),
         )
     items = [

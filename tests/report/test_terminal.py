@@ -111,6 +111,7 @@ def test_nothing_to_fuse_is_said() -> None:
     [
         (INCOMPLETE, "Nothing to fuse was found before the profile ended; it did not finish."),
         ("shapes-missing", "Nothing to fuse was found in the part that can be judged"),
+        ("inferred-opaque", "Nothing to fuse was found in the part that can be judged"),
     ],
 )
 def test_nothing_found_is_not_nothing_there(code: str, said: str) -> None:

@@ -127,6 +127,9 @@ def test_a_compiled_block_gets_no_fusion_advice() -> None:
     result = found(line.build())
     assert {m.finding.kind for m in result.values()} == {"note"}
     assert "already-fused" in result
+    action = result["already-fused"].finding.action
+    assert "nothing to do" not in action, "the trace does not show what the compiler left"
+    assert "profile --mode compile" in action
 
 
 def test_replayed_kernels_are_told_by_name_and_coverage_is_stated() -> None:
