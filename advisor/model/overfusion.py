@@ -108,6 +108,10 @@ class Share(Record, frozen=True, kw_only=True):
     kernels: tuple[str, ...] = ()
 
 
+# What a share is of that holds the kernels of neither run for certain.
+UNPAIRED = "kernels that could not be paired"
+
+
 class Bisection(Record, frozen=True, kw_only=True):
     """The change of the step's time from one run to another as shares that add up to it.
 

@@ -21,6 +21,7 @@ from analyzers.overfusion.judge import judge_pair, judge_times
 FEWEST_STEPS = 4
 NO_STEP = "no step of its launches is kept: give run directories that `profile` or `analyze` wrote"
 NO_LAUNCHES = "no launches of a GPU were recorded in it: profile it where there is one"
+NO_TRACE = "its launches were recorded, but the trace is not in the directory: profile it again"
 # What makes the same fusion take another time.
 OTHER_WORK = ("gpu", "device_present", "shapes", "work", "world_size")
 
@@ -41,12 +42,19 @@ def between(before: Path, after: Path) -> tuple[tuple[Finding, ...], Bisection] 
     steps = step_of_run(before), step_of_run(after)
     for path, step in zip((before, after), steps, strict=True):
         if step is None:
-            return f"{path}: {NO_LAUNCHES if path.is_dir() else NO_STEP}"
+            return f"{path}: {_why_no_step(path)}"
     first, second = steps
     assert first is not None
     assert second is not None
     found = judge_pair(first, second)
     return findings_of(found.verdicts), found.bisection
+
+
+def _why_no_step(path: Path) -> str:
+    if not path.is_dir():
+        return NO_STEP
+    recorded = RunDirectory.at(path).report().metrics.get("kernel_launches_per_step")
+    return NO_LAUNCHES if recorded is None or not recorded.value else NO_TRACE
 
 
 def by_step(before: Report, after: Report) -> tuple[Finding, ...]:

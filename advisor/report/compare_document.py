@@ -9,6 +9,7 @@ from advisor.model.comparison import (
     KernelChange,
     ReportComparison,
 )
+from advisor.model.overfusion import UNPAIRED, Bisection
 from advisor.report.document import (
     Block,
     Content,
@@ -148,6 +149,9 @@ def _regressions(comparison: ReportComparison) -> list[Block]:
         blocks.append(Paragraph(Words(finding.title, mood)))
         blocks.append(Items((*(e.text for e in finding.evidence), f"To do: {finding.action}")))
     found = comparison.bisection
+    lost = any(finding.kind == "regression" for finding in comparison.regressions)
+    if found is not None and not lost:
+        blocks.append(Paragraph(_nothing_lost(found)))
     if found is None or not found.shares:
         return blocks
     change = found.after_ns - found.before_ns
@@ -174,6 +178,13 @@ def _regressions(comparison: ReportComparison) -> list[Block]:
         ("Kernels", True),
     )
     return [*blocks, Heading("What the change is made of"), Paragraph(total), table(titles, rows)]
+
+
+def _nothing_lost(found: Bisection) -> str:
+    """That no fused kernel lost, and of how many that is not known."""
+    unknown = sum(len(share.kernels) for share in found.shares if share.text == UNPAIRED)
+    rest = f"; {counted(unknown, 'kernel')} could not be paired" if unknown else ""
+    return f"No fused kernel is found to have lost against what it replaced{rest}."
 
 
 def _metrics(comparison: ReportComparison, namer: Namer | None) -> list[Block]:

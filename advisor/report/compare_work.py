@@ -16,7 +16,7 @@ import msgspec
 from advisor.errors import UsageError
 from advisor.model.comparison import Comparability, IdentityCheck, Outcome
 from advisor.model.report import KernelRow, Report
-from advisor.report.words import INFERRED_MODE
+from advisor.report.words import INFERRED_MODE, is_modelled
 
 ANCHOR_ROLES = ("gemm", "conv")
 # Roles that a graph replay still shows, when no operator and no shape is known.
@@ -114,7 +114,8 @@ def _gpu(report: Report) -> str | None:
 
 
 def _present(report: Report) -> str:
-    return "yes" if report.hardware.present else "no"
+    """Whether the GPU was there when it ran; where a trace is read says nothing of it."""
+    return "no" if is_modelled(report) else "yes"
 
 
 def _versions(report: Report) -> str | None:

@@ -14,7 +14,14 @@ from statistics import median
 from advisor.hardware.gpus import find_gpu
 from advisor.model.base import Range
 from advisor.model.findings import Evidence, Member
-from advisor.model.overfusion import Bisection, Candidate, Cause, FusionVerdict, Share
+from advisor.model.overfusion import (
+    UNPAIRED,
+    Bisection,
+    Candidate,
+    Cause,
+    FusionVerdict,
+    Share,
+)
 from advisor.model.shifts import interval_of_ratio
 from advisor.model.step_record import Launch, StepRecord
 from advisor.units import counted, format_bytes, format_ns
@@ -327,7 +334,7 @@ def _share(one: Pairing, causes: dict[int, str | None]) -> Share:
     elif one.is_communication:
         cause, text = "communication", "collectives, which also wait for other ranks"
     elif not one.certain:
-        cause, text = None, "kernels that could not be paired"
+        cause, text = None, UNPAIRED
     elif one.change_ns < 0:
         cause, text = "faster_kernels", "takes less time than what it replaced"
     elif not one.before:

@@ -99,6 +99,23 @@ def test_reports_by_themselves_say_why_nothing_is_paired(
     Path(runs[0], "step.json").unlink()
     assert run(["compare", *runs]) == 0
     assert "no launches of a GPU were recorded in it" in " ".join(capsys.readouterr().out.split())
+    # A run that was copied without its trace has had them.
+    stored = RunDirectory.at(Path(runs[0]))
+    report = stored.report()
+    launches = replace(report.metrics["step_ns"], value=3, unit="count")
+    metrics = {**report.metrics, "kernel_launches_per_step": launches}
+    stored.write_report(replace(report, metrics=metrics))
+    assert run(["compare", *runs]) == 0
+    assert "the trace is not in the directory" in " ".join(capsys.readouterr().out.split())
+
+
+def test_compare_says_where_no_fused_kernel_lost(
+    runs: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["compare", *reversed(runs)]) == 0
+    assert "No fused kernel is found to have lost" in " ".join(capsys.readouterr().out.split())
+    assert run(["compare", *runs]) == 0
+    assert "No fused kernel is found to have lost" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("slower", "raised"), [(1.2, True), (1.02, False), (0.7, False)])

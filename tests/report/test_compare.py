@@ -103,6 +103,9 @@ def test_another_number_of_steps_or_another_device_is_not_comparable() -> None:
     )
     absent = replace(before, hardware=replace(before.hardware, present=False))
     assert "device present: yes before, no after" in comparability(before, absent).reasons
+    trace = replace(absent, workload=replace(absent.workload, mode="trace"))
+    checks = {check.name: check.after for check in comparability(before, trace).checks}
+    assert checks["device_present"] == "yes", "it was recorded on one, wherever it is read"
 
 
 def test_mode_and_versions_are_stated_and_end_nothing() -> None:
