@@ -50,7 +50,8 @@ def _section(title: str, lines: Sequence[RenderableType]) -> list[RenderableType
 def _worth(finding: Finding) -> Text:
     saving = finding.exposed_saving_ns
     if saving is None:
-        return plain(f"worth: unknown; {cannot_judge(finding)}")
+        why = cannot_judge(finding)
+        return plain(f"worth: unknown; {why}" if why else "worth: unknown")
     return plain(f"worth: {headline(saving)} per step ({spread(saving)})")
 
 
@@ -101,11 +102,18 @@ def _of_input(plan: FusionPlan, item: PlanInput) -> str:
 def _spans(item: PlanInput, spans: tuple[bool, ...]) -> str:
     if item.segments:
         return "for every part of a row"
+    *rows, column = spans
     if all(spans):
         return "for every element"
     if not any(spans):
         return "one value"
-    return "for every column" if spans[-1] and not any(spans[:-1]) else "for every row"
+    if not any(rows):
+        return "for every column"
+    if all(rows):
+        return "for every row"
+    # A mask that all heads share, for one: it is repeated along the other axes.
+    part = f"{sum(rows)} of {len(rows)} row axes"
+    return f"for every column and {part}" if column else f"for {part}"
 
 
 def _of_step(item: PlanInput) -> str:

@@ -41,6 +41,13 @@ def test_a_finding_is_told_from_what_runs_to_where_it_stands(
     assert "v8 = in0 * v7" in text, "the other ways are told too"
 
 
+def test_a_mask_is_not_told_as_one_value_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    """It has a value for every column too, repeated along the axes that share it."""
+    text = explained(capsys, str(RUN.with_name("llama_prefill_compile")), "48be783b39502163")
+    assert "in0: bfloat16 for every element" in text
+    assert "in1: bfloat16 for every column and 2 of 3 row axes" in text
+
+
 def test_a_number_and_a_plan_name_the_same_finding(capsys: pytest.CaptureFixture[str]) -> None:
     report = json.loads((RUN / "report.json").read_text())
     number = [f["id"] for f in report["findings"]].index(norm_id()) + 1
