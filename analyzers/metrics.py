@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from advisor.model.base import Provenance
+from advisor.model.metric_names import PER_STEP
 from advisor.model.range_names import STEP_PREFIX
 from advisor.model.report import KernelRow, Metric
 from advisor.model.trace import Trace
@@ -158,7 +159,7 @@ def _stepped(values: Sequence[int | float | None], unit: str, definition: str) -
         value=middle,
         unit=unit,
         provenance="measured" if known else "unknown",
-        definition=f"median over steps, activities launched in the step: {definition}",
+        definition=PER_STEP + definition,
         per_step=tuple(values),
     )
 

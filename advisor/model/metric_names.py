@@ -61,6 +61,10 @@ _OTHERS: tuple[tuple[str, Better], ...] = (
 )
 
 
+# How the definition of a figure per step begins; that of the whole trace goes on without it.
+PER_STEP = "median over steps, activities launched in the step: "
+
+
 def per_step_name(name: str) -> str:
     """The per-step twin of a figure of the whole trace: `gpu_busy_ns` to `gpu_busy_per_step_ns`."""
     return f"{name[:-3]}_per_step_ns" if name.endswith("_ns") else f"{name}_per_step"

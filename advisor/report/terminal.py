@@ -10,6 +10,7 @@ from rich.text import Text
 
 from advisor.model.applied import Applied
 from advisor.model.findings import Finding
+from advisor.model.metric_names import PER_STEP, per_step_name
 from advisor.model.report import Metric, Report
 from advisor.model.run import names_script
 from advisor.report.text import (
@@ -56,7 +57,7 @@ def render_report(report: Report) -> RenderableType:
     if report.recommended.order:
         parts += [heading(ORDER), *_order(report)]
     if report.metrics:
-        parts += [heading("Metrics per step"), _metrics_table(report)]
+        parts += [heading("Metrics per step"), *_metrics(report)]
     if report.warnings:
         parts += [heading("Warnings"), *_warnings(report)]
     return Group(*parts)
@@ -176,13 +177,21 @@ def _order(report: Report) -> list[RenderableType]:
     ]
 
 
-def _metrics_table(report: Report) -> RenderableType:
+def _metrics(report: Report) -> list[RenderableType]:
+    """Every figure once: that of the whole trace is only named where there is one per step."""
     rows = table((("Metric", False), ("Value", True), ("From", False), ("Definition", False)))
+    whole = [name for name in sorted(report.metrics) if per_step_name(name) in report.metrics]
     for name, metric in sorted(report.metrics.items()):
-        rows.add_row(
-            plain(name), _metric_value(metric), metric.provenance, plain(metric.definition, "dim")
-        )
-    return rows
+        if name not in whole:
+            definition = plain(metric.definition.removeprefix(PER_STEP), "dim")
+            rows.add_row(plain(name), _metric_value(metric), metric.provenance, definition)
+    if not whole:
+        return [rows]
+    note = (
+        "_per_step: the median over the steps of what each launched. Of the whole trace, with "
+        f"--json: {', '.join(whole)}"
+    )
+    return [rows, plain(note, "dim")]
 
 
 def _metric_value(metric: Metric) -> Text:
