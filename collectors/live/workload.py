@@ -39,6 +39,7 @@ Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 Kind = Literal["inference", "training", "step"]
 RESULTS_SEED = 0
 HERE = Path()
+MOST_NAMED = 8
 EXPECTED = "return (module, inputs), (model, optimizer, loss) or a callable step"
 
 
@@ -289,8 +290,22 @@ def _factory(target: str, directory: Path) -> Callable[[], Any]:
 def _attribute(module: Any, attribute: str, target: str) -> Callable[[], Any]:
     factory: Callable[[], Any] | None = getattr(module, attribute, None)
     if not callable(factory):
-        raise UsageError(f"{module.__name__} has no factory {attribute!r}", where=target)
+        raise UsageError(
+            f"{module.__name__} has no factory {attribute!r}",
+            where=target,
+            remedy=_functions_of(module),
+        )
     return factory
+
+
+def _functions_of(module: Any) -> str:
+    """What may be meant instead: the public functions that a module defines itself."""
+    found = [
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and name[0] != "_"
+    ]
+    return f"it defines {', '.join(found)}" if 0 < len(found) <= MOST_NAMED else ""
 
 
 def _module_of_file(path: Path, target: str) -> Any:

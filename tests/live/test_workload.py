@@ -264,6 +264,15 @@ def test_a_target_that_is_not_there_is_a_usage_error(name: str, text: str) -> No
     assert text in caught.value.line()
 
 
+def test_a_factory_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
+    (tmp_path / "several.py").write_text(
+        "from os.path import join\ndef inference(): ...\ndef _own(): ...\ndef training(): ...\n"
+    )
+    with pytest.raises(UsageError) as caught:
+        load_workload("several.py:inferenc", CPU, directory=tmp_path)
+    assert caught.value.line().endswith("'inferenc'. it defines inference, training")
+
+
 def test_a_step_that_fails_is_a_workload_error_in_one_line(tmp_path: Path) -> None:
     workload = load(tmp_path, "def make():\n    return nn.Linear(4, 2), torch.ones(3, 5)\n")
     for run in (workload.step_of(), workload.results_of):
