@@ -293,7 +293,7 @@ def _finish(run: RunDirectory, applied: Applied, budget: Budget, emit: Emit) -> 
 
 
 def _nothing_to_apply() -> Applied:
-    verdict = SetVerdict(verdict="refused", reason=NOTHING, plans=())
+    verdict = SetVerdict(verdict="not_measured", reason=NOTHING, plans=())
     return Applied(created=now(), device=NO_DEVICE, versions=versions(), plans=(), set=verdict)
 
 

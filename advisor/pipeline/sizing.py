@@ -83,7 +83,7 @@ def judged(
     if row.error is not None:
         return _failed(row.error)
     if row.occupancy == 0:
-        return "avoid", f"cannot be launched: too much of {_limiter(row)} for one multiprocessor"
+        return "avoid", f"cannot be launched: more {_limiter(row)} than one program may have"
     if spilled_bytes(row) > TOLERATED_SPILL_BYTES:
         stored, loaded = row.spill_store_bytes or 0, row.spill_load_bytes or 0
         return (

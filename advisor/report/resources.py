@@ -24,6 +24,7 @@ from advisor.units import UNKNOWN, counted, format_bytes, format_fraction, forma
 FIT_STYLE: dict[Fit, str] = {"use": "green", "avoid": "red", "unknown": "yellow"}
 LONGEST_UNBROKEN = 36
 SHARED = ("Shared", True)
+NO_LAUNCH = "it holds too much at once however it is launched: a part at a time, in a loop, is less"
 HELD = (("Registers", True), ("Spilled", True), ("Occupancy", True), ("Limit", True))
 
 
@@ -45,7 +46,8 @@ def cure_text(cure: LaunchCure) -> str:
     """What another launch of a kernel needs, in a line."""
     name = f"{cure.kernel} on {cure.gpu}, {cure.before.config}"
     if cure.after is None:
-        return f"{name}: no cure among {counted(cure.tried, 'other launch', 'other launches')}"
+        tried = counted(cure.tried, "other launch", "other launches")
+        return f"{name}: no cure among {tried}; {NO_LAUNCH}"
     after = cure.after
     spilled = (after.spill_store_bytes or 0) + (after.spill_load_bytes or 0)
     held = "" if after.occupancy is None else f", occupancy {format_fraction(after.occupancy)}"
@@ -155,8 +157,8 @@ def cliff_verdict(cliff: Cliff) -> str:
         return f"Not even the first ops fit {cliff.gpu} in this configuration: {bad.why}."
     lowest, ops = min((point.resources.occupancy or 0.0, point.ops) for point in cliff.points)
     return (
-        f"No cliff on {cliff.gpu}: none of the {counted(len(cliff.points), 'point')} is "
-        f"one too many; the lowest occupancy is {format_fraction(lowest)}, from op {ops}."
+        f"No cliff on {cliff.gpu}: no op is one too many; the lowest occupancy is "
+        f"{format_fraction(lowest)}, first at op {ops}."
     )
 
 

@@ -19,13 +19,12 @@ def render_scores(scores: Scores) -> RenderableType:
         )
     kept = sum(item.kept for item in scores.plans)
     factor = scores.interval_factor
+    width = f"{UNKNOWN}, of too few plans" if factor is None else f"{factor:.2f}×"
     lines: list[RenderableType] = [
         heading(f"{counted(len(scores.plans), 'plan')} measured, {kept} of them kept"),
         Text(f"median error: {format_fraction(scores.median_error)} of the time before"),
         Text(f"80 % intervals held: {format_fraction(scores.coverage)}"),
-        Text(
-            f"half-widths that would hold 80 %: {UNKNOWN if factor is None else f'{factor:.2f}×'}"
-        ),
+        Text(f"half-widths that would hold 80 %: {width}"),
     ]
     if scores.runs_without:
         lines.append(plain(f"{counted(scores.runs_without, 'run')} without such a plan", "dim"))

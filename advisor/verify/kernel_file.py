@@ -192,7 +192,8 @@ def _cannot_tell(path: Path, kernel: FileKernel, missing: Sequence[str]) -> Usag
     order = ", ".join(parameter.name for parameter in kernel.parameters)
     computed = " (its autotune configurations are computed, not literals)"
     return UsageError(
-        f"cannot tell what {', '.join(missing)} of {kernel.name} are",
+        f"cannot tell what {', '.join(missing)} of {kernel.name} "
+        f"{'is' if len(missing) == 1 else 'are'}",
         where=str(path),
         why="Triton functions carry no types" + (computed if kernel.configs is None else ""),
         remedy=(
