@@ -19,6 +19,7 @@ from advisor.apply.recipe import Recipe
 from advisor.errors import AdvisorError, IllegalFusionError
 from advisor.model.actions import ActionKind, facts_of
 from collectors.live.failures import failure
+from collectors.live.random_numbers import seeded
 from collectors.live.workload import RESULTS_SEED, Workload, is_writable, tensors
 
 
@@ -79,8 +80,7 @@ class Instances:
 
         def results() -> list[torch.Tensor]:
             self._same_state(instance)
-            with torch.random.fork_rng([instance.device]), instance.preserved():
-                torch.manual_seed(RESULTS_SEED)
+            with seeded(instance.device, RESULTS_SEED), instance.preserved():
                 found = [tensor.detach().clone() for tensor in tensors(graph())]
             return [*found, *_gradients(instance)]
 

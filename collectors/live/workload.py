@@ -32,6 +32,7 @@ from torch.utils import _pytree as pytree
 from advisor.errors import AdvisorError, UsageError, WorkloadError
 from advisor.samples import PREFIX
 from collectors.live.failures import failure
+from collectors.live.random_numbers import seed_all, seeded
 from collectors.live.target import parse_target
 
 Step = Callable[[], Any]
@@ -71,9 +72,7 @@ class Workload:
         Every call starts from the same random numbers, buffers and inputs, and leaves them alone.
         """
         part = self.part if wrap is None else wrap(self.part)
-        cards = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(cards), self.preserved():
-            torch.manual_seed(RESULTS_SEED)
+        with seeded(self.device, RESULTS_SEED), self.preserved():
             if self.kind != "training":
                 body = self._infer if self.kind == "inference" else self._call
                 # Copies: a result may be a buffer, or memory that the next replay writes.
@@ -177,12 +176,14 @@ def load_workload(
 ) -> Workload:
     """Import a target and call its factory; failures of the user's code become `WorkloadError`.
 
-    Relative files and modules are looked for from `directory`. A factory that makes the process
-    group of its job may be called again: the group that it made stays.
+    Relative files and modules are looked for from `directory`. A file, which is executed for every
+    copy, and its factory each begin with the random numbers of `seed`. A factory that makes the
+    process group of its job may be called again: the group that it made stays.
     """
     with _one_group():
+        seed_all(seed)
         factory = _factory(target, directory)
-        torch.manual_seed(seed)
+        seed_all(seed)
         return _made_by(factory, target, device)
 
 

@@ -161,6 +161,32 @@ def test_the_factory_runs_seeded_on_the_device(tmp_path: Path) -> None:
     assert load_workload(name, torch.device("meta")).results_of()[0].device.type == "meta"
 
 
+DRAWING = """
+import random
+import numpy as np
+
+DATA = torch.randn(4), random.random(), np.random.rand()
+
+def make():
+    model, x = nn.Linear(4, 4), torch.rand(8, 4)
+    drawn = [*DATA, random.random(), np.random.rand()]
+    model.drawn = [float(torch.as_tensor(value).sum()) for value in drawn]
+    scale = lambda: random.random() + np.random.rand()
+    return model, torch.optim.SGD(model.parameters(), 0.1), lambda m: m(x).sum() * scale()
+"""
+
+
+def test_copies_draw_the_same_numbers_whoever_draws_them(tmp_path: Path) -> None:
+    """Each copy executes the file anew; the data that it draws must not change."""
+    first, second = load(tmp_path, DRAWING), load(tmp_path, DRAWING)
+    assert isinstance(first.part, nn.Module)
+    assert isinstance(second.part, nn.Module)
+    assert first.part.drawn == second.part.drawn
+    for mine, theirs in zip(first.results_of(), second.results_of(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert torch.equal(first.results_of()[0], first.results_of()[0])
+
+
 def test_a_sample_and_a_module_are_targets_too(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
