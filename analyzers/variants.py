@@ -156,8 +156,12 @@ class FindingVariants:
     @property
     def source_op_count(self) -> int:
         """The most ops of the user's program that one place stands for; one has nothing to fuse."""
+        return self._count_ops(again=False)
+
+    def _count_ops(self, *, again: bool) -> int:
         return max(
-            len(source_ops(place.facts.flow, place.whole.site.nodes)) for place in self.places
+            len(source_ops(place.facts.flow, place.whole.site.nodes, again=again))
+            for place in self.places
         )
 
     # --- the finding ------------------------------------------------------------------------------
@@ -197,7 +201,7 @@ class FindingVariants:
         """In how many pieces it runs today: eager ops, or the compiler's kernels where known."""
         ops = self.source_op_count
         if self.situation.eager:
-            return f" in {counted(ops, 'separate op')}"
+            return f" in {counted(self._count_ops(again=True), 'separate op')}"
         kernels = max(
             len(place.facts.prices.price(place.facts.flow, place.whole.site.nodes).units)
             for place in self.places
