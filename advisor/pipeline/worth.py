@@ -93,8 +93,9 @@ def worth_of(
         nodes = {node for _, site in placed for node in site.nodes}
         replaced.update(kernel.name for kernel in one.seen.kernels if nodes & set(kernel.nodes))
         for plan, _ in placed:
-            modelled &= plan.prediction is not None
-            ours += plan.prediction.after_ns.mid / len(plan.sites) if plan.prediction else 0.0
+            modelled &= plan.prediction is not None and bool(plan.sites)
+            if plan.prediction is not None and plan.sites:
+                ours += plan.prediction.after_ns.mid / len(plan.sites)
     now = sum(times.get(name, 0) * count / calls[name] for name, count in replaced.items())
     known = replaced.keys() <= times.keys() and (now > 0 or not sites)
     return Worth(sites, round(now) if known else None, round(ours) if modelled else None)

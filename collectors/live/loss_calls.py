@@ -17,6 +17,8 @@ import torch
 from torch import nn
 from torch._dynamo.eval_frame import OptimizedModule
 
+from collectors.live.random_numbers import kept
+
 Loss = Callable[[Any], torch.Tensor]
 
 
@@ -32,7 +34,8 @@ def calls_parts(loss: Loss, model: nn.Module) -> bool:
     """Whether the first module that a loss calls is a part of the model, and not the model.
 
     The loss runs as far as that call, from the random numbers that it finds, which stay as they
-    are. A loss that calls no module, or fails before, goes through no parts.
+    are; a batch that it takes from an iterator is gone. A loss that calls no module, or fails
+    before, goes through no parts.
     """
 
     def called(module: nn.Module, _: Any) -> None:
@@ -40,10 +43,10 @@ def calls_parts(loss: Loss, model: nn.Module) -> bool:
 
     parts = [part for part in model.modules() if not isinstance(part, torch.jit.ScriptModule)]
     hooks = [part.register_forward_pre_hook(called, prepend=True) for part in parts]
-    cards = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    devices = {parameter.device for parameter in model.parameters()}
     try:
         # What the user's code raises, it will raise again where that is told.
-        with torch.random.fork_rng(list(cards)), contextlib.suppress(Exception):
+        with kept(devices), contextlib.suppress(Exception):
             loss(model)
     except _CalledError as call:
         return call.module is not model

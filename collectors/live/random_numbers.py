@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,18 +24,25 @@ def seed_all(seed: int) -> None:
 
 
 @contextmanager
-def seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """Within it, every generator that a step on a device draws from begins with a seed."""
+def kept(devices: Iterable[torch.device]) -> Iterator[None]:
+    """Within it, what draws on the host or on devices leaves the generators as they were."""
     numpy, python = _numpy(), random.getstate()
     held = numpy.get_state() if numpy is not None else None
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        seed_all(seed)
+    with torch.random.fork_rng([device for device in devices if device.type == "cuda"]):
         try:
             yield
         finally:
             random.setstate(python)
             if numpy is not None:
                 numpy.set_state(held)
+
+
+@contextmanager
+def seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """The same, from a seed: of every generator that a step on a device draws from."""
+    with kept([device]):
+        seed_all(seed)
+        yield
 
 
 def _numpy() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -72,6 +73,17 @@ def test_what_a_loss_calls_first_is_told_without_running_it(
     assert calls_parts(loss, model) is through
     assert torch.equal(torch.get_rng_state(), state)
     assert not any(part._forward_pre_hooks for part in model.modules())
+
+
+def test_what_the_host_draws_meanwhile_is_drawn_again() -> None:
+    model, held = nn.Sequential(Block()), random.getstate()
+
+    def loss(part: Any) -> torch.Tensor:
+        result: torch.Tensor = part[0](torch.rand(2, 8) + random.random())
+        return result
+
+    assert calls_parts(loss, model)
+    assert random.getstate() == held
 
 
 @pytest.mark.parametrize("loss", [_iterates, _indexes])
