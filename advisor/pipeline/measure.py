@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from advisor.model.applied import Comparison
 from advisor.model.report import Metric
 from advisor.pipeline.backend import SwapLog, Told, recipe_backend, rewrites_of
 from advisor.pipeline.instances import Instances
+from advisor.pipeline.likeness import differences, noise_of
 from advisor.pipeline.peers import Alone, Peers
 from advisor.pipeline.references import undropped, without_dropout
 from advisor.pipeline.switch import PLAIN, GraphSwitch, OwnKernels, Seen, Selection
@@ -35,8 +35,8 @@ from collectors.live.recorder import TRACED_STEPS, record_steps, synchronize
 from collectors.live.workload import Step, Workload
 
 REGION_ROUNDS, STEP_ROUNDS, WARMUP_STEPS = 16, 40, 3
-# Beyond this share of eager's norm, the compiler's results are others, not eager's rounded.
-COMPARABLE = 0.1
+# Results that are rounding alone may be so many times as large as those they are compared with.
+NOISE = 8.0
 # A step whose own results differ by more from run to run is no measure of ours.
 REPEATABLE = 1e-4
 # Every compiled variant is one more cache entry on the same code objects.
@@ -69,7 +69,7 @@ class Results(NamedTuple):
     @property
     def comparable(self) -> bool:
         """Whether the compiler's results are eager's, rounded otherwise, and no other ones."""
-        return difference(self.plain, self.eager) <= COMPARABLE
+        return noise_of(differences(self.plain, self.eager)) is not None
 
 
 @dataclass
@@ -293,12 +293,30 @@ class Bench:
         return time_steps({v.name: v.step for v in variants}, STEP_ROUNDS)
 
     def results(self, variant: Variant) -> Results:
-        """What must agree: all three from the same state."""
-        return Results(self.eager.results(), self.compiled.results(), variant.results())
+        """What must agree: all three from the same state.
+
+        Of a training step that reads other data each time, new copies begin at the same.
+        """
+        found = Results(self.eager.results(), self.compiled.results(), variant.results())
+        if found.comparable or not self.trains or self._peers.count > 1:
+            return found
+        again = differences(self.eager.results(), found.eager)
+        return found if noise_of(again) is not None else self._fresh_results(variant.recipe)
+
+    def _fresh_results(self, recipe: Recipe) -> Results:
+        backend = recipe_backend(recipe, SwapLog())
+        with no_compile_caches():
+            return Results(
+                self._instances.fresh().results_of(),
+                self._instances.fresh().results_of(torch.compile),
+                self._instances.fresh(recipe).results_of(
+                    lambda part: torch.compile(part, backend=backend)
+                ),
+            )
 
     def draws_alike(self) -> bool:
         """Whether the compiler draws the random numbers of the step as eager does, or none."""
-        return self.results(self.compiled).comparable
+        return Results(self.eager.results(), self.compiled.results(), []).comparable
 
     def agreement(self, results: Results, comparable: bool) -> Agreement | None:
         """How far ours are from eager's; None if the step returns no tensor.
@@ -320,10 +338,7 @@ class Bench:
 
     def likeness(self, results: Results, proven: Variant) -> Agreement:
         """How far ours are from those of another variant, beside its own from run to run."""
-        theirs = proven.results()
-        own = difference(proven.results(), theirs)
-        epsilon = _epsilon(theirs)
-        return Agreement("the best so far", difference(results.ours, theirs), own, epsilon)
+        return _held("the best so far", results.ours, proven.results(), proven.results())
 
     def without_dropout(self) -> Bench | None:
         """The same of a training step that drops nothing, made once; None if it trains no module.
@@ -384,10 +399,32 @@ def agreement(
     """
     if not eager:
         return None
-    epsilon = _epsilon(eager)
     if comparable:
-        return Agreement("eager", difference(ours, eager), difference(plain, eager), epsilon)
-    return Agreement("the compiler", difference(ours, plain), difference(again(), plain), epsilon)
+        return _held("eager", ours, eager, plain)
+    return _held("the compiler", ours, plain, again())
+
+
+def _held(
+    reference: str,
+    ours: Sequence[torch.Tensor],
+    theirs: Sequence[torch.Tensor],
+    others: Sequence[torch.Tensor],
+) -> Agreement:
+    """Our results against those of the reference, beside `others` that should be the same."""
+    mine, own, epsilon = differences(ours, theirs), differences(others, theirs), _epsilon(theirs)
+    noise = noise_of(own)
+    if noise is None:
+        baseline = max(own, default=0.0)
+        note = (
+            f"the step's own results change by {baseline:.1e} when it is run again: nothing shows "
+            "that ours agree"
+        )
+        return Agreement(reference, max(mine, default=0.0), baseline, epsilon, note)
+    size = [NOISE * max(1.0, gap) if number in noise else 0.0 for number, gap in enumerate(own)]
+    kept = [number for number, gap in enumerate(mine) if not gap <= size[number]]
+    error = max((mine[number] for number in kept), default=0.0)
+    baseline = max((gap for number, gap in enumerate(own) if number not in noise), default=0.0)
+    return Agreement(reference, error, baseline, epsilon)
 
 
 def _epsilon(values: Sequence[torch.Tensor]) -> float:
@@ -395,35 +432,5 @@ def _epsilon(values: Sequence[torch.Tensor]) -> float:
 
 
 def difference(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> float:
-    """Norm of the difference over the norm, largest of all results; inf if structures differ.
-
-    Infinities and NaN of theirs must be ours too; the norms are of the finite elements. Results
-    that are NaN throughout agree with nothing: inf.
-    """
-    if len(ours) != len(theirs) or all(bool(_wide(t).isnan().all()) for t in theirs):
-        return float("inf")
-    return max((_distance(a, b) for a, b in zip(ours, theirs, strict=True)), default=0.0)
-
-
-def _distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-        return float("inf")
-    if not ours.is_floating_point() and not ours.is_complex():
-        return 0.0 if torch.equal(ours, theirs) else float("inf")
-    ours, theirs = _wide(ours), _wide(theirs)
-    finite = torch.isfinite(theirs)
-    alike = (ours == theirs) | (ours.isnan() & theirs.isnan())
-    if not bool((finite | alike).all()):
-        return float("inf")
-    exact = torch.where(finite, theirs, 0.0)
-    gap = float(torch.where(finite, ours - exact, 0.0).norm())
-    size = float(exact.norm())
-    value = gap / size if size else gap
-    return float("inf") if math.isnan(value) else value
-
-
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """In a type in which everything can be computed: float64, complex numbers as pairs of it."""
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    return tensor.double()
+    """The largest of `differences`."""
+    return max(differences(ours, theirs), default=0.0)

@@ -9,7 +9,7 @@ import torch
 
 from advisor.apply.judge import judge_region, judge_set, outputs_agree
 from advisor.model.applied import Comparison, Timing
-from advisor.pipeline.measure import agreement, difference
+from advisor.pipeline.measure import Results, agreement, difference
 
 
 def comparison(low: int, mid: int, high: int, *, before: int = 1_000_000) -> Comparison:
@@ -122,3 +122,26 @@ def test_random_numbers_of_the_compiler_do_not_excuse_a_wrong_kernel() -> None:
 
 def test_a_step_without_results_agrees_with_nothing() -> None:
     assert agreement([], [], [], list, comparable=True) is None
+
+
+def test_results_that_are_rounding_alone_hide_no_wrong_ones_and_condemn_no_right_ones() -> None:
+    """The gradient of a bias of keys is 0 but for rounding: no two runs have the same of it."""
+    eager = [torch.tensor(2.0), torch.ones(8), torch.full((8,), 1e-9)]
+    plain = [torch.tensor(2.0), torch.ones(8) * (1 + 1e-6), torch.full((8,), -2e-9)]
+    assert Results(eager, plain, []).comparable
+    right = [eager[0], eager[1] * (1 - 5e-7), torch.full((8,), 4e-9)]
+    wrong = [eager[0], eager[1] * 1.05, eager[2]]
+    large = [eager[0], eager[1], torch.full((8,), 1e-3)]
+    for ours, agrees in ((right, True), (wrong, False), (large, False)):
+        for comparable, again in ((True, list), (False, lambda: eager)):
+            found = agreement(eager, plain, ours, again, comparable)
+            assert found is not None
+            assert not found.note
+            assert outputs_agree(found.error, found.baseline, found.epsilon) == agrees, found
+
+
+def test_results_that_never_come_again_prove_nothing() -> None:
+    one, two = torch.ones(8), torch.full((8,), 3.0)
+    found = agreement([one], [two], [one], lambda: [one], comparable=False)
+    assert found is not None
+    assert "nothing shows that ours agree" in found.note
