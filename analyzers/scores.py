@@ -24,9 +24,10 @@ def score(applications: Iterable[tuple[str, Applied | None]]) -> Scores:
         without += not found
     if not plans:
         return Scores(plans=(), runs_without=without)
+    errors = [item.error for item in plans if item.error is not None]
     return Scores(
         plans=tuple(plans),
-        median_error=median(item.error for item in plans),
+        median_error=median(errors) if errors else None,
         coverage=sum(item.inside for item in plans) / len(plans),
         interval_factor=interval_factor(plans),
         runs_without=without,
@@ -44,7 +45,9 @@ def _of_run(run: str, applied: Applied) -> list[PlanScore]:
 def _score(
     run: str, gpu: str, verdict: PlanVerdict, predicted: Range, measured: Comparison
 ) -> PlanScore:
-    before = measured.before.median_ns
+    before = verdict.replaced_ns
+    if before is None and measured.clock == "kernel":  # else it is the whole step
+        before = measured.before.median_ns
     gap = abs(predicted.mid - measured.gain_mid_ns)
     return PlanScore(
         run=run,
@@ -57,7 +60,7 @@ def _score(
             low=measured.gain_low_ns, mid=measured.gain_mid_ns, high=measured.gain_high_ns
         ),
         before_ns=before,
-        error=gap / before if before else math.inf,
+        error=gap / before if before else None,
         inside=predicted.low <= measured.gain_mid_ns <= predicted.high,
     )
 

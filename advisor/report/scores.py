@@ -22,7 +22,7 @@ def render_scores(scores: Scores) -> RenderableType:
     width = f"{UNKNOWN}, of too few plans" if factor is None else f"{factor:.2f}×"
     lines: list[RenderableType] = [
         heading(f"{counted(len(scores.plans), 'plan')} measured, {kept} of them kept"),
-        Text(f"median error: {format_fraction(scores.median_error)} of the time before"),
+        Text(f"median error: {format_fraction(scores.median_error)} of what plans replace"),
         Text(f"80 % intervals held: {format_fraction(scores.coverage)}"),
         Text(f"half-widths that would hold 80 %: {width}"),
     ]
@@ -42,7 +42,7 @@ def _plans(scores: Scores) -> RenderableType:
             ("Held", False),
         )
     )
-    for item in sorted(scores.plans, key=lambda score: -score.error):
+    for item in sorted(scores.plans, key=lambda score: -(score.error or 0.0)):
         rows.add_row(
             plain(f"{item.title} {item.plan_id[:8]}"),
             plain(item.run),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.model.applied import Applied, Comparison, PlanVerdict, SetVerdict, Timing
 from advisor.model.base import Range
@@ -16,17 +17,17 @@ def timing(middle: int) -> Timing:
 def verdict(
     name: str, predicted: tuple[int, int, int] | None, measured: int | None, *, kept: bool = True
 ) -> PlanVerdict:
-    """A plan that replaces 1,000 ns."""
+    """A plan that replaces 1,000 ns of a step of 100,000."""
     comparison = None
     if measured is not None:
         comparison = Comparison(
-            before=timing(1_000), after=timing(1_000 - measured), clock="gpu_busy",
+            before=timing(100_000), after=timing(100_000 - measured), clock="gpu_busy",
             gain_low_ns=measured - 2, gain_mid_ns=measured, gain_high_ns=measured + 2,
         )  # fmt: skip
     low, mid, high = predicted or (0, 0, 0)
     return PlanVerdict(
         plan_id=name, title=name, verdict="kept" if kept else "reverted", reason="",
-        sites_expected=1, measured=comparison,
+        sites_expected=1, measured=comparison, replaced_ns=1_000,
         predicted_ns=Range(low=low, mid=mid, high=high) if predicted else None,
     )  # fmt: skip
 
@@ -44,13 +45,25 @@ def test_plans_taken_out_count_and_plans_without_both_figures_do_not() -> None:
                       verdict("unpriced", None, 50))),
         ("b", None),
     ])  # fmt: skip
-    assert [(s.plan_id, s.kept, s.inside, s.error) for s in found.plans] == [
-        ("hit", True, True, pytest.approx(0.005)), ("miss", False, False, pytest.approx(0.2)),
+    assert [(s.plan_id, s.kept, s.inside) for s in found.plans] == [
+        ("hit", True, True), ("miss", False, False),
     ]  # fmt: skip
+    assert [s.error for s in found.plans] == pytest.approx([0.005, 0.2])
     assert found.median_error == pytest.approx(0.1025)
     assert found.coverage == 0.5
     assert found.interval_factor is None
     assert found.runs_without == 1
+
+
+def test_a_step_is_not_what_a_plan_replaces() -> None:
+    """Records that do not say so: of eager's kernels both are one, of a compiled step not."""
+    step = replace(verdict("step", (90, 100, 110), 105), replaced_ns=None)
+    assert step.measured is not None
+    kernels = replace(step, plan_id="kernels", measured=replace(step.measured, clock="kernel"))
+    found = score([("a", applied(step, kernels))])
+    assert [s.error is None for s in found.plans] == [True, False]
+    assert found.median_error == pytest.approx(5 / 100_000)
+    assert found.coverage == 1.0
 
 
 def test_no_plan_has_no_score() -> None:
