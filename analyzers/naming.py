@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan, PlanOp
+from analyzers.gradient_names import gradient_name
 
 _WORDS = {
     "to_copy": "cast",
@@ -76,7 +77,7 @@ def _reduces(op: PlanOp) -> bool:
 
 def _kernel_name(plan: FusionPlan, ops: set[str], reductions: set[str]) -> str:
     if plan.phase == "backward":
-        return "norm" if "rsqrt" in ops or "pow" in ops else "row reduction"
+        return gradient_name(plan) or ("norm" if {"rsqrt", "pow"} & ops else "row reduction")
     if "amax" in reductions and "sum" in reductions and "exp" in ops:
         return "masked softmax" if _has_mask(plan) else "softmax"
     if "rsqrt" in ops and _mean_of_squares(plan):

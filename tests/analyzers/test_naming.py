@@ -103,6 +103,50 @@ def test_a_program_is_named_after_what_it_computes(graph: Graph, expected: str) 
     assert title(graph) == expected
 
 
+def norm_gradient(*, centred: bool) -> Graph:
+    """Of a norm of 32 columns with weights, as ATen writes it for bfloat16 out of float32."""
+    s = Sketch()
+    arrived, weight, x, scale = s.input(16, 32), s.input(32), s.input(16, 32), s.input(16, 1)
+    g = s.op("mul", arrived, weight)
+    second = s.reduce("sum", s.op("mul", g, x))
+    if not centred:
+        share = s.op("div", s.op("mul", second, scale), 32)
+        return s.build(s.op("sub", s.op("mul", g, scale), s.op("mul", share, s.op("mul", x, 2))))
+    left = s.op("sub", s.op("mul", g, 32), s.reduce("sum", g))
+    return s.build(s.op("mul", scale, s.op("sub", left, s.op("mul", x, second))))
+
+
+def softmax_gradient(*, fused: bool) -> Graph:
+    s = Sketch()
+    y = s.input(16, 32)
+    product = s.op("mul", s.input(16, 32), y)
+    total = s.reduce("sum", product)
+    if fused:
+        return s.build(s.op("fma", s.op("neg", y), total, product))
+    return s.build(s.op("sub", product, s.op("mul", y, total)))
+
+
+def log_softmax_gradient() -> Graph:
+    s = Sketch()
+    g = s.input(16, 32)
+    total = s.reduce("sum", g)
+    return s.build(s.op("sub", g, s.op("mul", s.op("exp", s.input(16, 32)), total)))
+
+
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        (norm_gradient(centred=True), "layer norm gradient"),
+        (norm_gradient(centred=False), "RMS norm gradient"),
+        (softmax_gradient(fused=False), "softmax gradient"),
+        (softmax_gradient(fused=True), "softmax gradient"),
+        (log_softmax_gradient(), "log-softmax gradient"),
+    ],
+)
+def test_a_gradient_is_named_after_what_it_differentiates(graph: Graph, expected: str) -> None:
+    assert title(graph, "backward") == expected
+
+
 def test_gradients_say_so() -> None:
     assert title(rms_norm(), "backward") == "norm gradient"
     assert title(softmax(), "backward") == "row reduction gradient"
