@@ -9,6 +9,7 @@ from __future__ import annotations
 import keyword
 from pathlib import PurePosixPath
 from typing import Literal
+from unicodedata import category
 
 from advisor.errors import InvalidRecordError
 from advisor.model.base import Record
@@ -152,8 +153,13 @@ def _check_name(name: str) -> None:
 
 
 def _check_line(line: str) -> None:
-    if len(line) > MOST_WIDTH or any(not c.isprintable() and c != "\t" for c in line):
+    if len(line) > MOST_WIDTH or any(not _is_text(c) for c in line):
         raise InvalidRecordError(f"{line[:40]!r} is no line of text")
+
+
+def _is_text(character: str) -> bool:
+    """Whether it is no control character: no-break and other spaces stand in people's comments."""
+    return character.isprintable() or character == "\t" or category(character) == "Zs"
 
 
 def _check_file(file: str) -> None:

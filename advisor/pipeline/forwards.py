@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from advisor.errors import IllegalFusionError
+from advisor.errors import IllegalFusionError, InvalidRecordError
+from advisor.model.base import check_deep
 from advisor.model.forward import Forwards, PlanForwards, WholeForward
 from advisor.model.graph import Graph, Node
 from advisor.model.optable import spec_of
@@ -102,7 +103,12 @@ def _whole(
         )  # fmt: skip
     except IllegalFusionError as error:
         raise IllegalFusionError(f"{name} ({call.path or 'the model'}): {error.what}") from error
-    return _record(call, name, source, held)
+    found = _record(call, name, source, held)
+    try:
+        check_deep(found)  # names and lines of any program: a record that holds them is read again
+    except InvalidRecordError as error:
+        raise IllegalFusionError(f"{name[:40]!r}: {error.what}") from error
+    return found
 
 
 def _one_call(site: Site, graph: Graph, calls: ModuleCalls) -> ModuleCall:

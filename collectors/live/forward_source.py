@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import math
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -50,7 +51,9 @@ class _Seen:
     """What the functions of a forward read, gathered while they are walked."""
 
     module: nn.Module
+    file: Path
     constants: dict[str, Scalar] = field(default_factory=dict)
+    outside: dict[str, Scalar] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     depends_on_sizes: bool = False
     done: set[Any] = field(default_factory=set)
@@ -66,9 +69,12 @@ def read_forward(module: nn.Module, tensors: int) -> ForwardSource:
     tree = _tree(file, lines)
     definition = _definition(tree, function)
     parameters, constants = _parameters(function, tensors)
-    seen = _Seen(module)
+    seen = _Seen(module, file)
     _walk(function, definition, seen)
+    if hidden := sorted(_bound(definition).intersection(seen.outside)):
+        raise IllegalFusionError(f"its forward has a name of its own for {hidden[0]}")
     held = [ForwardConstant(holder="attribute", name=n, value=v) for n, v in seen.constants.items()]
+    held += [ForwardConstant(holder="argument", name=n, value=v) for n, v in seen.outside.items()]
     first = _first_statement(definition, lines)
     names = (f"fused{number or ''}" for number in range(len(seen.names) + 1))
     return ForwardSource(
@@ -79,7 +85,7 @@ def read_forward(module: nn.Module, tensors: int) -> ForwardSource:
         depends_on_sizes=seen.depends_on_sizes,
         variable=next(name for name in names if name not in seen.names),
         indent=first.col_offset,
-        body=_excerpt(lines, _above_comments(lines, first.lineno)),
+        body=_excerpt(lines, _above_comments(lines, first.lineno, definition)),
         imports=_excerpt(lines, _after_imports(tree, definition.lineno)),
     )
 
@@ -144,7 +150,7 @@ def _parameters(
     for item in others:
         if item.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
             raise IllegalFusionError("its forward takes any number of arguments")
-        if not isinstance(item.default, SCALARS):
+        if not _is_scalar(item.default):
             raise IllegalFusionError(f"its argument {item.name!r} is no tensor that its ops read")
     constants = [ForwardConstant(holder="argument", name=p.name, value=p.default) for p in others]
     return tuple(item.name for item in named), constants
@@ -210,17 +216,19 @@ def _attribute(node: ast.Attribute, seen: _Seen) -> None:
         raise IllegalFusionError(f"its forward writes self.{name}")
     static = inspect.getattr_static(type(seen.module), name, None)
     if isinstance(static, types.FunctionType):
+        if name in vars(seen.module):
+            raise IllegalFusionError(f"self.{name} was put on the module, not written in its class")
         _follow(static, seen)
         return
     if isinstance(static, property):
         raise IllegalFusionError(f"self.{name} is computed each time that it is read")
-    value = getattr(seen.module, name, seen)
+    value: Any = getattr(seen.module, name, seen)
     if isinstance(value, torch.Tensor):
         return
     if isinstance(value, nn.Module):
         raise IllegalFusionError(f"its forward calls self.{name}, a module of its own")
-    if not isinstance(value, SCALARS):
-        raise IllegalFusionError(f"its forward reads self.{name}, a {type(value).__name__}")
+    if not _is_scalar(value):
+        raise IllegalFusionError(f"its forward reads self.{name}, {_said(value)}")
     seen.constants[name] = value
 
 
@@ -231,13 +239,34 @@ def _global(name: str, function: types.FunctionType, seen: _Seen) -> None:
             raise IllegalFusionError(f"its forward reads {name}, which is not looked into")
         return
     value = function.__globals__[name]
-    if isinstance(value, (*SCALARS, torch.dtype)):
+    if isinstance(value, torch.dtype):
+        return
+    if isinstance(value, SCALARS):
+        _outside(name, value, function, seen)
         return
     if _home(value).partition(".")[0] in _LIBRARIES:
         return
     if not isinstance(value, types.FunctionType):
         raise IllegalFusionError(f"its forward reads {name}, which is not looked into")
     _follow(value, seen)
+
+
+def _outside(name: str, value: Scalar, function: types.FunctionType, seen: _Seen) -> None:
+    """A plain value of a file, which may be another one day: the patched forward hands it on."""
+    if not _is_scalar(value):
+        raise IllegalFusionError(f"its forward reads {name}, {_said(value)}")
+    if _file_of(function)[0] != seen.file:
+        raise IllegalFusionError(f"its forward reads {name} of another file")
+    seen.outside[name] = value
+
+
+def _is_scalar(value: Any) -> bool:
+    """Whether a value can be on record and compared: finite, and of no class derived from these."""
+    return type(value) in SCALARS and not (isinstance(value, float) and not math.isfinite(value))
+
+
+def _said(value: Any) -> str:
+    return str(value) if type(value) is float else f"a {type(value).__name__}"
 
 
 def _home(value: Any) -> str:
@@ -276,9 +305,13 @@ def _after_imports(tree: ast.Module, before: int) -> int:
     return max(ends, default=0) + 1
 
 
-def _above_comments(lines: list[str], at: int) -> int:
-    """The first line of the comments that stand right above a line, or the line."""
-    while lines[at - 2].lstrip().startswith("#"):
+def _above_comments(lines: list[str], at: int, definition: ast.FunctionDef) -> int:
+    """The first line of the comments that stand right above a line, or the line.
+
+    Lines of a docstring may begin like one.
+    """
+    ends = [item.end_lineno or 0 for item in definition.body if item.lineno < at]
+    while at - 1 > max(ends, default=definition.lineno) and lines[at - 2].lstrip().startswith("#"):
         at -= 1
     return at
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -279,6 +280,23 @@ def test_a_training_forward_returns_one_of_several_outputs(tmp_path: Path) -> No
     assert calls == 1
 
 
+def test_what_no_record_can_hold_is_a_reason(tmp_path: Path) -> None:
+    """A value of two lines; the run can be read all the same, and has its other forwards."""
+    told = MODEL.replace("self.eps = eps", 'self.eps, self.mode = eps, "two\\nlines"')
+    told = told.replace(
+        "self.weight)\n\n\nclass Add", "self.weight) if self.mode else x\n\n\nclass Add"
+    )
+    (tmp_path / "patched.py").write_text(told)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        patch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        made = profiled(tmp_path / "run", "patched.py:make")
+    assert set(found_forwards(made)) == {"AddNorm"}
+    known = made.forwards()
+    assert known is not None
+    assert any("is no line of text" in item.reason for item in known.plans)
+
+
 # --- reasons --------------------------------------------------------------------------------------
 
 OUTSIDE = torch.ones(4)
@@ -352,9 +370,64 @@ def _put_on() -> nn.Module:
     return module
 
 
+EPS, LARGE = 1e-6, math.inf
+
+
+class ReadsNumbersOutside(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Its last line
+        # looks like a comment"""
+        # This one is.
+        return x * EPS
+
+
+class HidesANumber(nn.Module):
+    def _half(self, x: torch.Tensor) -> torch.Tensor:
+        return x * EPS
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        EPS = 3.0  # noqa: N806
+        return self._half(x) * EPS
+
+
+class NoNumber(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * LARGE
+
+
+class Derived(float):
+    """A number that no file holds, as NumPy's float64."""
+
+
+def _with(name: str, value: Any) -> nn.Module:
+    module = HidesANumber() if name == "_half" else _Scaled()
+    setattr(module, name, value)
+    return module
+
+
+class _Scaled(nn.Module):
+    scale: Any
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = x * self.scale
+        return y
+
+
+def test_numbers_of_the_file_are_handed_on_and_no_docstring_is_changed() -> None:
+    """They may be others one day, when the kernel still holds those that it was made of."""
+    found = read_forward(ReadsNumbersOutside(), 1)
+    assert [(c.holder, c.name, c.value) for c in found.constants] == [("argument", "EPS", 1e-6)]
+    assert found.body.lines[found.body.at - found.body.first].endswith("# This one is.")
+
+
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
+        (HidesANumber(), "a name of its own for EPS"),
+        (NoNumber(), "reads LARGE, inf"),
+        (_with("scale", Derived(2.0)), "self.scale, a Derived"),
+        (_with("scale", -math.inf), "self.scale, -inf"),
+        (_with("_half", abs), "self._half was put on the module"),
         (ReadsATensorOutside(), "OUTSIDE, which is not looked into"),
         (CallsAModule(), "self.act, a module of its own"),
         (Counts(), "writes self.calls"),
