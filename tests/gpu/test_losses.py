@@ -26,7 +26,8 @@ class Recurrent(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         last: torch.Tensor = self.inner(x)[0][:, -1]
-        return self.norm(self.drop(last))
+        normed: torch.Tensor = self.norm(self.drop(last))
+        return normed
 
 
 def make() -> Workload:
