@@ -24,8 +24,8 @@ from advisor.units import counted, format_ns
 class Worth(NamedTuple):
     """Sites of some plans in the compiled step, what its kernels of them take now, and ours would.
 
-    `now_ns` counts a kernel that computes something else too as a whole: it is the most there is to
-    gain. It is None where it is not known, and so is `ours_ns`.
+    `now_ns` counts a kernel that computes something else too as a whole: it is the most that can be
+    gained. It is None where it is not known, and so is `ours_ns`.
     """
 
     sites: int
@@ -46,7 +46,11 @@ class Worth(NamedTuple):
             for value in (self.now_ns, self.ours_ns)
         )
         sites = counted(self.sites, "site")
-        return f"the compiler's kernels at {sites} take {now} of the step, ours would take {ours}"
+        most = "" if self.now_ns is None else "at most "
+        return (
+            f"the compiler's kernels at {sites} take {most}{now} of the step, "
+            f"ours would take {ours}"
+        )
 
 
 def worth_by_finding(
@@ -80,10 +84,12 @@ def worth_of(
 ) -> Worth:
     """The worth of plans tried together, earlier ones first; `times` are ns a step by kernel.
 
-    Of a kernel that several calls share, in one graph or in several, each is taken to cost the
-    same; a graph that runs twice a step has what both runs take. What is all zeros was not timed.
+    The calls of a kernel in a graph share its time. Graphs number their kernels each for itself, so
+    one name may be two kernels: then all of its time counts. A graph that runs twice a step has
+    what both runs take. What is all zeros was not timed.
     """
     calls = Counter(kernel.name for one in graphs for kernel in one.seen.kernels)
+    places = Counter(name for one in graphs for name in {k.name for k in one.seen.kernels})
     replaced: Counter[str] = Counter()
     sites, ours = 0, 0.0
     modelled = True
@@ -96,7 +102,8 @@ def worth_of(
             modelled &= plan.prediction is not None and bool(plan.sites)
             if plan.prediction is not None and plan.sites:
                 ours += plan.prediction.after_ns.mid / len(plan.sites)
-    now = sum(times.get(name, 0) * count / calls[name] for name, count in replaced.items())
+    shares = {n: 1.0 if places[n] > 1 else count / calls[n] for n, count in replaced.items()}
+    now = sum(times.get(name, 0) * share for name, share in shares.items())
     known = replaced.keys() <= times.keys() and (now > 0 or not sites)
     return Worth(sites, round(now) if known else None, round(ours) if modelled else None)
 
