@@ -23,7 +23,8 @@ class _Program:
 
     def __init__(self, plan: FusionPlan) -> None:
         self.ops = plan.ops
-        self.columns = plan.sites[0].columns
+        # A program that was looked for in a graph, and not placed yet, has no sizes.
+        self.columns = plan.sites[0].columns if plan.sites else None
         self._by_name = {op.name: op for op in plan.ops}
 
     def of(self, value: Arg) -> PlanOp | None:
@@ -125,7 +126,9 @@ def _takes(program: _Program, op: PlanOp, value: str) -> bool:
     )
 
 
-def _is_share(op: PlanOp, columns: int) -> bool:
+def _is_share(op: PlanOp, columns: int | None) -> bool:
+    if columns is None:
+        return False
     numbers = [float(argument) for argument in op.args if isinstance(argument, int | float)]
     if op.op == "div":
         return columns in numbers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.model.base import Phase
 from advisor.model.graph import Graph
@@ -145,6 +146,13 @@ def log_softmax_gradient() -> Graph:
 )
 def test_a_gradient_is_named_after_what_it_differentiates(graph: Graph, expected: str) -> None:
     assert title(graph, "backward") == expected
+
+
+def test_a_gradient_that_was_not_placed_yet_has_a_name() -> None:
+    graph = softmax_gradient(fused=False)
+    (group,) = find_row_programs(graph).whole
+    plan = plan_of([canonical_program(dataflow(graph), group)], "backward", "")
+    assert describe(replace(plan, sites=())) == "softmax gradient"
 
 
 def test_gradients_say_so() -> None:
