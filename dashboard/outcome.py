@@ -21,6 +21,7 @@ from advisor.report.text import counted, gain_text
 from advisor.report.verdict_words import (
     NOT_APPLICABLE,
     left_text,
+    losses_text,
     not_applicable,
     peak_text,
     tried,
@@ -62,6 +63,9 @@ def set_section(run: RunDirectory, applied: Applied) -> Component:
     measured = [row for row in _other_figures(result) if set(row[1:]) != {UNKNOWN}]
     if measured:
         blocks.append(table(("Also measured", "Before", "After"), measured, "Other figures"))
+    losses = losses_text(result)
+    if losses:
+        blocks.append(dmc.Text(f"{losses[0].upper()}{losses[1:]}."))
     blocks += votes("The set", result.votes)
     blocks += actions(tried(applied))
     if applied.plans:

@@ -32,6 +32,7 @@ from advisor.report.verdict_words import (
     change_text,
     launch_text,
     left_text,
+    losses_text,
     not_applicable,
     peak_text,
     tried,
@@ -124,26 +125,10 @@ def _set_facts(applied: Applied) -> list[RenderableType]:
     compiling = change_text(facts.compile_before_ns, facts.compile_after_ns, "ns")
     return [
         Text(f"outputs agree: {agree} (error {error}, without plans {own})"),
-        *_losses(facts),
+        *([plain(losses)] if (losses := losses_text(facts)) else []),
         *_votes(facts.votes),
         Text(f"peak memory: {memory} · compile time: {compiling}"),
     ]
-
-
-def _losses(facts: SetVerdict) -> list[RenderableType]:
-    """How a training run goes beside an exacter one, where that was tried."""
-    if facts.loss_note:
-        return [plain(f"losses of a training run: not judged, {facts.loss_note}")]
-    if facts.loss_divergence is None:
-        return []
-    ours = format_value(facts.loss_divergence, "count")
-    own = format_value(facts.eager_divergence, "count")
-    reference = facts.loss_reference or "float32"
-    if facts.compiled_divergence is not None:
-        own += f", the compiler's {format_value(facts.compiled_divergence, 'count')}"
-    dropped = "; dropout off" if facts.dropout_off else ""
-    told = f"losses of a training run: {ours} from a {reference} run's, eager's own {own}{dropped}"
-    return [Text(told)]
 
 
 def _votes(votes: tuple[RankVote, ...]) -> list[RenderableType]:

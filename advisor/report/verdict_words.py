@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from advisor.model.applied import NO_TIME, ActionVerdict, Applied, PlanVerdict, RankVote
+from advisor.model.applied import (
+    NO_TIME,
+    ActionVerdict,
+    Applied,
+    PlanVerdict,
+    RankVote,
+    SetVerdict,
+)
 from advisor.report.text import counted, gain_text
 from advisor.units import UNKNOWN, format_value
 
@@ -26,6 +33,24 @@ def change_text(before: float | None, after: float | None, unit: str) -> str:
 def peak_text(action: ActionVerdict) -> str:
     """Peak memory of a step without and with an action."""
     return change_text(action.peak_memory_before_bytes, action.peak_memory_after_bytes, "bytes")
+
+
+def losses_text(facts: SetVerdict) -> str:
+    """How a training run goes beside an exacter one; empty where that was not tried."""
+    if facts.loss_note:
+        return f"losses of a training run: not judged, {facts.loss_note}"
+    if facts.loss_divergence is None:
+        return ""
+    ours = format_value(facts.loss_divergence, "count")
+    own = format_value(facts.eager_divergence, "count")
+    reference = facts.loss_reference or "float32"
+    if facts.compiled_divergence is not None:
+        own += f", the compiler's {format_value(facts.compiled_divergence, 'count')}"
+    dropped = "; dropout off" if facts.dropout_off else ""
+    return (
+        f"losses of a training run: {ours} of the largest from a {reference} run's, "
+        f"eager's own {own}{dropped}"
+    )
 
 
 def tried(applied: Applied) -> tuple[ActionVerdict, ...]:
