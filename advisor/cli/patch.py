@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from advisor.cli.output import echo
-from advisor.pipeline.patch import PACKAGE, patch_files, write_archive, write_folder
+from advisor.pipeline.patch import PACKAGE, package_name, patch_files, write_archive, write_folder
 from advisor.report.text import counted, plain
 from advisor.store import RunDirectory
 
@@ -33,14 +33,17 @@ def patch(run: Path, only: tuple[str, ...], out: Path) -> None:
     """Write what apply kept in RUN as a Python package that needs no run directory.
 
     It holds the kept kernels as `generate` writes them, the actions and plans as data, the one line
-    that applies them (`import fusion_patch; model = fusion_patch.apply(model)`), and a README with
-    what was measured on what. Where only library calls and settings were kept, it has no kernel;
-    where a kernel is the whole forward of a module, `forwards.diff` changes that source to call it.
+    that applies them (`import fusion_patch; model = fusion_patch.apply(model)`, by the name of the
+    folder), and a README with what was measured on what. Where only library calls and settings were
+    kept, it has no kernel; where a kernel is the whole forward of a module, `forwards.diff` changes
+    that source to call it.
     """
-    files = patch_files(RunDirectory.at(run), only)
+    package = package_name(out)
+    files = patch_files(RunDirectory.at(run), only, package)
     if out.suffix == ".zip":
         write_archive(files, out)
     else:
         write_folder(files, out)
     kernels = sum(name.startswith("kernels/") for name in files)
-    echo(plain(f"{out}: {counted(kernels, 'kernel')}; README.md says what was measured and how"))
+    text = f"{out}: {counted(kernels, 'kernel')}, used by `import {package}`; README.md says how"
+    echo(plain(f"{text}, and what was measured"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Mapping, Sequence
+from keyword import iskeyword
 from pathlib import Path
 
 import msgspec
@@ -43,9 +44,9 @@ NO_OPERATOR = "it cannot be an operator by itself"
 _TIME = (1980, 1, 1, 0, 0, 0)
 _MODULE = '''"""What fusion advisor kept of a run, as a package; README.md says what was measured.
 
-    import fusion_patch
-    model = fusion_patch.apply(model)                    # inference
-    step = fusion_patch.apply(model, optimizer, loss)    # training: step() is one step
+    import NAME
+    model = NAME.apply(model)                    # inference
+    step = NAME.apply(model, optimizer, loss)    # training: step() is one step
 """
 
 from pathlib import Path
@@ -65,15 +66,37 @@ def apply(model, optimizer=None, loss=None):
 '''
 
 
-def patch_files(run: RunDirectory, only: Sequence[str] = ()) -> dict[str, bytes]:
+def package_name(out: Path) -> str:
+    """What a patch is imported as: the name of its folder, or `fusion_patch` in an archive.
+
+    Raises `UsageError` where Python cannot import a folder of that name.
+    """
+    if out.suffix == ".zip":
+        return PACKAGE
+    name = out.resolve().name
+    if not name.isidentifier() or iskeyword(name):
+        raise UsageError(
+            "Python cannot import a folder of that name",
+            where=str(out),
+            remedy=f"name it with letters, digits and underscores, such as {PACKAGE}",
+        )
+    return name
+
+
+def patch_files(
+    run: RunDirectory, only: Sequence[str] = (), package: str = PACKAGE
+) -> dict[str, bytes]:
     """The files of the patch of a run by their names within it, of `only` these findings, plans or
-    actions. The same run gives the same bytes.
+    actions; it is imported as `package`. The same run gives the same bytes.
 
     Raises `UsageError` where nothing is kept, or nothing of what `only` names.
     """
     applied = kept_only(run, only)
     plans = {plan_id: run.plan(plan_id) for plan_id in applied.set.plans}
-    files = {"__init__.py": _MODULE.encode(), "applied.json": encode(applied)}
+    files = {
+        "__init__.py": _MODULE.replace("NAME", package).encode(),
+        "applied.json": encode(applied),
+    }
     for plan_id, plan in plans.items():
         files[f"plans/{plan_id}.json"] = encode(plan)
         files[f"kernels/{plan_id}.py"] = kernel_text(plan, applied).encode()
@@ -81,7 +104,7 @@ def patch_files(run: RunDirectory, only: Sequence[str] = ()) -> dict[str, bytes]
     if changes:
         files["forwards.py"] = forwards_text(changes).encode()
         named = [(forward, function_name(plan, forward)) for plan, forward in changes]
-        files["forwards.diff"] = source_diff(named, PACKAGE).encode()
+        files["forwards.diff"] = source_diff(named, package).encode()
     whole = applied.set.reason != PART
     document = patch_document(
         run.report().workload.target,
@@ -90,6 +113,7 @@ def patch_files(run: RunDirectory, only: Sequence[str] = ()) -> dict[str, bytes]
         told,
         whole=whole,
         changed=bool(changes),
+        package=package,
     )
     files["README.md"] = to_markdown(document).encode()
     return dict(sorted(files.items()))

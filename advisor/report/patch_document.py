@@ -35,16 +35,18 @@ def patch_document(
     *,
     whole: bool,
     changed: bool = False,
+    package: str = "fusion_patch",
 ) -> Document:
     """The README of the patch `applied`, which names only what is in it.
 
     `made` says what wrote it. `source` says of each plan which source is changed, or why none;
-    `whole` is False for a part of what was kept together; `changed` that there is a source diff.
+    `whole` is False for a part of what was kept together; `changed` that there is a source diff;
+    `package` is what it is imported as.
     """
     blocks: list[Block] = [Heading(f"Patch for {target}", 1), Paragraph(made)]
     if not whole:
         blocks.append(Paragraph(Words(IN_PART, "strong")))
-    blocks += [Heading("Use"), Listing(USE), *(Paragraph(text) for text in _NEEDS)]
+    blocks += [Heading("Use"), Listing(USE.replace("NAME", package)), *_needs(package)]
     blocks += [Heading("Measured"), Paragraph(_origin(applied)), *_measured(applied.set)]
     blocks += [Heading("What it does, in this order"), *_contents(applied)]
     if applied.plans:
@@ -52,25 +54,30 @@ def patch_document(
     return tuple(blocks)
 
 
-USE = """import fusion_patch
+USE = """import NAME
 
-fast = fusion_patch.apply(model)                     # inference: call it as you call the model
-step = fusion_patch.apply(model, optimizer, loss)    # training: step() is one step
-model = step.revert()                                # or fast.revert(): take it out again"""
-_NEEDS: tuple[Content, ...] = (
-    (
+fast = NAME.apply(model)                     # inference: call it as you call the model
+step = NAME.apply(model, optimizer, loss)    # training: step() is one step
+model = step.revert()                        # or fast.revert(): take it out again"""
+
+
+def _needs(package: str) -> list[Paragraph]:
+    first: Content = (
         Words("The folder that holds "),
-        code("fusion_patch"),
+        code(package),
         Words(" must be where Python looks for modules, or name the folder: "),
-        code('advisor.load("fusion_patch").apply(model)'),
+        code(f'advisor.load("{package}").apply(model)'),
         Words(". Either needs fusion advisor ("),
         code("pip install kernel-fusion-advisor"),
         Words("), which finds the places in the compiled graphs; the run is not needed."),
-    ),
-    "A kernel is put in wherever the graph computes exactly what it replaces, whatever the module "
-    "is called; where it does not, the original ops stay. Kernels are generated again from the "
-    "checked plans: the files in kernels/ are for reading, and check and time themselves.",
-)
+    )
+    second = (
+        "A kernel is put in wherever the graph computes exactly what it replaces, whatever the "
+        "module is called; where it does not, the original ops stay. Kernels are generated again "
+        "from the checked plans: the files in kernels/ are for reading, and check and time "
+        "themselves."
+    )
+    return [Paragraph(first), Paragraph(second)]
 
 
 _DIFF: tuple[Content, ...] = (

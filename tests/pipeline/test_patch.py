@@ -94,6 +94,19 @@ def test_the_readme_says_what_was_measured_on_what() -> None:
     assert "no source diff: it is part of the backward pass" in text
 
 
+def test_another_folder_is_imported_by_its_own_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(["patch", str(TRAIN), "-o", str(tmp_path / "ours")]) == 0
+    assert "used by `import ours`" in " ".join(capsys.readouterr().out.split())
+    for name in ("README.md", "__init__.py"):
+        text = (tmp_path / "ours" / name).read_text()
+        assert "ours.apply(model)" in text
+        assert "fusion_patch" not in text
+    assert command(["patch", str(TRAIN), "-o", str(tmp_path / "my-patch")]) == 2
+    assert "Python cannot import a folder of that name" in capsys.readouterr().err
+
+
 def test_it_needs_no_run(tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(TRAIN, run)
