@@ -171,6 +171,8 @@ def _check_operands(plan: FusionPlan) -> None:
         _fail(f"{left.dtype} times {right.dtype}")
     if plan.product.tf32 and left.dtype != "float32":
         _fail(f"tf32 of {left.dtype}")
+    if any(len(item.spans) != plan.row_axes + 1 for item in plan.inputs):
+        _fail("an input does not say of every axis whether it spans it")
     rows = plan.row_axes - 1
     if left.spans != (*(True,) * rows, True, False):
         _fail(f"{left.name}: the left operand spans rows and depth")

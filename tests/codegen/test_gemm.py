@@ -198,16 +198,20 @@ def _configs(plan: FusionPlan) -> tuple[LaunchConfig, ...]:
         ({"tf32": True}, "tf32 of bfloat16"),
         ({"op": "sum"}, "does not follow a product"),
         ({"args": ("in0",)}, "read an operand"),
+        ({"row_axes": 2**62}, "does not say of every axis"),
+        ({"spans": ()}, "does not say of every axis"),
     ],
 )
 def test_hostile_products_are_refused(change: dict[str, Any], what: str) -> None:
     plan = biased_gelu((8, 9, 10))
     assert plan.product is not None
-    own = {n: v for n, v in change.items() if n in ("family", "product")}
+    own = {n: v for n, v in change.items() if n in ("family", "product", "row_axes")}
     product = {n: v for n, v in change.items() if n in ("left", "right", "tf32")}
     if product:
         own["product"] = msgspec.structs.replace(plan.product, **product)
-    first = plan.ops[0]
+    first, last = plan.ops[0], plan.inputs[-1]
+    if "spans" in change:
+        own["inputs"] = (*plan.inputs[:-1], msgspec.structs.replace(last, spans=change["spans"]))
     if "op" in change:
         bad = PlanOp(name="v0", op="sum", args=(PRODUCT,), dtype="float32", space="row")
         own["ops"] = (bad, *plan.ops[1:])
