@@ -150,9 +150,9 @@ class Exposure:
                 f"{format_ns(self.scale.clean_ns)} on the clock"
             )
         return (
-            "upper bound from a bare trace: the step was replayed with the host between "
-            f"{self.scale.low:.2f} and {self.scale.high:.2f} of its profiled time, the middle "
-            f"({self.scale.mid:.2f}) makes it {replayed}"
+            "a trace does not say how much the profiler slowed the host: the step was replayed "
+            f"with the host between {self.scale.low:.2f} and {self.scale.high:.2f} of its profiled "
+            f"time, the middle ({self.scale.mid:.2f}) makes it {replayed}"
         )
 
 
