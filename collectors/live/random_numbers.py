@@ -7,34 +7,30 @@ steps are drawn from any.
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
+import numpy as np
 import torch
 
 
 def seed_all(seed: int) -> None:
-    """Start every generator of the process from a seed; NumPy's if it is imported."""
+    """Start every generator of the process from a seed; NumPy's takes 32 bits of it."""
     torch.manual_seed(seed)
     random.seed(seed)
-    if (numpy := _numpy()) is not None:
-        numpy.seed(seed)
+    np.random.seed(seed % (1 << 32))
 
 
 @contextmanager
 def kept(devices: Iterable[torch.device]) -> Iterator[None]:
     """Within it, what draws on the host or on devices leaves the generators as they were."""
-    numpy, python = _numpy(), random.getstate()
-    held = numpy.get_state() if numpy is not None else None
+    python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng([device for device in devices if device.type == "cuda"]):
         try:
             yield
         finally:
             random.setstate(python)
-            if numpy is not None:
-                numpy.set_state(held)
+            np.random.set_state(numpy)
 
 
 @contextmanager
@@ -43,8 +39,3 @@ def seeded(device: torch.device, seed: int) -> Iterator[None]:
     with kept([device]):
         seed_all(seed)
         yield
-
-
-def _numpy() -> Any:
-    """NumPy's global generator; None where nobody has imported it."""
-    return sys.modules.get("numpy.random")

@@ -176,9 +176,11 @@ def make():
 """
 
 
-def test_copies_draw_the_same_numbers_whoever_draws_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", [0, -1, 1 << 40])
+def test_copies_draw_the_same_numbers_whoever_draws_them(tmp_path: Path, seed: int) -> None:
     """Each copy executes the file anew; the data that it draws must not change."""
-    first, second = load(tmp_path, DRAWING), load(tmp_path, DRAWING)
+    place = target(tmp_path, DRAWING)
+    first, second = (load_workload(place, CPU, seed=seed) for _ in range(2))
     assert isinstance(first.part, nn.Module)
     assert isinstance(second.part, nn.Module)
     assert first.part.drawn == second.part.drawn
