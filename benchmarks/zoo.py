@@ -278,7 +278,8 @@ def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         "|---" * len(head) + "|",
     ]
     lines += [_row(row, columns) for row in rows]
-    lines += ["", *_means(rows), "", *_split(rows), "", *_calibration(rows), *_left(rows)]
+    lines += ["", *_means(rows), "", *_split(rows), "", *_calibration(rows), *_differing(rows)]
+    lines += _left(rows)
     return "\n".join([*lines, ""])
 
 
@@ -318,6 +319,20 @@ def _split(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         cells = [f"{row['gains'][kind] / 1e3:.0f}" for kind in row["gains"]]
         lines.append(f"| {row['model']} | {' | '.join(cells)} |")
     return lines
+
+
+def _differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """With what results agree: a step that computes something else is no faster one."""
+    wrong = [f"- {row['model']}: {row['disagreement']}" for row in rows if row["disagreement"]]
+    lines = ["", "Results that do not agree, so that their figures prove nothing:", "", *wrong]
+    held: dict[str, list[str]] = {}
+    for row in rows:
+        found = row["agreement"]
+        if found is not None and not row["disagreement"]:
+            held.setdefault(found["reference"], []).append(row["model"])
+    told = [f"with those of {name}: {', '.join(models)}" for name, models in sorted(held.items())]
+    agreeing = ["", f"Results of ours agree {'; '.join(told)}."] if told else []
+    return [*(lines if wrong else []), *agreeing]
 
 
 def _left(rows: Sequence[Mapping[str, Any]]) -> list[str]:
