@@ -73,10 +73,13 @@ def test_the_script_is_profiled_by_the_command_beside_it(
 def test_the_trace_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = re.findall(r"^fusion-advisor (analyze .*|show report\.json)$", README, re.MULTILINE)
-    assert len(lines) == 2
+    commands = r"^fusion-advisor (analyze .*|show report\.json|compare runs/eager .*)$"
+    lines = re.findall(commands, README, re.MULTILINE)
+    assert len(lines) == 5
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sample_traces").symlink_to(ROOT / "sample_traces")
     for line in lines:
         assert run(line.split()) == 0
-    assert "Findings" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Findings" in printed
+    assert "What the change is made of" in printed

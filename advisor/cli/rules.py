@@ -27,7 +27,9 @@ def rules(rule_id: str | None, form: str) -> None:
     from analyzers.rules import RULES
 
     if rule_id is not None:
-        chosen = next((rule for rule in RULES if rule.id == rule_id), None)
+        # Ids of findings begin with their rule's, in hyphens throughout.
+        spelt = rule_id.replace("_", "-")
+        chosen = next((rule for rule in RULES if rule.id.replace("_", "-") == spelt), None)
         if chosen is None:
             near = difflib.get_close_matches(rule_id, [rule.id for rule in RULES])
             raise UsageError(

@@ -51,6 +51,13 @@ def test_one_rule_is_explained(form: str, capsys: pytest.CaptureFixture[str]) ->
     assert "Leaves alone:" in out
 
 
+def test_a_rule_is_found_by_the_id_that_its_findings_begin_with(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["rules", "row-program"]) == 0
+    assert "row_program" in capsys.readouterr().out
+
+
 def test_an_unknown_rule_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["rules", "gated_mpl"]) == 2
     assert "did you mean gated-mlp" in capsys.readouterr().err
