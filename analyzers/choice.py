@@ -96,7 +96,7 @@ def choose(flow: Dataflow, worth: Worth) -> Chosen:
         if name in claimed or not (drawn or reads_across(flow, name)):
             continue
         grown = grow(joint, name, claimed)
-        if grown.group is not None and _is_chain(flow, grown.group):
+        if grown.group is not None and is_chain(flow, grown.group):
             joint = joint.contracted(frozenset(grown.group.members))
             claimed.update(dict.fromkeys(grown.group.members, CLAIMED))
             taken.append(grown.group)
@@ -107,7 +107,7 @@ def choose(flow: Dataflow, worth: Worth) -> Chosen:
     return Chosen(tuple(taken), tuple(distinct.values()), tuple(misses))
 
 
-def _is_chain(flow: Dataflow, group: Group) -> bool:
+def is_chain(flow: Dataflow, group: Group) -> bool:
     """Whether a group has several ops, none of which reduces, and reads something as large."""
     if len(group.members) < 2 or _reductions(flow, group.members):
         return False

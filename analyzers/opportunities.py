@@ -6,15 +6,17 @@ that serves every site with one kernel, or the longer ones that also absorb a pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeAlias
 
 from advisor.model.base import Range
 from advisor.model.findings import Finding
 from advisor.model.graph import Graph
 from advisor.model.plan import FusionPlan
 from advisor.model.report import PlanSummary
+from analyzers.chain_programs import chains_beside
 from analyzers.choice import Worth
 from analyzers.dataflow import Dataflow, dataflow
 from analyzers.exposure import Situation
@@ -48,12 +50,18 @@ class PricedGraph:
         return dataflow(self.graph)
 
 
+# Plans with predictions, their finding, and what that does to the recorded step.
+Built: TypeAlias = tuple[Sequence[FusionPlan], Finding, Change]
+
+
 @dataclass(frozen=True)
 class Advice:
     """Everything found: plans with predictions, and findings; by graph, what stays out and why.
 
     `changes` are what findings do to the recorded step, by their ids. `scans` are those of written-
     out recurrences, whose plans are among `plans`: their findings are the rule's. So of `gemms`.
+    `chains` are kernels of pointwise ops alone, for the findings that tell of those ops: their
+    plans are among `plans` once one does (`naming`).
     """
 
     plans: tuple[FusionPlan, ...]
@@ -62,6 +70,13 @@ class Advice:
     changes: Mapping[str, Change] = field(default_factory=dict)
     scans: ScanAdvice = field(default_factory=ScanAdvice)
     gemms: GemmAdvice = field(default_factory=GemmAdvice)
+    chains: tuple[Built, ...] = ()
+
+    def naming(self, findings: Iterable[Finding]) -> Advice:
+        """The same, with the plans of those chains that a finding names."""
+        named = {plan_id for f in findings for way in f.alternatives for plan_id in way.plan_ids}
+        more = (plan for own, _, _ in self.chains for plan in own if plan.id in named)
+        return replace(self, plans=(*self.plans, *more))
 
     def summaries(self) -> tuple[PlanSummary, ...]:
         """The plans as a report lists them."""
@@ -92,16 +107,18 @@ def advise(
     sets: list[GroupPlace] = []
     outside: list[str] = []
     taken: list[frozenset[str]] = []
+    rows: list[RowPrograms] = []
     priced = [
         PricedFlow(item.flow, item.prices or price_list(()), item.graph.phase) for item in graphs
     ]
     for facts in priced:
         found = row_programs(facts.flow, saved_time(facts, situation))
         places += _places(facts, found)
-        _collect_reasons(found, reasons)
+        _collect_reasons(found.flow, found.near_misses, reasons)
         _collect_fan_outs(found, fan_outs)
         near_misses[facts.flow.graph.id] = found.near_misses
         taken.append(taken_by(found))
+        rows.append(found)
         if horizontal:
             together, alone = group_places(facts, found, situation)
             sets += together
@@ -132,7 +149,36 @@ def advise(
         situation,
     )
     every = (*every, *scans.plans, *(item.plan for item in gemms.plans))
-    return Advice(every, findings, near_misses, changes, scans, gemms)
+    others = [*scans.plans, *(item.plan for item in gemms.plans)]
+    chains = _chains(priced, rows, others, situation) if horizontal else []
+    return Advice(every, findings, near_misses, changes, scans, gemms, tuple(chains))
+
+
+def _chains(
+    priced: Sequence[PricedFlow],
+    rows: Sequence[RowPrograms],
+    others: Sequence[FusionPlan],
+    situation: Situation,
+) -> list[Built]:
+    """Findings of pointwise ops that nothing else takes, best first; those that save something."""
+    places: list[ProgramPlace] = []
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for facts, found in zip(priced, rows, strict=True):
+        graph = facts.flow.graph.id
+        beside = [site.nodes for plan in others for site in plan.sites if site.graph == graph]
+        chains = chains_beside(found, beside)
+        _collect_reasons(facts.flow, chains.misses, reasons)
+        programs = (canonical_program(facts.flow, group) for group in chains.groups)
+        places += [ProgramPlace(facts, program, None) for program in programs]
+    variants = [FindingVariants(group, situation, reasons, {}) for group in _overlapping(places)]
+    built = [item.result() for item in variants if item.source_op_count > 1]
+    saving = [item for item in built if _saves(item[1])]
+    return sorted(saving, key=lambda item: -rank(item[1]))
+
+
+def _saves(finding: Finding) -> bool:
+    saving = finding.alternatives[0].saving_ns
+    return saving is not None and saving.mid > 0
 
 
 def _left(
@@ -219,13 +265,15 @@ def _overlapping(places: Sequence[ProgramPlace]) -> list[list[ProgramPlace]]:
     return list(groups.values())
 
 
-def _collect_reasons(found: RowPrograms, reasons: dict[tuple[str, str], list[str]]) -> None:
-    for miss in found.near_misses:
-        node = found.flow.nodes[miss.node]
+def _collect_reasons(
+    flow: Dataflow, misses: Iterable[NearMiss], reasons: dict[tuple[str, str], list[str]]
+) -> None:
+    for miss in misses:
+        node = flow.nodes[miss.node]
         if node.args and miss.node != miss.seed:
             name = node.label or node.target
             text = miss.reason if miss.reason.startswith(name) else f"{name}: {miss.reason}"
-            reasons.setdefault((found.flow.graph.id, miss.seed), []).append(text)
+            reasons.setdefault((flow.graph.id, miss.seed), []).append(text)
 
 
 def _collect_fan_outs(found: RowPrograms, texts: dict[tuple[str, str], list[FanOut]]) -> None:

@@ -10,11 +10,11 @@ from kernel_patterns import Pattern
 
 from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan
+from advisor.pipeline.graph_programs import programs_of
 from advisor.verify.interpret import evaluate
 from advisor.verify.timing import site_inputs
 from analyzers.dataflow import dataflow
-from analyzers.row_plans import Program, canonical_program, cluster, plan_of
-from analyzers.row_programs import find_row_programs
+from analyzers.row_plans import Program, cluster, plan_of
 from analyzers.scan_programs import scan_programs
 from collectors.live.capture import CapturedGraph, capture
 from collectors.live.workload import Workload
@@ -115,11 +115,8 @@ def scanned(shape: tuple[int, ...], device: torch.device) -> Task:
 
 
 def _largest(graphs: Sequence[CapturedGraph]) -> tuple[FusionPlan | None, tuple[int, int] | None]:
-    """The plan of the row program with most ops, and what it covers of its graph."""
-    programs: dict[int, list[Program]] = {}
-    for item in graphs:
-        found = find_row_programs(item.lowered.graph)
-        programs[id(item)] = [canonical_program(found.flow, group) for group in found.whole]
+    """The plan of the program with most ops, and what it covers of its graph."""
+    programs = {id(item): list(programs_of(item.lowered.graph).programs) for item in graphs}
     return _of_most_ops(graphs, programs)
 
 

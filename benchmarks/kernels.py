@@ -235,7 +235,7 @@ def measured(bare: Row, make: Callable[[], Any]) -> Row:
     if isinstance(made, kernel_groups.Calls):
         return compared(bare, made)
     if made.plan is None:
-        return replaced(bare, why="no row program: a family that is not generated yet")
+        return replaced(bare, why="no program of ours: a family that is not generated yet")
     gpu = find_gpu(torch.cuda.get_device_name())
     try:
         configs = without_spills(made.plan, gpu) if gpu is not None else ()

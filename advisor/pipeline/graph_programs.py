@@ -9,6 +9,7 @@ from functools import cached_property
 from advisor.model.base import Phase
 from advisor.model.graph import Graph
 from advisor.model.plan import FusionPlan, Site
+from analyzers.chain_programs import chains_beside
 from analyzers.gemm_programs import gemm_programs, taken_by
 from analyzers.independent import Candidate, candidates, matching_sets
 from analyzers.row_plans import Program, canonical_program
@@ -19,7 +20,7 @@ from analyzers.scan_programs import scan_programs
 @dataclass(frozen=True)
 class GraphPrograms:
     """Every program that a plan may be for: scans, each longest row program and its ways, products
-    with what follows them.
+    with what follows them, chains of what is left.
     """
 
     found: RowPrograms
@@ -53,10 +54,8 @@ def programs_of(graph: Graph) -> GraphPrograms:
     scans = [item.program for item in scan_programs(found.flow) if item.program is not None]
     rows = (canonical_program(found.flow, group) for group in found.every_group())
     taken = taken_by(found, *(program.site.nodes for program in scans))
-    gemms = (item.program for item in gemm_programs(found.flow, taken))
-    programs = (
-        *scans,
-        *rows,
-        *(program for program in gemms if program is not None),
-    )
-    return GraphPrograms(found, graph.phase, programs)
+    products = (item.program for item in gemm_programs(found.flow, taken))
+    gemms = [program for program in products if program is not None]
+    beside = chains_beside(found, [program.site.nodes for program in (*scans, *gemms)])
+    chains = (canonical_program(found.flow, group) for group in beside.groups)
+    return GraphPrograms(found, graph.phase, (*scans, *rows, *gemms, *chains))

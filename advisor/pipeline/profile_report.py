@@ -86,6 +86,7 @@ def advise_on(recording: Recording) -> ProfileAdvice:
     compiler = recording.captured.compiler_facts()
     subject = captured_subject(priced, advice, situation, recording.metrics, trace, compiler)
     found = _found(subject.with_parts(recording.executed))
+    advice = advice.naming(found.findings)
     return replace(
         found,
         plans=tuple(advice.plans),

@@ -39,6 +39,7 @@ from analyzers.rules import (
     two_axes,
 )
 from analyzers.rules.base import Match, Rule
+from analyzers.rules.chain_plans import with_kernels
 from analyzers.rules.overlaps import changes_of, without_overlaps
 from analyzers.subject import Subject
 
@@ -80,7 +81,8 @@ def find_all(subject: Subject) -> tuple[Match, ...]:
         for match in rule.find(subject):
             found.append(_settled(match))
             subject = subject.without(match.nodes)
-    return tuple(found)
+    chains = subject.advice.chains if subject.advice is not None else ()
+    return tuple(with_kernels(found, chains))
 
 
 def _settled(match: Match) -> Match:

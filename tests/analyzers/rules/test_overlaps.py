@@ -89,4 +89,4 @@ def test_no_node_of_a_block_is_in_two_findings() -> None:
             assert not item.nodes & seen
             seen |= item.nodes
     plans = {plan for f in kept.values() for way in f.alternatives for plan in way.plan_ids}
-    assert plans == {plan.id for plan in advice.plans}
+    assert plans == {plan.id for plan in advice.naming(kept.values()).plans}
