@@ -22,7 +22,7 @@ from advisor.report.text import heading, plain, table
 from advisor.units import UNKNOWN, counted, format_bytes, format_fraction, format_value
 
 FIT_STYLE: dict[Fit, str] = {"use": "green", "avoid": "red", "unknown": "yellow"}
-LONGEST_UNBROKEN = 36
+LONGEST_UNBROKEN = 28
 SHARED = ("Shared", True)
 NO_LAUNCH = "it holds too much at once however it is launched: a part at a time, in a loop, is less"
 HELD = (("Registers", True), ("Spilled", True), ("Occupancy", True), ("Limit", True))
