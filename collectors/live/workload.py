@@ -31,7 +31,9 @@ from torch.utils import _pytree as pytree
 
 from advisor.errors import AdvisorError, UsageError, WorkloadError
 from advisor.samples import PREFIX
+from collectors.live.closures import one_step
 from collectors.live.failures import failure
+from collectors.live.loss_calls import LossOfParts
 from collectors.live.random_numbers import seed_all, seeded
 from collectors.live.target import parse_target
 
@@ -137,9 +139,9 @@ class Workload:
         return result
 
     def _train(self, part: Callable[..., Any]) -> Any:
-        optimizer, loss = self._backward(part)
-        optimizer.step()
-        return loss
+        if self.optimizer is None:
+            return self._backward(part)
+        return one_step(self.optimizer, lambda: self._backward(part)[1])
 
     def _backward(self, part: Callable[..., Any]) -> tuple[torch.optim.Optimizer, torch.Tensor]:
         """The loss, with fresh gradients in the optimizer's parameters."""
@@ -226,6 +228,7 @@ def _workload(target: str, made: Any, device: torch.device) -> Workload:
         return Workload(target, "inference", device, module.to(device), inputs=inputs)
     if _is_training(made):
         model, optimizer, loss = made
+        loss = LossOfParts(loss)
         return Workload(
             target, "training", device, model.to(device), optimizer=optimizer, loss=loss
         )
