@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -57,7 +59,7 @@ def render_applied(applied: Applied) -> RenderableType:
         parts.append(plain(left, "yellow"))
     for action in tried(applied):
         parts += [Text(), *_action(action)]
-    for plan in applied.plans:
+    for plan in _by_worth(applied.plans):
         parts += [Text(), *_plan(plan)]
     parts += _not_applicable(applied)
     if applied.warnings:
@@ -67,6 +69,15 @@ def render_applied(applied: Applied) -> RenderableType:
             for w in applied.warnings
         ]
     return Group(*parts)
+
+
+def _by_worth(plans: Iterable[PlanVerdict]) -> list[PlanVerdict]:
+    """What was kept, then the rest, each by what it was to save; the order of trials is another."""
+
+    def key(plan: PlanVerdict) -> tuple[bool, float]:
+        return plan.verdict != "kept", -plan.predicted_ns.mid if plan.predicted_ns else 0.0
+
+    return sorted(plans, key=key)
 
 
 def _verdict(verdict: str) -> Text:

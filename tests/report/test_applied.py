@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from advisor.model.applied import NO_TIME, ActionVerdict, Applied, PlanVerdict, RankVote
+from advisor.model.base import Range
 from advisor.model.launch import LaunchConfig
 from advisor.model.report import Metric
 from advisor.report.applied import render_applied
@@ -48,6 +49,25 @@ def test_sites_of_a_plan_that_was_not_measured_can_be_replaced() -> None:
     text = shown(unmeasured)
     assert "sites that can be replaced: 2 of 2" in text
     assert "sites replaced" not in text
+
+
+def test_what_is_worth_most_stands_first() -> None:
+    plan = builders.applied().plans[0]
+    worth = {"small": 10_000, "kept": 1_000, "large": 90_000}
+    plans = tuple(
+        replace(
+            plan,
+            title=name,
+            verdict="kept" if name == "kept" else "not_measured",
+            predicted_ns=Range(low=mid, mid=mid, high=mid),
+        )
+        for name, mid in worth.items()
+    )
+    applied = builders.applied()
+    text = shown(replace(applied, plans=plans, set=replace(applied.set, plans=(plan.plan_id,))))
+    assert re.findall(r"^(?:kept|not measured) +(\w+)", text, re.MULTILINE) == [
+        "kept", "large", "small",
+    ]  # fmt: skip
 
 
 def test_the_compiled_step_stands_beside_what_was_predicted() -> None:
