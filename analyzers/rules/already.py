@@ -39,9 +39,9 @@ def _graphed(subject: Subject) -> tuple[Match, ...]:
     attributed = subject.metrics.get("attributed_time_fraction")
     share = attributed.value if attributed is not None else None
     text = (
-        f"{inside} of {len(trace.kernels)} kernels come from {launches} graph launches; their ops "
-        f"are unknown ({format_fraction(share)} of kernel time leads to an operator), so they are "
-        "told by name only"
+        f"{inside} of {len(trace.kernels)} kernels come from {launches} graph launches; their own "
+        f"ops are unknown ({format_fraction(share)} of kernel time leads to an operator, of a "
+        "replay to the one that launched it at most), so they are told by name only"
     )
     return (
         note(
