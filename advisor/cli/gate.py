@@ -57,13 +57,13 @@ def gate(
     if github and as_json:
         raise UsageError("--github and --json both print to standard output")
     subject = read_report(report)
-    against = None if baseline is None else read_report(baseline)
+    against, untold = None if baseline is None else read_report(baseline), ""
     if baseline is not None and against is not None:
         from advisor.pipeline.regressions import with_regressions
 
-        subject = with_regressions(subject, report, against, baseline)
+        subject, untold = with_regressions(subject, report, against, baseline)
     labels = (str(report), str(baseline))
-    result = judge(_config(config, subject, against), subject, against, labels)
+    result = judge(_config(config, subject, against), subject, against, labels, untold)
     for path, text in (
         (junit, to_junit(result, subject.created) if junit else ""),
         (sarif, to_sarif(result, subject, str(Path.cwd())) if sarif else ""),

@@ -106,12 +106,16 @@ def _other_work(found: Comparability) -> list[str]:
     return [c.name for c in found.checks if c.outcome == "differ" and c.name in OTHER_WORK]
 
 
-def with_regressions(report: Report, path: Path, baseline: Report, baseline_path: Path) -> Report:
-    """For the gate: the report with what lost against a baseline, if that is of the same work."""
-    if _other_work(comparability(baseline, report)):
-        return report
+def with_regressions(
+    report: Report, path: Path, baseline: Report, baseline_path: Path
+) -> tuple[Report, str]:
+    """For the gate: the report with what lost against a baseline, and why nobody can tell, or ""."""
+    other = _other_work(comparability(baseline, report))
+    if other:
+        return report, f"the two differ in {', '.join(other)}"
     found = between(baseline_path, path)
     lost = by_step(baseline, report) if isinstance(found, str) else found[0]
     known = {finding.id for finding in report.findings}
     new = tuple(finding for finding in lost if finding.id not in known)
-    return msgspec.structs.replace(report, findings=(*report.findings, *new))
+    why = found if isinstance(found, str) and not lost else ""
+    return msgspec.structs.replace(report, findings=(*report.findings, *new)), why

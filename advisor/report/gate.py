@@ -31,10 +31,12 @@ def judge(
     report: Report,
     baseline: Report | None = None,
     labels: tuple[str, str] = ("report", "baseline"),
+    untold: str = "",
 ) -> GateResult:
     """Every limit of the configuration, checked.
 
-    Raises `UsageError` for an unknown name, or a relative limit without a baseline.
+    `untold` is why nobody can tell which fused kernels lost against the baseline's, "" if it was
+    told. Raises `UsageError` for an unknown name, or a relative limit without a baseline.
     """
     if config.relative and baseline is None:
         raise UsageError(
@@ -51,7 +53,7 @@ def judge(
     status: GateStatus = "not_comparable"
     if same is None or same.comparable:
         checks += [_metric(limit, report, baseline) for limit in config.metric]
-        checks += [_findings(limit, report, baseline) for limit in config.finding]
+        checks += [_findings(limit, report, baseline, untold) for limit in config.finding]
         status = "failed" if any(c.status == "failed" for c in checks) else "passed"
     return GateResult(
         status=status,
@@ -159,7 +161,9 @@ def _relative(limit: MetricLimit, change: Difference, unit: str) -> list[str]:
     return faults
 
 
-def _findings(limit: FindingLimit, report: Report, baseline: Report | None) -> GateCheck:
+def _findings(
+    limit: FindingLimit, report: Report, baseline: Report | None, untold: str
+) -> GateCheck:
     """Findings that fall under a limit, against its number; unpriced ones are told apart."""
     fresh = None
     if limit.new and baseline is not None:
@@ -175,6 +179,8 @@ def _findings(limit: FindingLimit, report: Report, baseline: Report | None) -> G
     text = f"{len(hits)} found, at most {limit.max} allowed"
     if unpriced:
         text += f"; {unpriced} without a price not counted"
+    if untold and (limit.kind == "regression" or limit.rule == "over-fusion"):
+        text += f"; whether fused kernels lost against the baseline cannot be told: {untold}"
     if len(hits) > limit.max:
         text += f": {', '.join(f'{f.title} ({f.id})' for f in hits)}"
     return _checked(name, len(hits) <= limit.max, text, tuple(f.id for f in hits))

@@ -75,6 +75,20 @@ def test_gate_fails_on_what_lost_against_the_baseline(
     assert run(["gate", before, "--config", str(limits), "--baseline", after]) == 0
 
 
+def test_gate_says_where_nobody_can_tell_what_lost(
+    runs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A baseline whose step is gone: none found is not none there."""
+    limits = tmp_path / "gates.toml"
+    limits.write_text(LIMITS)
+    before, after = runs
+    (Path(before) / "step.json").unlink()
+    assert run(["gate", after, "--config", str(limits), "--baseline", before]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "0 found, at most 0 allowed; whether fused kernels lost against the baseline" in text
+    assert "cannot be told" in text
+
+
 def test_on_another_gpu_a_longer_time_is_no_regression(
     runs: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
