@@ -109,7 +109,10 @@ def _other_work(found: Comparability) -> list[str]:
 def with_regressions(
     report: Report, path: Path, baseline: Report, baseline_path: Path
 ) -> tuple[Report, str]:
-    """For the gate: the report with what lost against a baseline, and why nobody can tell, or ""."""
+    """For the gate: the report with what lost against a baseline; why nobody can tell, else empty.
+
+    Raises what reading a run raises.
+    """
     other = _other_work(comparability(baseline, report))
     if other:
         return report, f"the two differ in {', '.join(other)}"
