@@ -21,8 +21,8 @@ from advisor.model.plan import FusionPlan
 HEAD = '''"""Kernels in place of whole forwards: `forwards.diff` calls them from modules' source.
 
 Each function gives its kernel's result, or None where anything is otherwise than where the kernel
-was shown to be that forward (types, sizes, device, constants): the forward then runs as written.
-They have gradients, but none of gradients, no forward mode, and no rule for torch.func.
+was shown to be that forward (types, sizes, device, constants): the forward then runs as written, as
+it does within torch.func and in forward mode. They have gradients, but none of gradients.
 """
 
 import importlib
@@ -30,6 +30,7 @@ import importlib.util
 import os
 
 import torch
+from torch.autograd.forward_ad import unpack_dual
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -51,7 +52,14 @@ def fits(tensor, dtype, *shape):
         and tensor.dim() == len(shape)
         and all(want in (None, size) for size, want in zip(tensor.shape, shape, strict=True))
         and tensor.is_contiguous()
+        and (torch.compiler.is_compiling() or not followed(tensor))
     )
+
+
+def followed(tensor):
+    """Whether torch.func or forward mode follows a tensor, for which a kernel has no rule."""
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return wrapped or unpack_dual(tensor).tangent is not None
 
 
 def learns(*tensors):
