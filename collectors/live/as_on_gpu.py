@@ -59,16 +59,22 @@ def _group_norm(
     groups: int,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    # Op for op: what is saved for the backward pass depends on how values are shaped, too.
     grouped = x.reshape(batch, groups, channels // groups, inner)
     out, mean, rstd = _normalised(grouped, [2, 3], eps)
-    out = out.reshape(x.shape)
-    along = [1, channels, *[1] * (x.ndim - 2)]
+    out = out.view(x.shape)
     if weight is not None:
-        out = out * weight.reshape(along)
+        out = out * _along_channels(weight, x.ndim)
     if bias is not None:
-        out = out + bias.reshape(along)
-    mean, rstd = (value.reshape(batch, groups).to(x.dtype) for value in (mean, rstd))
+        out = out + _along_channels(bias, x.ndim)
+    mean, rstd = (value.to(x.dtype).squeeze([2, 3]) for value in (mean, rstd))
     return out.to(x.dtype), mean, rstd
+
+
+def _along_channels(vector: Tensor, axes: int) -> Tensor:
+    for axis in (0, *range(2, axes)):
+        vector = vector.unsqueeze(axis)
+    return vector
 
 
 def _normalised(x: Tensor, axes: list[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
