@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils import _pytree as pytree
 
+from advisor.errors import WorkloadError
+from collectors.live.failures import failure
 from collectors.live.workload import Workload
 
 Reload = Callable[[], Workload]
@@ -67,7 +69,8 @@ def _in_type(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
 
 
 def without_dropout(twin: Workload) -> Workload | None:
-    """A workload that drops nothing, its module in place; None where it is no training module.
+    """A workload that drops nothing, its module in place; None where it is no training module, or
+    one that refuses.
 
     The module evaluates, for what draws random numbers asks whether it trains; norms that take the
     statistics of the batch go on to do so, and so do recurrent layers, of which cuDNN computes no
@@ -77,12 +80,24 @@ def without_dropout(twin: Workload) -> Workload | None:
     if twin.kind != "training" or not isinstance(module, nn.Module):
         return None
     trained = [m for m in module.modules() if isinstance(m, _STILL_TRAINED) and m.training]
-    module.eval()
+    try:
+        _evaluate(module, trained)
+    except WorkloadError:
+        return None
     for part in trained:
-        part.train()
         if isinstance(part, nn.RNNBase):
             part.dropout = 0.0
     return twin
+
+
+def _evaluate(module: nn.Module, trained: Sequence[nn.Module]) -> None:
+    """Let a module evaluate, but for parts of it."""
+    try:
+        module.eval()
+        for part in trained:
+            part.train()
+    except Exception as error:  # modes are set by the user's code, which may raise anything
+        raise failure("it does not evaluate", error, where=type(module).__name__) from error
 
 
 def undropped(reload: Reload) -> Reload:

@@ -15,7 +15,7 @@ from torch import nn
 
 from advisor.apply.model.optimizer import fuse_optimizer
 from advisor.pipeline.references import widened, without_dropout
-from advisor.pipeline.training import STEPS, LossCurves, loss_curves
+from advisor.pipeline.training import DRAWN, STEPS, LossCurves, loss_curves
 from collectors.live.workload import Workload
 
 CPU = torch.device("cpu")
@@ -254,6 +254,17 @@ def test_a_step_that_needs_its_dropout_says_nothing() -> None:
     found = loss_curves(make, partial(unchanged, make))
     assert isinstance(found, str)
     assert found.endswith("without dropout the step does not run")
+
+
+def test_a_module_that_refuses_to_evaluate_keeps_its_dropout() -> None:
+    class Refusing(nn.Sequential):
+        def train(self, mode: bool = True) -> Refusing:
+            if not mode:
+                raise ValueError("never evaluated")
+            return super().train(mode)
+
+    make = partial(of_module, lambda: Refusing(nn.Linear(8, 8), nn.Dropout(0.5)))
+    assert loss_curves(make, partial(unchanged, make)) == DRAWN
 
 
 def test_a_step_without_a_loss_says_nothing() -> None:
