@@ -114,8 +114,9 @@ def spelled_product(flow: Dataflow, node: Node) -> Spelled:
     if not usual or max(*places, added * adds) >= len(values):
         raise IllegalFusionError("an operand is a constant")
     beta, alpha = (float(n) for n in str(node.attributes.get(FACTORS, "1 1")).split())
-    if not (math.isfinite(beta) and math.isfinite(alpha)) or (adds and beta == 0):
-        raise IllegalFusionError("its factors are only known at run time, or nothing is added")
+    if not (math.isfinite(beta) and math.isfinite(alpha)) or 0 in (alpha, beta):
+        # Libraries read nothing of what they multiply by 0: its NaN and infinities are no matter.
+        raise IllegalFusionError("its factors are only known at run time, or one of them is 0")
     found = Spelled(
         node=node,
         left=values[places[0]],

@@ -186,7 +186,15 @@ def test_what_is_rounded_to_integers_or_tested_stays_behind_the_float_that_it_re
         assert {output.dtype for output in plan.outputs} == {"float32"}
 
 
-def test_what_stays_out_says_why() -> None:
-    for found in products_of(lowered_of(vector)):
-        assert found.program is None
-        assert "vector" in found.why
+def nothing(m: Any, x: torch.Tensor) -> object:
+    weight = m.gate.weight.t()
+    return torch.relu(torch.addmm(m.up.bias, x.reshape(-1, 48), weight, alpha=0.0))
+
+
+@pytest.mark.parametrize(("forward", "why"), [(vector, "vector"), (nothing, "one of them is 0")])
+def test_what_stays_out_says_why(forward: Forward, why: str) -> None:
+    found = products_of(lowered_of(forward))
+    assert found
+    for one in found:
+        assert one.program is None
+        assert why in one.why
