@@ -149,9 +149,10 @@ def test_reports_say_what_their_figures_are_of(
     for name in ("step", "trained"):
         run = RunDirectory.create_at(tmp_path / name)
         reports[name] = profile(ProfileOptions(target=f"{file}:{name}"), run, lambda *_: None)
-    (found,) = reports["step"].findings
-    assert "return (model, optimizer, loss) instead" in found.action
-    assert "Remove the" not in found.action, "nobody can: PyTorch put it there"
+    # Dynamo counts for the whole process: tests before this one may have recompiled the same code.
+    actions = [finding.action for finding in reports["step"].findings]
+    assert any("return (model, optimizer, loss) instead" in action for action in actions)
+    assert not any("Remove the" in action for action in actions), "nobody can: PyTorch put it there"
     told = {warning.code: warning.message for warning in reports["trained"].warnings}
     assert told["several-evaluations"] == (
         "LBFGS evaluates model and loss several times a step: what findings save is of one "
