@@ -50,6 +50,14 @@ class Candidate:
     misses: tuple[NearMiss, ...]
 
 
+@dataclass(frozen=True)
+class Chains:
+    """Groups of ops none of which reduces, and what stays out of them."""
+
+    groups: tuple[Group, ...]
+    misses: tuple[NearMiss, ...]
+
+
 def traffic_saved(flow: Dataflow, groups: Sequence[Group]) -> float:
     """Bytes that need not be moved, launches counted as bytes: every node a kernel of its own.
 
@@ -91,23 +99,39 @@ def choose(flow: Dataflow, worth: Worth) -> Chosen:
         taken += best.groups
         others += rest
         misses += best.misses
-    for name in flow.index:
-        drawn = flow.nodes[name].op == RANDOM
-        if name in claimed or not (drawn or reads_across(flow, name)):
-            continue
-        grown = grow(joint, name, claimed)
-        if grown.group is not None and is_chain(flow, grown.group):
-            joint = joint.contracted(frozenset(grown.group.members))
-            claimed.update(dict.fromkeys(grown.group.members, CLAIMED))
-            taken.append(grown.group)
-            misses += grown.misses
+    left = (name for name in flow.index if name not in claimed)
+    seeds = (name for name in left if flow.nodes[name].op == RANDOM or reads_across(flow, name))
+    chains = grow_chains(flow, joint, seeds, claimed)
+    taken += chains.groups
+    misses += chains.misses
     taken.sort(key=lambda group: flow.index[group.seed])
     known = {group.members for group in taken}
     distinct = {group.members: group for group in others if group.members not in known}
     return Chosen(tuple(taken), tuple(distinct.values()), tuple(misses))
 
 
-def is_chain(flow: Dataflow, group: Group) -> bool:
+def grow_chains(
+    flow: Dataflow, joint: Dataflow, seeds: Iterable[str], claimed: Mapping[str, str]
+) -> Chains:
+    """The chains of seeds, one after the other, of what is not claimed; `joint` is the flow with
+    every group so far as one node.
+    """
+    held = dict(claimed)
+    groups: list[Group] = []
+    misses: list[NearMiss] = []
+    for name in seeds:
+        if name in held:
+            continue
+        grown = grow(joint, name, held)
+        if grown.group is not None and _is_chain(flow, grown.group):
+            joint = joint.contracted(frozenset(grown.group.members))
+            held.update(dict.fromkeys(grown.group.members, CLAIMED))
+            groups.append(grown.group)
+            misses += grown.misses
+    return Chains(tuple(groups), tuple(misses))
+
+
+def _is_chain(flow: Dataflow, group: Group) -> bool:
     """Whether a group has several ops, none of which reduces, and reads something as large."""
     if len(group.members) < 2 or _reductions(flow, group.members):
         return False

@@ -106,7 +106,6 @@ def advise(
     near_misses: dict[str, tuple[NearMiss, ...]] = {}
     sets: list[GroupPlace] = []
     outside: list[str] = []
-    taken: list[frozenset[str]] = []
     rows: list[RowPrograms] = []
     priced = [
         PricedFlow(item.flow, item.prices or price_list(()), item.graph.phase) for item in graphs
@@ -117,7 +116,6 @@ def advise(
         _collect_reasons(found.flow, found.near_misses, reasons)
         _collect_fan_outs(found, fan_outs)
         near_misses[facts.flow.graph.id] = found.near_misses
-        taken.append(taken_by(found))
         rows.append(found)
         if horizontal:
             together, alone = group_places(facts, found, situation)
@@ -143,8 +141,8 @@ def advise(
             findings = (*findings, with_rest(finding, *_left(plan, built)))
     gemms = advise_gemms(
         [
-            (facts, own | {name for graph, name in scans.nodes if graph == facts.flow.graph.id})
-            for facts, own in zip(priced, taken, strict=True)
+            (facts, taken_by(found, (n for g, n in scans.nodes if g == facts.flow.graph.id)))
+            for facts, found in zip(priced, rows, strict=True)
         ],
         situation,
     )
