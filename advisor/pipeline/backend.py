@@ -33,7 +33,7 @@ from advisor.errors import UsageError
 from advisor.model.actions import ActionKind
 from advisor.model.base import Phase
 from advisor.model.cures import Retuned, Split
-from advisor.pipeline.graph_programs import GraphPrograms, programs_of
+from advisor.pipeline.graph_programs import GraphPrograms, placed, programs_of
 from advisor.pipeline.kept import kept_at
 from collectors.live.capture import HookPass, backend_with
 from collectors.live.fx_graph import lower
@@ -152,15 +152,8 @@ def with_rewrites(
 
 def choose_swaps(programs: GraphPrograms | None, kernels: Sequence[ReadyKernel]) -> list[Swap]:
     """The sites that are a kernel's; a node is used once, earlier kernels first."""
-    taken: set[str] = set()
-    swaps: list[Swap] = []
-    if programs is None:
-        return swaps
-    for kernel in kernels:
-        for site in programs.sites_of(kernel.plan, taken):
-            taken.update(site.nodes)
-            swaps.append(Swap(kernel, kernel.plan, site))
-    return swaps
+    found = placed(programs, [kernel.plan for kernel in kernels])
+    return [Swap(kernels[number], kernels[number].plan, site) for number, site in found]
 
 
 def cache_key(kernels: Sequence[ReadyKernel], told: Told = NOTHING_TOLD) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -46,6 +46,21 @@ class GraphPrograms:
             has_work = program.site.columns > 0 and program.site.rows > 0
             if program.signature() == signature and has_work and not taken & {*program.site.nodes}:
                 yield program.site
+
+
+def placed(
+    programs: GraphPrograms | None, plans: Sequence[FusionPlan]
+) -> Iterator[tuple[int, Site]]:
+    """The sites that plans take in a graph, each with the number of its plan; a node is used once,
+    earlier plans first.
+    """
+    taken: set[str] = set()
+    if programs is None:
+        return
+    for number, plan in enumerate(plans):
+        for site in programs.sites_of(plan, taken):
+            taken.update(site.nodes)
+            yield number, site
 
 
 def programs_of(graph: Graph) -> GraphPrograms:

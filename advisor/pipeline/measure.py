@@ -102,7 +102,6 @@ class Bench:
         peers: Peers | None = None,
         beside: bool = False,
     ) -> None:
-        self._reload = reload
         self._instances = Instances(workload, reload)
         self._peers = peers if peers is not None else Alone()
         self._beside = beside
@@ -348,10 +347,11 @@ class Bench:
         if self._undropped is None and self._beside:
             return None
         if self._undropped is None:
-            twin = without_dropout(self._reload())
+            reload = self._instances.fresh
+            twin = without_dropout(reload())
             if twin is None:
                 return None
-            self._undropped = Bench(twin, undropped(self._reload), self._peers, beside=True)
+            self._undropped = Bench(twin, undropped(reload), self._peers, beside=True)
         return self._undropped
 
     def peak_memory(self, variant: Variant) -> int | None:

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from advisor.apply.recipe import Recipe
-from advisor.model.plan import FusionPlan, Site
+from advisor.model.plan import FusionPlan
 from advisor.model.run import Emit
 from advisor.pipeline.candidates import Candidate
-from advisor.pipeline.graph_programs import GraphPrograms
+from advisor.pipeline.graph_programs import placed
 from advisor.pipeline.measure import Bench, Variant
 from advisor.pipeline.switch import OwnKernels
 from advisor.pipeline.trials import Trial
@@ -94,11 +94,11 @@ def worth_of(
     sites, ours = 0, 0.0
     modelled = True
     for one in graphs:
-        placed = _placed(plans, one.programs)
-        sites += len(placed)
-        nodes = {node for _, site in placed for node in site.nodes}
+        found = list(placed(one.programs, plans))
+        sites += len(found)
+        nodes = {node for _, site in found for node in site.nodes}
         replaced.update(kernel.name for kernel in one.seen.kernels if nodes & set(kernel.nodes))
-        for plan, _ in placed:
+        for plan in (plans[number] for number, _ in found):
             modelled &= plan.prediction is not None and bool(plan.sites)
             if plan.prediction is not None and plan.sites:
                 ours += plan.prediction.after_ns.mid / len(plan.sites)
@@ -106,18 +106,3 @@ def worth_of(
     now = sum(times.get(name, 0) * share for name, share in shares.items())
     known = replaced.keys() <= times.keys() and (now > 0 or not sites)
     return Worth(sites, round(now) if known else None, round(ours) if modelled else None)
-
-
-def _placed(
-    plans: Sequence[FusionPlan], programs: GraphPrograms | None
-) -> list[tuple[FusionPlan, Site]]:
-    """The sites that the plans would take in a graph, as swaps are chosen."""
-    taken: set[str] = set()
-    found: list[tuple[FusionPlan, Site]] = []
-    if programs is None:
-        return found
-    for plan in plans:
-        for site in programs.sites_of(plan, taken):
-            taken.update(site.nodes)
-            found.append((plan, site))
-    return found
