@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from advisor.model.derived import dense_strides
 from advisor.model.gemm import PRODUCT, PlanProduct
 from advisor.model.graph import Arg
-from advisor.model.optable import spec_of
 from advisor.model.plan import (
     FusionPlan,
     PlanInput,
@@ -15,9 +14,9 @@ from advisor.model.plan import (
     PlanOutput,
     Site,
     Space,
-    join_space,
     space_of,
 )
+from tests.builders.plan import op_in_spaces
 
 
 @dataclass
@@ -70,25 +69,10 @@ class GemmBuilder:
 
     def op(self, op: str, *args: Arg, dtype: str = "") -> str:
         """An op on the elements of the product."""
-        name, space = f"v{len(self.ops)}", "scalar"
-        for arg in args:
-            if isinstance(arg, str):
-                space = join_space(space, self.spaces[arg])  # type: ignore[arg-type]
-        dtype = dtype or self.dtype
-        attributes = {"dtype": dtype} if op == "cast" else {}
-        if spec_of(op).result == "bool":
-            dtype = "bool"
-        made = PlanOp(
-            name=name,
-            op=op,
-            args=args,
-            dtype=dtype,
-            space=space,  # type: ignore[arg-type]
-            attributes=attributes,  # type: ignore[arg-type]
-        )
+        made = op_in_spaces(f"v{len(self.ops)}", op, args, dtype or self.dtype, self.spaces)
         self.ops.append(made)
-        self.spaces[name] = space  # type: ignore[assignment]
-        return name
+        self.spaces[made.name] = made.space
+        return made.name
 
     def plan(self, *written: str) -> FusionPlan:
         """The checked plan with one site, which writes these values."""

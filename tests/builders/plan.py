@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -24,6 +24,21 @@ from advisor.model.plan import (
     plan_id,
     space_of,
 )
+
+
+def op_in_spaces(
+    name: str, op: str, args: tuple[Arg, ...], dtype: str, spaces: Mapping[str, Space]
+) -> PlanOp:
+    """An op whose space follows from those of what it reads; its tests are booleans."""
+    space: Space = "scalar"
+    for arg in args:
+        if isinstance(arg, str):
+            space = join_space(space, spaces[arg])
+    if spec_of(op).kind == "reduction":
+        space = "row" if space == "tile" else "scalar"
+    attributes: dict[str, AttributeValue] = {"dtype": dtype} if op == "cast" else {}
+    result = "bool" if spec_of(op).result == "bool" else dtype
+    return PlanOp(name=name, op=op, args=args, dtype=result, space=space, attributes=attributes)
 
 
 @dataclass

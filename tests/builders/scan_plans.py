@@ -8,18 +8,18 @@ from itertools import accumulate
 from operator import mul
 
 from advisor.model.graph import Arg
-from advisor.model.optable import spec_of
 from advisor.model.plan import (
     FusionPlan,
     PlanInput,
     PlanOp,
     PlanOutput,
     Site,
-    join_space,
+    Space,
     plan_id,
     space_of,
 )
 from advisor.model.scan import PlanState
+from tests.builders.plan import op_in_spaces
 
 
 @dataclass
@@ -30,7 +30,7 @@ class ScanBuilder:
     inputs: list[PlanInput] = field(default_factory=list)
     strides: list[tuple[int, ...]] = field(default_factory=list)
     ops: list[PlanOp] = field(default_factory=list)
-    spaces: dict[str, str] = field(default_factory=dict)
+    spaces: dict[str, Space] = field(default_factory=dict)
     states: list[PlanState] = field(default_factory=list)
     outputs: list[PlanOutput] = field(default_factory=list)
 
@@ -55,27 +55,10 @@ class ScanBuilder:
 
     def op(self, op: str, *args: Arg, dtype: str = "float32") -> str:
         """An op of a step."""
-        name = f"v{len(self.ops)}"
-        space = "scalar"
-        for arg in args:
-            if isinstance(arg, str):
-                space = join_space(space, self.spaces[arg])  # type: ignore[arg-type]
-        if spec_of(op).kind == "reduction":
-            space = "row" if space == "tile" else "scalar"
-        attributes = {"dtype": dtype} if op == "cast" else {}
-        if spec_of(op).result == "bool":
-            dtype = "bool"
-        made = PlanOp(
-            name=name,
-            op=op,
-            args=args,
-            dtype=dtype,
-            space=space,
-            attributes=attributes,  # type: ignore[arg-type]
-        )
+        made = op_in_spaces(f"v{len(self.ops)}", op, args, dtype, self.spaces)
         self.ops.append(made)
-        self.spaces[name] = space
-        return name
+        self.spaces[made.name] = made.space
+        return made.name
 
     def keep(self, state: str, value: str, initial: Arg = 0.0) -> None:
         """What a state becomes in every step."""
