@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from kernel_patterns import Pattern
 
+from advisor.model.graph import Graph
 from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.graph_programs import programs_of
@@ -110,24 +111,22 @@ def scanned(shape: tuple[int, ...], device: torch.device) -> Task:
     (item,) = capture(work, generate_code=False)[0].graphs
     graph = item.lowered.graph
     scans = [scan.program for scan in scan_programs(dataflow(graph)) if scan.program is not None]
-    plan, covers = _of_most_ops([item], {id(item): scans})
+    plan, covers = _of_most_ops([(graph, scans)])
     return called(function, inputs, plan=plan, covers=covers)
 
 
 def _largest(graphs: Sequence[CapturedGraph]) -> tuple[FusionPlan | None, tuple[int, int] | None]:
     """The plan of the program with most ops, and what it covers of its graph."""
-    programs = {id(item): list(programs_of(item.lowered.graph).programs) for item in graphs}
-    return _of_most_ops(graphs, programs)
+    return _of_most_ops([(g, programs_of(g).programs) for g in (x.lowered.graph for x in graphs)])
 
 
 def _of_most_ops(
-    graphs: Sequence[CapturedGraph], programs: dict[int, list[Program]]
+    graphs: Sequence[tuple[Graph, Sequence[Program]]],
 ) -> tuple[FusionPlan | None, tuple[int, int] | None]:
     best: tuple[FusionPlan, int] | None = None
-    for item in graphs:
-        graph = item.lowered.graph
+    for graph, programs in graphs:
         ops = sum(spec_of(node.op).kind in ("pointwise", "reduction") for node in graph.nodes)
-        for group in cluster((graph.phase, program) for program in programs[id(item)]):
+        for group in cluster((graph.phase, program) for program in programs):
             plan = plan_of(group, graph.phase, "benchmark")
             if best is None or len(plan.ops) > len(best[0].ops):
                 best = plan, ops
