@@ -117,7 +117,13 @@ def _shell() -> Component:
         justify="space-between",
         className="bar",
     )
-    page = dcc.Loading(html.Div(id="page", className="page"), delay_show=400, type="dot")
+    # Of the page alone: a callback of one of its parts would hide all of it.
+    page = dcc.Loading(
+        html.Div(id="page", className="page"),
+        delay_show=400,
+        type="dot",
+        target_components={"page": "children"},
+    )
     shell = dmc.AppShell(
         [dmc.AppShellHeader(bar), dmc.AppShellMain(page)], header={"height": 52}, padding=0
     )

@@ -29,6 +29,8 @@ NORM = "row-program-3fe649bf68"
 WIDTH = "document.documentElement.scrollWidth"
 # Looks at a page that is being drawn: on a busy machine that takes seconds.
 STILL_AFTER = 4
+_UPDATES = re.compile("_dash-update-component")
+_SPANS = re.compile(r"([\d,]+) spans")
 # page, what is on it once it is there
 PAGES: tuple[tuple[str, str], ...] = (
     ("/", "llama_train_eager"),
@@ -137,9 +139,27 @@ def test_the_timeline_zooms_moves_marks_and_tells(browser: Any, served: Served) 
         expect(status).to_contain_text("spans")
 
 
+def test_a_page_stays_in_sight_while_one_of_its_parts_is_redrawn(
+    browser: Any, served: Served
+) -> None:
+    with opened(browser) as page:
+        page.goto(served.url("/run/llama/timeline"))
+        status = page.locator("#timeline-status")
+        expect(status).to_contain_text(_SPANS)
+        held: list[Any] = []
+        page.route(_UPDATES, lambda call: held.append(call))
+        page.get_by_role("button", name="Zoom in").click()
+        page.wait_for_timeout(1_000)
+        assert held
+        assert status.is_visible()
+        for call in held:
+            call.continue_()
+        page.unroute(_UPDATES)
+
+
 def _zoom_in(page: Any, status: Any) -> None:
     """Click until the picture changes: a click starts from the window that is stored by then."""
-    before = status.inner_text()
+    before = status.text_content()
     for _ in range(STILL_AFTER):
         page.get_by_role("button", name="Zoom in").click()
         with contextlib.suppress(AssertionError):
@@ -149,7 +169,8 @@ def _zoom_in(page: Any, status: Any) -> None:
 
 
 def _spans(status: Any) -> int:
-    found = re.search(r"([\d,]+) spans", status.inner_text())
+    expect(status).to_contain_text(_SPANS)
+    found = _SPANS.search(status.text_content())
     assert found is not None
     return int(found[1].replace(",", ""))
 
