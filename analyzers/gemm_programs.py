@@ -30,6 +30,7 @@ from analyzers.row_programs import RowPrograms
 _CALLS = {"aten.mm.default": False, "aten.addmm.default": True}
 # What may be off by a last place; a test, or an integer that a number was rounded to, is not.
 FLOATS = (*FLOAT_DTYPES, *FLOAT8_MAX)
+BIAS = "all that follows is a bias, which the library's product adds itself"
 # What a consumer says that another program has: nobody needs to be told of it.
 TAKEN = "it is part of another program"
 
@@ -94,10 +95,22 @@ def _judged(flow: Dataflow, node: Node, grown: _Growing) -> GemmFound | None:
         spelled = spelled_product(flow, node)
         if grown.space is None:
             return GemmFound(node.id, None, why, blamed)
+        if _only_bias(flow, node, grown.members, grown.space):
+            return GemmFound(node.id, None, why or BIAS, blamed or members[0])
         program = canonical_gemm(flow, spelled, Group(members, grown.space, node.id))
     except IllegalFusionError as error:
         return GemmFound(node.id, None, error.what, node.id)
     return GemmFound(node.id, program, why, blamed)
+
+
+def _only_bias(
+    flow: Dataflow, node: Node, members: frozenset[str], space: IterationSpace
+) -> bool:
+    """Whether all that follows is the sum with a row, read by every row of the product."""
+    others = [item for item in space.operands.values() if flow.base(item.value) != node.value()]
+    return [flow.nodes[name].op for name in members] == ["add"] and all(
+        item.strides[axis] is None for item in others for axis in space.rows
+    )
 
 
 # --- the product itself ---------------------------------------------------------------------------

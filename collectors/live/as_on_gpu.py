@@ -2,9 +2,9 @@
 
 PyTorch decomposes some ops by the device of their inputs: on a CPU the statistics of a norm are
 stored in the input's type, a group norm becomes one scale and shift, products with a single row or
-column become sums, and a convolution's gradient sums that of its bias itself. Plans of such graphs
-would be none of the GPU's. Formulas: the branches of `torch/_refs/__init__.py` and
-`torch/_inductor/decomposition.py` for other devices.
+column become sums, a convolution's gradient sums that of its bias itself, and a product adds a bias
+that only pointwise ops read. Plans of such graphs would be none of the GPU's. Formulas: the branches
+of `torch/_refs/__init__.py` and `torch/_inductor/decomposition.py` for other devices.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch._decomp.decompositions import pw_cast_for_opmath
 from torch._inductor import decomposition
+from torch._inductor.fx_passes import post_grad
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 aten = torch.ops.aten
@@ -24,15 +25,20 @@ aten = torch.ops.aten
 
 @contextlib.contextmanager
 def decomposed_as_on_gpu() -> Iterator[None]:
-    """What Inductor decomposes while this lasts, it decomposes as for a GPU."""
+    """What Inductor decomposes while this lasts, and what it takes apart, is as for a GPU."""
     table = decomposition.decompositions
     kept_whole = {op for op, sizes in OUTER.items() if not _splits_outer(table.get(op), sizes)}
     held = {op: table[op] for op in AS_ON_GPU if op in table}
     table.update({op: _whole if op in kept_whole else AS_ON_GPU[op] for op in held})
     decomposition.fast_random_decomps.cache_clear()
+    asked = {module: module.is_gpu for module in ASK_FOR_GPU}
+    for module in asked:
+        module.is_gpu = _any_device
     try:
         yield
     finally:
+        for module, is_gpu in asked.items():
+            module.is_gpu = is_gpu
         table.update(held)
         decomposition.fast_random_decomps.cache_clear()
 
@@ -60,7 +66,7 @@ def _group_norm(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     # Op for op: what is saved for the backward pass depends on how values are shaped, too.
-    grouped = x.reshape(batch, groups, channels // groups, inner)
+    grouped = _widened(x).reshape(batch, groups, channels // groups, inner)
     out, mean, rstd = _normalised(grouped, [2, 3], eps)
     out = out.view(x.shape)
     if weight is not None:
@@ -78,10 +84,14 @@ def _along_channels(vector: Tensor, axes: int) -> Tensor:
 
 
 def _normalised(x: Tensor, axes: list[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    wide = x.to(torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
+    wide = _widened(x)
     variance, mean = torch.var_mean(wide, dim=axes, unbiased=False, keepdim=True)
     rstd = torch.rsqrt(variance + eps)
     return (wide - mean) * rstd, mean, rstd
+
+
+def _widened(x: Tensor) -> Tensor:
+    return x.to(torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 @pw_cast_for_opmath
@@ -120,27 +130,8 @@ def _whole(*_: Any, **__: Any) -> Any:
     return NotImplemented
 
 
-def _convolution_backward(
-    gradient: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias_sizes: Sequence[int] | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    output_mask: Sequence[bool],
-) -> Any:
-    if not output_mask[2]:
-        return NotImplemented
-    of_bias = aten.sum(gradient, [0, *range(2, gradient.dim())])
-    of_input, of_weight, _ = aten.convolution_backward(
-        gradient, x, weight, bias_sizes, stride, padding, dilation, transposed,
-        output_padding, groups, [output_mask[0], output_mask[1], False],
-    )  # fmt: skip
-    return of_input, of_weight, of_bias
+def _any_device(_: str) -> bool:
+    return True
 
 
 def _is_outer(x: Tensor, y: Tensor) -> bool:
@@ -149,13 +140,14 @@ def _is_outer(x: Tensor, y: Tensor) -> bool:
     return known(x.size(-1) == 1) and known(x.size(0) != 1) and known(y.size(1) != 1)
 
 
+# They take ops apart where `is_gpu`, a name of their own, says that a device is one.
+ASK_FOR_GPU: tuple[Any, ...] = (decomposition, post_grad)
 AS_ON_GPU: dict[Any, Callable[..., Any]] = {
     aten.native_layer_norm.default: _layer_norm,
     aten.native_group_norm.default: _group_norm,
     aten.mm.default: _mm,
     aten.addmm.default: _addmm,
     aten.bmm.default: _bmm,
-    aten.convolution_backward.default: _convolution_backward,
 }
 # Sizes of outer products, by which a decomposition is asked what it does of them.
 OUTER: dict[Any, tuple[tuple[int, ...], ...]] = {

@@ -1,4 +1,7 @@
-"""A compiler for the CPU that runs swapped graphs: kernels are replaced by what their plans say."""
+"""A compiler for the CPU that runs swapped graphs: kernels are replaced by what their plans say.
+
+It takes ops apart as for a GPU, as graphs without one are captured.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from advisor.apply.rewrite import rewrite
 from advisor.model.configs import default_config
 from advisor.pipeline import backend
 from advisor.pipeline.backend import SwapLog
+from collectors.live.as_on_gpu import decomposed_as_on_gpu
 from collectors.live.capture import BoxedCall, Capture, _passes_only
 from collectors.live.fx_graph import copied
 from tests.builders import captured as models
@@ -44,7 +48,8 @@ def swapping(kernels: Sequence[ReadyKernel], log: SwapLog) -> Callable[..., Any]
         with pytest.MonkeyPatch.context() as patch:
             # Passes after ours turn kernels into writes: what ours made is kept before that.
             patch.setattr(backend, "rewrite", keeping)
-            _passes_only(gm, example_inputs, **options)
+            with decomposed_as_on_gpu():
+                _passes_only(gm, example_inputs, **options)
         runner = models._Runner(fx.GraphModule(gm, swapped[-1]), functions)
         return BoxedCall(lambda args: list(runner.run(*args)))
 

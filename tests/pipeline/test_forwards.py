@@ -84,7 +84,7 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.norms = nn.ModuleList([RMS(64), RMS(64)])
-        self.linears = nn.ModuleList([nn.Linear(64, 64) for _ in range(3)])
+        self.linears = nn.ModuleList([nn.Linear(64, 64, bias=False) for _ in range(3)])
         self.add_norm, self.halved = AddNorm(64), Halved()
 
     def forward(self, x):

@@ -237,7 +237,7 @@ LOOPS: tuple[Loop, ...] = (
     Loop("a sum over experts", experts, tensors((10, 2, 16), (10, 16, 16)), "sum over an axis", 2,
          "torch.sum", 9),
     Loop("a product of the state", network, tensors((2, STEPS, 16), (16, 16)),
-         "recurrent network", 2, "cuDNN"),
+         "recurrent network", 3, "cuDNN"),
     Loop("PyTorch's LSTM cell", Cell(), ONE, "recurrent network", 2, "cuDNN"),
 )  # fmt: skip
 
