@@ -103,9 +103,7 @@ def _judged(flow: Dataflow, node: Node, grown: _Growing) -> GemmFound | None:
     return GemmFound(node.id, program, why, blamed)
 
 
-def _only_bias(
-    flow: Dataflow, node: Node, members: frozenset[str], space: IterationSpace
-) -> bool:
+def _only_bias(flow: Dataflow, node: Node, members: frozenset[str], space: IterationSpace) -> bool:
     """Whether all that follows is the sum with a row, read by every row of the product."""
     others = [item for item in space.operands.values() if flow.base(item.value) != node.value()]
     return [flow.nodes[name].op for name in members] == ["add"] and all(

@@ -157,7 +157,7 @@ class _Writer:
         """The columns of a program with what is the same for all of its rows."""
         fixed = [item for item in self._inputs(reads) if not any(item.spans[:-1])]
         return [
-            "columns = block * BLOCK_COLUMNS + tl.arange(0, BLOCK_COLUMNS)[None, :]",
+            *self.values.columns("block * BLOCK_COLUMNS"),
             "column_ok = (columns < n_columns) | EVEN_COLUMNS",
             *self.values.column_axes(),
             *(self.values.load(item) for item in fixed),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from advisor.codegen.expressions import IDENTITY
+from advisor.codegen.expressions import IDENTITY, LOG2_E
 from advisor.codegen.values import Values, divisor, masked
 from advisor.model.passes import Fold
 
@@ -22,7 +22,7 @@ def add_exponential(peak, total, x, FACTOR: tl.constexpr):
 
     Whichever is larger, one exponential corrects the other side.
     """
-    less = tl.where(x == peak, 1.0, tl.exp(-FACTOR * tl.abs(x - peak)))
+    less = tl.where(x == peak, 1.0, tl.exp2(-1.4426950408889634 * FACTOR * tl.abs(x - peak)))
     total = tl.where(x > peak, total * less + 1.0, total + less)
     return tl.maximum(peak, x, propagate_nan=tl.PropagateNan.ALL), total
 ''',
@@ -107,9 +107,9 @@ def ends(fold: Fold, parts: str, counts: str, total: str, *, whole: bool) -> lis
     if fold.kind == "exponentials":
         peak = fold.partner if whole else f"{fold.result}_peak"
         apart = f"{fold.result}_peak_{parts} - {peak}"
-        power = "tl.exp2" if fold.binary else "tl.exp"
-        exponent = apart if fold.factor == 1 else f"{fold.factor!r} * ({apart})"
-        weight = f"{power}({exponent})"
+        factor = fold.factor if fold.binary else fold.factor * LOG2_E
+        exponent = apart if factor == 1 else f"{factor!r} * ({apart})"
+        weight = f"tl.exp2({exponent})"
         if not whole:  # a part may be -inf throughout, and the row not
             weight = f"tl.where({fold.result}_peak_{parts} == {peak}, 1.0, {weight})"
         lines = [

@@ -8,7 +8,7 @@ follows it reads and writes the tile's own elements, so nothing of it goes to me
 from __future__ import annotations
 
 from advisor.codegen import abi, float8
-from advisor.codegen.expressions import POINTWISE
+from advisor.codegen.exponentials import pointwise_helpers
 from advisor.codegen.layout import INDENT
 from advisor.codegen.streamed import kernel_text
 from advisor.codegen.values import Values
@@ -37,9 +37,7 @@ def gemm_kernels(plan: FusionPlan, title: str) -> list[str]:
 
 def gemm_helper_names(plan: FusionPlan) -> set[str]:
     """The device functions that the kernel calls."""
-    rows = [POINTWISE.get(op.op) for op in plan.ops]
-    found = {row.helper for row in rows if row is not None and row.helper is not None}
-    return found | {MULTIPLIED, float8.INTERPRETED}
+    return pointwise_helpers(plan.ops) | {MULTIPLIED, float8.INTERPRETED}
 
 
 def product_lines(plan: FusionPlan) -> list[str]:

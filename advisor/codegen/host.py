@@ -12,7 +12,7 @@ from advisor.codegen.float8 import is_bounded
 from advisor.codegen.layout import docstring, statement
 from advisor.model.column_configs import holds_rows
 from advisor.model.graph import NON_FINITE, Arg, literal_value
-from advisor.model.launch import LEAST_PARTS, OVER_ROWS, PART_COLUMNS, Scheme
+from advisor.model.launch import LEAST_PARTS, OVER_ROWS, PART_COLUMNS, PARTS_PER_WARP, Scheme
 from advisor.model.optable import FLOAT8_MAX, RANDOM, spec_of
 from advisor.model.plan import FusionPlan, PlanOp
 
@@ -157,7 +157,7 @@ def _shared_rows(plan: FusionPlan, scheme: Scheme, rows: str) -> list[str]:
         *held,
         f"split_rows = max({share}, 1) * block_rows",
         f"n_splits = max(triton.cdiv({rows}, split_rows), 1)",
-        f"parts = max({LEAST_PARTS}, 2 * num_warps)",
+        f"parts = max({LEAST_PARTS}, {PARTS_PER_WARP} * num_warps)",
         *(
             f"{name} = torch.empty((n_splits, n_columns), {options})"
             for name in abi.row_partial_names(plan)

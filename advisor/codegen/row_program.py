@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from advisor.codegen import abi, column_sums, float8, folds, gemm, scan
 from advisor.codegen.column_sums import column_kernels
-from advisor.codegen.expressions import HELPERS, POINTWISE, REDUCTIONS, TRITON_DTYPES
+from advisor.codegen.exponentials import pointwise_helpers
+from advisor.codegen.expressions import HELPERS, REDUCTIONS, TRITON_DTYPES
 from advisor.codegen.layout import wrapped
 from advisor.codegen.streamed import PROGRAM, indices, kernel_text, streamed_kernels
 from advisor.codegen.values import Values
@@ -79,8 +80,8 @@ def helper_names(plan: FusionPlan, scheme: Scheme) -> list[str]:
         return sorted(scan.scan_helper_names(plan, scheme) | set(float8.helper_names(plan)))
     if scheme == "gemm":
         return sorted(gemm.gemm_helper_names(plan) | float8.helper_names(plan))
-    used = {h for op in plan.ops if (h := _helper(op, scheme)) is not None}
-    used |= float8.helper_names(plan)
+    used = {h for op in plan.ops if (h := _reducer(op, scheme)) is not None}
+    used |= pointwise_helpers(plan.ops) | float8.helper_names(plan)
     if scheme in OVER_ROWS:
         used |= column_sums.helper_names(plan, scheme)
     elif scheme not in ("registers", "blocks"):
@@ -89,11 +90,10 @@ def helper_names(plan: FusionPlan, scheme: Scheme) -> list[str]:
     return sorted(used)
 
 
-def _helper(op: PlanOp, scheme: Scheme) -> str | None:
-    if op.op in REDUCTIONS:
-        held = scheme == "registers" or (scheme in OVER_ROWS and not op.over_rows)
-        return REDUCTIONS[op.op].helper if held else None
-    return POINTWISE[op.op].helper if op.op in POINTWISE else None
+def _reducer(op: PlanOp, scheme: Scheme) -> str | None:
+    """The device function that a reduction of whole rows combines by."""
+    held = scheme == "registers" or (scheme in OVER_ROWS and not op.over_rows)
+    return REDUCTIONS[op.op].helper if held and op.op in REDUCTIONS else None
 
 
 def _held_kernel(plan: FusionPlan) -> str:
@@ -108,7 +108,7 @@ def held_body(plan: FusionPlan, program: str = PROGRAM) -> list[str]:
     """The statements of the program with a number that computes whole rows."""
     values = Values(plan)
     return [
-        *indices(program=program),
+        *indices(columns=values.columns(""), program=program),
         *values.axes(),
         *values.column_axes(),
         *(values.load(item) for item in plan.inputs),
@@ -133,7 +133,7 @@ def block_body(plan: FusionPlan, program: str = PROGRAM) -> list[str]:
         f"block = {program} % beside",
         f"row_block = {program} // beside",
         "rows = row_block * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]",
-        "columns = block * BLOCK_COLUMNS + tl.arange(0, BLOCK_COLUMNS)[None, :]",
+        *values.columns("block * BLOCK_COLUMNS"),
         "row_ok = (rows < n_rows) | EVEN_ROWS",
         "column_ok = (columns < n_columns) | EVEN_COLUMNS",
         "row_start = rows.to(tl.int64) * n_columns",

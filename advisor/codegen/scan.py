@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from advisor.codegen import abi
-from advisor.codegen.expressions import POINTWISE, REDUCTIONS
+from advisor.codegen.exponentials import pointwise_helpers
+from advisor.codegen.expressions import REDUCTIONS
 from advisor.codegen.layout import INDENT
 from advisor.codegen.streamed import kernel_text
 from advisor.codegen.values import Values
@@ -51,8 +52,8 @@ def scan_kernels(plan: FusionPlan, scheme: Scheme, title: str) -> list[str]:
 
 def scan_helper_names(plan: FusionPlan, scheme: Scheme) -> set[str]:
     """The device functions that the kernels call."""
-    tables = [(REDUCTIONS if op.op in REDUCTIONS else POINTWISE).get(op.op) for op in plan.ops]
-    found = {row.helper for row in tables if row is not None and row.helper is not None}
+    reduced = (REDUCTIONS[op.op].helper for op in plan.ops if op.op in REDUCTIONS)
+    found = pointwise_helpers(plan.ops) | {helper for helper in reduced if helper is not None}
     return found | ({"then"} if scheme == "scan_blocks" else set())
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from advisor.codegen import abi, folds
 from advisor.codegen.layout import INDENT, docstring, statement
 from advisor.codegen.values import Values
@@ -45,11 +47,9 @@ def kernel_text(kernel: abi.KernelAbi, doc: str, body: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def indices(*, columns: bool = True, program: str = PROGRAM) -> list[str]:
-    """The rows of a program with a number, and the columns if it holds all of them."""
-    lines = [f"rows = {program} * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]"]
-    if columns:
-        lines.append("columns = tl.arange(0, BLOCK_COLUMNS)[None, :]")
+def indices(*, columns: Sequence[str] = (), program: str = PROGRAM) -> list[str]:
+    """The rows of a program with a number, and the `columns` (their lines) if it holds all."""
+    lines = [f"rows = {program} * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]", *columns]
     lines.append("row_ok = (rows < n_rows) | EVEN_ROWS")
     if columns:
         lines.append("column_ok = (columns < n_columns) | EVEN_COLUMNS")
@@ -68,7 +68,7 @@ class _Writer:
     def looped(self) -> list[str]:
         """Every pass of a row by one program."""
         passes = self.schedule.passes
-        lines = [*indices(columns=False), *self.values.axes(), *self._row_inputs()]
+        lines = [*indices(), *self.values.axes(), *self._row_inputs()]
         if any(fold.kind == "moments" for one in passes for fold in one.folds):
             lines.append("lanes = tl.arange(0, BLOCK_COLUMNS)[None, :]")
         lines += [self.values.assign(op) for op in self.schedule.before]
@@ -85,7 +85,7 @@ class _Writer:
     def partials(self) -> list[str]:
         """The folds of one part of a row, to memory."""
         one = self.schedule.passes[0]
-        lines = [*indices(columns=False), *self._part(), *self.values.axes(), *self._row_inputs()]
+        lines = [*indices(), *self._part(), *self.values.axes(), *self._row_inputs()]
         if any(fold.kind == "moments" for fold in one.folds):
             lines.append("lanes = tl.arange(0, BLOCK_COLUMNS)[None, :]")
         lines += [self.values.assign(op) for op in self.schedule.before]
@@ -101,7 +101,7 @@ class _Writer:
     def finish(self) -> list[str]:
         """The parts of a row combined, then one part of it written."""
         first, *rest = self.schedule.passes
-        lines = [*indices(columns=False), *self._part(), *self.values.axes(), *self._row_inputs()]
+        lines = [*indices(), *self._part(), *self.values.axes(), *self._row_inputs()]
         lines += [
             "splits = tl.arange(0, SPLITS)[None, :]",
             "split_ok = splits < n_splits",
@@ -138,7 +138,7 @@ class _Writer:
         """The loop of one pass, with what its folds start from."""
         lines = [line for fold in one.folds for line in folds.starts(fold, self.values)]
         body = [
-            "columns = start + tl.arange(0, BLOCK_COLUMNS)[None, :]",
+            *self.values.columns("start"),
             "column_ok = (columns < n_columns) | EVEN_COLUMNS",
             *self.values.column_axes("start"),
         ]

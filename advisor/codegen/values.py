@@ -8,12 +8,15 @@ from __future__ import annotations
 import math
 
 from advisor.codegen import abi
+from advisor.codegen.exponentials import INVERSE, divided_by_exponentials
 from advisor.codegen.expressions import BOOLEAN, IDENTITY, POINTWISE, REDUCTIONS, TRITON_DTYPES
 from advisor.codegen.float8 import is_bounded
 from advisor.model.graph import Arg, literal_value
-from advisor.model.optable import FLOAT8_MAX, RANDOM, spec_of
+from advisor.model.optable import FLOAT8_MAX, RANDOM, item_bytes, spec_of
 from advisor.model.plan import FusionPlan, PlanInput, PlanOp, space_of
 
+# What a thread stores at most in one instruction.
+STORE_BYTES = 16
 FLOATS = ("float16", "bfloat16", "float32")
 # The linear index of an element, by where it varies.
 _LINEAR = {"tile": "(row_start + columns)", "row": "rows", "column": "columns"}
@@ -32,9 +35,33 @@ class Values:
             op.name: op.space for op in plan.ops
         }
         self.drawn = plan.drawn_values()
+        self.inverted = divided_by_exponentials(plan.ops)
         self.strided = {tensor.name: tensor for tensor in abi.strided(plan)}
 
     # --- memory -----------------------------------------------------------------------------------
+
+    def columns(self, first: str) -> list[str]:
+        """The columns of a block from `first` on.
+
+        Triton lays out each load and store by the elements that 16 bytes hold of its type, and
+        moves a tile through shared memory from one layout to another. Told that fewer columns are
+        adjacent, it takes those of the widest result for all.
+        """
+        block = "tl.arange(0, BLOCK_COLUMNS)[None, :]"
+        lines = [f"columns = {first} + {block}" if first else f"columns = {block}"]
+        count = self._adjacent()
+        if count is None:
+            return lines
+        told = f"tl.max_contiguous(tl.multiple_of(columns, [1, {count}]), [1, {count}])"
+        why = "# As many together as a thread stores at once: one layout for loads and stores."
+        return [*lines, why, f"if BLOCK_COLUMNS >= {count}:", f"    columns = {told}"]
+
+    def _adjacent(self) -> int | None:
+        """Columns that a thread stores at once, if some access would take more of them."""
+        stored = [item_bytes(o.dtype) for o in self.plan.outputs if o.space == "tile"]
+        read = [item_bytes(i.dtype) for i in self.plan.inputs if i.spans[-1]]
+        widest = max(stored, default=0)
+        return STORE_BYTES // widest if min(stored + read, default=0) < widest else None
 
     def axes(self) -> list[str]:
         """The index along every row axis, innermost first, where some input needs them."""
@@ -168,6 +195,9 @@ class Values:
         if op.op == "relu" and op.dtype not in FLOATS:
             # Beside 0.0 an integer would become a float32, which holds 24 bits of it.
             return POINTWISE["maximum"].triton.format(*operands, "0")
+        if op.name in self.inverted:
+            inverse = f"{INVERSE}({operands[-1]})"
+            return inverse if op.op == "reciprocal" else f"{operands[0]} * {inverse}"
         name = BOOLEAN.get(op.op, op.op) if op.dtype == "bool" else op.op
         return POINTWISE[name].triton.format(*operands)
 

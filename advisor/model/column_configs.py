@@ -33,6 +33,7 @@ from advisor.model.ranking import (
     REGISTERS_PER_SM,
     idle,
     latency,
+    layouts,
     resident_programs,
     unusual_tile,
 )
@@ -61,6 +62,7 @@ class _Task:
     narrowest_bytes: int
     states: int
     held: bool
+    vectors: bool
     sm_count: int
 
 
@@ -103,6 +105,7 @@ def column_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchC
         narrowest_bytes=min(widths, default=PARTIAL_BYTES),
         states=partial_numbers(plan),
         held=holds_rows(plan),
+        vectors=any(item.traffic == "column" for item in plan.inputs),
         sm_count=sm_count,
     )
     configs = dict.fromkeys(_held(task) if task.held else _blocks(task))
@@ -183,6 +186,7 @@ def _doublings(task: _Task, config: LaunchConfig) -> float:
         _partials(task, config)
         + idle(programs, resident, task.sm_count)
         + unusual_tile(per_thread, tile)
+        + layouts(config.block_rows, block, config.num_warps, vectors=task.vectors)
         + latency(in_flight, config.num_stages)
         + math.log2(lanes / max(task.columns, 1)) / 4
         + max(math.log2(REQUEST_BYTES / max(request, 1)), 0.0) / 2

@@ -36,6 +36,7 @@ from advisor.model.ranking import (
     LIVE_TILES,
     idle,
     latency,
+    layouts,
     resident_programs,
     unusual_tile,
 )
@@ -52,6 +53,8 @@ MAX_STREAMED_PER_THREAD = 32
 SHORTEST_LOOP, SHORTEST_SPLIT = 2048, 4096
 # What an input costs that is read for every element, though it is the same for many of them.
 GATHER_DOUBLINGS = 0.15
+# Rows beside each other in a loop, beyond which each doubling costs registers for its states.
+EASY_ROWS, ROW_DOUBLINGS = 4, 0.2
 # Parts of rows for each multiprocessor: beyond, the second kernel combines more than it saves.
 MOST_SPLIT_WAVES = 16
 
@@ -185,6 +188,8 @@ def _held(columns: int) -> Iterator[LaunchConfig]:
 
 def _looped(task: _Task, scheme: Scheme) -> Iterator[LaunchConfig]:
     together = (1, 2, 4) if task.column_bytes[scheme] or task.beside else (1,)
+    if task.column_bytes[scheme] >= task.tile_bytes:
+        together = (*together, 8, 16)  # what is read for every row outweighs the row
     choices = product(together, STREAMED_BLOCKS, STREAMED_WARPS, STAGES)
     for rows, block, warps, stages in choices:
         if task.columns > block and _streams_well(rows * block, warps):
@@ -220,16 +225,19 @@ def _streams_well(tile: int, warps: int) -> bool:
 
 def _doublings(task: _Task, config: LaunchConfig) -> float:
     """The modelled time over that of a copy, as a logarithm to base 2."""
-    tile = config.block_rows * (config.block_columns or next_power_of_two(task.columns))
+    block = config.block_columns or next_power_of_two(task.columns)
+    tile = config.block_rows * block
     per_thread = tile / (32 * config.num_warps)
     programs = grid_size(config, task.rows, task.columns)
     resident = resident_programs(config.num_warps, BASE_REGISTERS + LIVE_TILES * per_thread)
     running = min(resident, max(programs // task.sm_count, 1))
+    vectors = task.column_bytes[config.scheme] > 0
     return (
         _traffic(task, config, running)
         + idle(programs, resident, task.sm_count)
         + unusual_tile(per_thread, tile)
         + (1.0 if resident < 2 else 0.0)
+        + layouts(config.block_rows, block, config.num_warps, vectors=vectors)
         + latency(running * tile * max(task.tile_bytes // 2, 1), config.num_stages)
     )
 
@@ -248,6 +256,8 @@ def _traffic(task: _Task, config: LaunchConfig, running: int) -> float:
     if config.scheme == "registers":
         # Lanes past the last column are loaded as nothing, but take a program's place.
         doublings += math.log2(next_power_of_two(task.columns) / max(task.columns, 1)) / 4
+    if config.block_columns is not None and config.block_rows > EASY_ROWS:
+        doublings += ROW_DOUBLINGS * math.log2(config.block_rows / EASY_ROWS)
     if config.block_columns is None or task.segment % config.block_columns:
         doublings += GATHER_DOUBLINGS * task.gathers
     return doublings + (0.5 if config.scheme == "split" else 0.0)

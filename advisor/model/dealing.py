@@ -21,6 +21,7 @@ from advisor.model.ranking import (
     BASE_REGISTERS,
     LIVE_TILES,
     idle,
+    layouts,
     resident_programs,
     unusual_tile,
 )
@@ -73,6 +74,10 @@ def dealt_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchCo
                 continue
             resident = resident_programs(warps, BASE_REGISTERS + LIVE_TILES * per_thread)
             doublings = idle(programs, resident, sm_count) + unusual_tile(per_thread, largest)
+            doublings += max(
+                layouts(*block, warps, vectors=any(i.traffic == "column" for i in part.inputs))
+                for part, block in zip(split, blocks, strict=True)
+            )
             config = LaunchConfig(scheme="dealt", block_columns=elements, num_warps=warps)
             found.append((doublings, len(found), config))
     found.sort(key=lambda item: item[:2])

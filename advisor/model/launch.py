@@ -19,7 +19,7 @@ MAX_WARPS, MAX_STAGES, MAX_SPLITS = 32, 8, 1024
 # A streamed row that is this much shorter than its block leaves most lanes without work.
 SHORTEST_STREAMED = 4
 # What one program of the second kernel of `column_sums` adds up at a time.
-PART_COLUMNS, LEAST_PARTS = 64, 16
+PART_COLUMNS, LEAST_PARTS, PARTS_PER_WARP = 32, 64, 8
 
 
 # The schemes in which several programs work for one result.
@@ -149,7 +149,7 @@ def column_blocks(config: LaunchConfig, columns: int) -> int:
 
 def parts_at_once(config: LaunchConfig) -> int:
     """Partial results that a program of the second kernel of `column_sums` adds up at a time."""
-    return max(LEAST_PARTS, 2 * config.num_warps)
+    return max(LEAST_PARTS, PARTS_PER_WARP * config.num_warps)
 
 
 def grid_size(config: LaunchConfig, rows: int, columns: int) -> int:

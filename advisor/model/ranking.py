@@ -15,6 +15,20 @@ BASE_REGISTERS, LIVE_TILES = 24, 1.5
 # What must be on its way to memory for each multiprocessor to hide latency (Little's law).
 LEAST_IN_FLIGHT_BYTES = 32 << 10
 
+# Elements of two bytes that a thread loads at once.
+ADJACENT = 8
+# A tile that goes through shared memory, from the layout of a vector and back to its own.
+OTHER_LAYOUT = 0.4
+
+
+def layouts(rows: int, columns: int, num_warps: int, *, vectors: bool) -> float:
+    """Doublings where Triton lays out a tile unlike the vectors of its columns that meet it.
+
+    A thread takes 16 bytes of a tile, but of a vector less, if it has too few columns for all.
+    """
+    narrow = columns < ADJACENT * 32 * num_warps
+    return OTHER_LAYOUT if vectors and rows > 1 and narrow else 0.0
+
 
 def resident_programs(num_warps: int, registers: float) -> int:
     """Programs that one multiprocessor holds, by warps and by registers of a thread."""

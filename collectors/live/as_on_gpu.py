@@ -3,8 +3,8 @@
 PyTorch decomposes some ops by the device of their inputs: on a CPU the statistics of a norm are
 stored in the input's type, a group norm becomes one scale and shift, products with a single row or
 column become sums, a convolution's gradient sums that of its bias itself, and a product adds a bias
-that only pointwise ops read. Plans of such graphs would be none of the GPU's. Formulas: the branches
-of `torch/_refs/__init__.py` and `torch/_inductor/decomposition.py` for other devices.
+that only pointwise ops read. Plans of such graphs would be none of the GPU's. Formulas: the
+branches of `torch/_refs/__init__.py` and `torch/_inductor/decomposition.py` for other devices.
 """
 
 from __future__ import annotations

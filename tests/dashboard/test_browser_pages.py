@@ -147,7 +147,7 @@ def test_a_page_stays_in_sight_while_one_of_its_parts_is_redrawn(
         status = page.locator("#timeline-status")
         expect(status).to_contain_text(_SPANS)
         held: list[Any] = []
-        page.route(_UPDATES, lambda call: held.append(call))
+        page.route(_UPDATES, lambda call: held.append(call))  # noqa: PLW0108 - it reads names
         page.get_by_role("button", name="Zoom in").click()
         page.wait_for_timeout(1_000)
         assert held
