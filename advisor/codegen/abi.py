@@ -1,7 +1,7 @@
 """The calling convention of generated kernels: one for source, launch, rewrite and resources.
 
 Parameters, in order: tensors read, tensors written, `n_rows`, `n_columns`, for shared work
-`n_splits` and `split_columns` or `split_rows`, the sizes of the inner row axes (only where an input
+`n_splits` and `split_columns` or `block_rows`, the sizes of the inner row axes (only where an input
 needs them), the strides of tensors that are not dense, then the compile-time constants, among them
 the sizes of the inner column axes: every element is divided by these. A kernel takes what belongs
 to its own tensors, where it has not all of them.
@@ -31,7 +31,6 @@ from advisor.model.launch import (
     next_power_of_two,
     parts_at_once,
     row_splits_of,
-    rows_per_split,
     splits_of,
     steps_per_split,
 )
@@ -286,14 +285,14 @@ def _column_kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
         read, writes = _reads(plan, walk.walked | walk.ended), output_names(plan)
         scalars = (*shape, *sizes, *_strides(plan, (*read, *writes)))
         return (KernelAbi(name, read, writes, scalars, streamed, "columns"),)
-    partials, shared = row_partial_names(plan), (*shape, "n_splits", "split_rows")
+    partials, shared = row_partial_names(plan), (*shape, "n_splits", "block_rows")
     read, again = _reads(plan, walk.walked), _reads(plan, walk.ended)
     return (
         KernelAbi(
             f"{name}_shares",
             read,
             (*rest, *partials),
-            (*shape, "split_rows", *sizes, *_strides(plan, (*read, *rest))),
+            (*shape, *sizes, *_strides(plan, (*read, *rest))),
             streamed,
             "shares and columns",
         ),
@@ -389,7 +388,7 @@ def _shares(
     """(shape of the partial results, parameters) where programs share what one would compute."""
     if config.scheme in OVER_ROWS:
         splits = row_splits_of(config, rows)
-        return (splits, columns), {"n_splits": splits, "split_rows": rows_per_split(config, rows)}
+        return (splits, columns), {"n_splits": splits, "block_rows": config.block_rows}
     if config.scheme in SCANS:
         share = steps_per_split(config, steps)
         splits = max(-(-steps // share), 1)

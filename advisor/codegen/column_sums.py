@@ -69,7 +69,7 @@ def column_kernels(plan: FusionPlan, scheme: Scheme, title: str) -> list[str]:
     if scheme == "column_walk":
         does = "one program walks over all rows of its columns, BLOCK_ROWS at a time."
         return [kernel_text(names[0], f"{title}; {does}", writer.walk_all())]
-    first = "one program walks over its share of the rows, BLOCK_ROWS at a time."
+    first = "programs walk over the rows in turn, BLOCK_ROWS at a time."
     second = "combines what the programs found for each column, in order."
     return [
         kernel_text(names[0], f"{title}, first part; {first}", writer.walk_share()),
@@ -89,17 +89,22 @@ class _Writer:
     # --- kernels ----------------------------------------------------------------------------------
 
     def walk_share(self) -> list[str]:
-        """The walk over a share of the rows; what it found, to memory."""
+        """The walk over a share of the rows; what it found, to memory.
+
+        Programs take blocks of rows in turn: what they read at a time lies side by side in memory,
+        and they end together.
+        """
         lines = [
             "share = tl.program_id(0)",
-            "first = share * split_rows",
-            "last = tl.minimum(first + split_rows, n_rows)",
+            "first = share * BLOCK_ROWS",
+            "step = tl.num_programs(0) * BLOCK_ROWS",
             "block = tl.program_id(1)",
             *self._columns(self.parts.walked, self.parts.fixed),
-            *self._walk("first", "last"),
+            *self._walk("first", "step"),
             "place = share.to(tl.int64) * n_columns + columns",
         ]
-        lines += self._ends("lanes", "(last - first)", whole=False)
+        lines += self._counts("first", "step")
+        lines += self._ends("lanes", "tl.sum(counts, axis=0)[None, :]", whole=False)
         names = [name for state in self.states for name in state.names]
         return lines + [
             f"tl.store({partial} + place, {name}, mask=column_ok)"
@@ -112,7 +117,8 @@ class _Writer:
         lines = [
             "block = tl.program_id(0)",
             *self._columns(self.parts.walked | self.parts.ended, fixed),
-            *self._walk("0", "n_rows"),
+            *self._walk("0", "BLOCK_ROWS"),
+            *self._counts("0", "BLOCK_ROWS"),
         ]
         return [*lines, *self._ends("lanes", "n_rows", whole=True), *self._late()]
 
@@ -133,7 +139,11 @@ class _Writer:
         ]
         if self.moments:
             body += [
-                "left = tl.minimum(n_rows - shares * split_rows, split_rows)",
+                "first = shares * block_rows",
+                "step = n_splits * block_rows",
+                "blocks = (n_rows - first + step - 1) // step",
+                "over = tl.maximum(first + (blocks - 1) * step + block_rows - n_rows, 0)",
+                "left = blocks * block_rows - over",
                 "taken = tl.where(shares < n_splits, left, 0).to(tl.float32)",
             ]
         partials = iter(abi.row_partial_names(self.plan))
@@ -146,7 +156,7 @@ class _Writer:
             body.append("counts += taken")
         lines.append("for start in tl.range(0, n_splits, PARTS):")
         lines += [INDENT + line for line in body]
-        lines += self._ends("lanes", "n_rows", whole=True, counted=True)
+        lines += self._ends("lanes", "n_rows", whole=True)
         loads = [self.values.load(item) for item in self._inputs(self.parts.ended)]
         early = [self.values.assign(op) for op in self.parts.early]
         return [*lines, *loads, *early, *self._late()]
@@ -164,18 +174,18 @@ class _Writer:
             *(self.values.assign(op) for op in ops),
         ]
 
-    def _walk(self, first: str, last: str) -> list[str]:
-        """The loop over the rows."""
+    def _walk(self, first: str, step: str) -> list[str]:
+        """The loop over blocks of rows, one every `step` rows."""
         lines = self._starts("(BLOCK_ROWS, BLOCK_COLUMNS)")
         body = [
             "rows = start + tl.arange(0, BLOCK_ROWS)[:, None]",
-            f"row_ok = (rows < {last}) | EVEN_ROWS",
+            "row_ok = (rows < n_rows) | EVEN_ROWS",
             "row_start = rows.to(tl.int64) * n_columns",
             *self.values.axes(),
         ]
         if self.moments:
             done = "start" if first == "0" else f"start - {first}"
-            body.append(f"weight = BLOCK_ROWS / ({done} + BLOCK_ROWS)")
+            body.append(f"weight = {step} / ({done} + {step})")
         moving = [item for item in self._inputs(self.parts.walked) if any(item.spans[:-1])]
         body += [self.values.load(item) for item in moving]
         for op in self.parts.moving:
@@ -185,7 +195,7 @@ class _Writer:
             for position, output in enumerate(self.plan.outputs)
             if output.space != "column"
         ]
-        lines.append(f"for start in tl.range({first}, {last}, BLOCK_ROWS, num_stages=STAGES):")
+        lines.append(f"for start in tl.range({first}, n_rows, {step}, num_stages=STAGES):")
         return lines + [INDENT + line for line in body]
 
     def _row_mask(self, space: str) -> str:
@@ -211,12 +221,17 @@ class _Writer:
             return f"{lanes} = {COMBINERS[op.op]}({lanes}, {taken})"
         return f"{lanes} += {taken}"
 
-    def _ends(self, lanes: str, total: str, *, whole: bool, counted: bool = False) -> list[str]:
+    def _counts(self, first: str, step: str) -> list[str]:
+        """How many rows each lane took, where that matters."""
+        if not self.moments:
+            return []
+        begin = "" if first == "0" else f" - {first}"
+        rows = "tl.arange(0, BLOCK_ROWS)[:, None]"
+        return [f"counts = (n_rows{begin} + {step} - 1 - {rows}) // {step}"]
+
+    def _ends(self, lanes: str, total: str, *, whole: bool) -> list[str]:
         """The lanes of each column combined; a `whole` result is divided as its op says."""
         lines = []
-        if self.moments and not counted:
-            rows = "tl.arange(0, BLOCK_ROWS)[:, None]"
-            lines.append(f"counts = ({total} + BLOCK_ROWS - 1 - {rows}) // BLOCK_ROWS")
         for state in self.states:
             lines += _combined(state, lanes, total)
             if whole and (scale := _scale(state.op)):

@@ -150,13 +150,11 @@ def _shared_rows(plan: FusionPlan, scheme: Scheme, rows: str) -> list[str]:
     """How the rows are dealt out, and where the partial results of the shares go."""
     if scheme == "column_walk":
         return []
-    share = f"triton.cdiv(triton.cdiv({rows}, splits), block_rows)"
     options = f"dtype=torch.{abi.PARTIAL_DTYPE}, device={_device(plan)}"
     held = ["block_columns = triton.next_power_of_2(n_columns)"] if holds_rows(plan) else []
     return [
         *held,
-        f"split_rows = max({share}, 1) * block_rows",
-        f"n_splits = max(triton.cdiv({rows}, split_rows), 1)",
+        f"n_splits = max(min(splits, triton.cdiv({rows}, block_rows)), 1)",
         f"parts = max({LEAST_PARTS}, {PARTS_PER_WARP} * num_warps)",
         *(
             f"{name} = torch.empty((n_splits, n_columns), {options})"

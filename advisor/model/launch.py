@@ -126,20 +126,14 @@ def splits_of(config: LaunchConfig, columns: int) -> int:
     return -(-columns // columns_per_split(config, columns))
 
 
-def rows_per_split(config: LaunchConfig, rows: int) -> int:
-    """Rows that one program walks over: whole blocks, the last one may have fewer."""
-    share = -(-rows // (config.splits or 1))
-    return max(-(-share // config.block_rows), 1) * config.block_rows
-
-
 def steps_per_split(config: LaunchConfig, steps: int) -> int:
     """Steps of a scan that one program takes; all where none share them."""
     return max(-(-steps // (config.splits or 1)), 1)
 
 
 def row_splits_of(config: LaunchConfig, rows: int) -> int:
-    """Programs that share the rows: as many as have a row to read, one if there is none."""
-    return max(-(-rows // rows_per_split(config, rows)), 1)
+    """Programs that share the rows, a block in turn: as many as have one, one if there is none."""
+    return max(min(config.splits or 1, -(-rows // config.block_rows)), 1)
 
 
 def column_blocks(config: LaunchConfig, columns: int) -> int:

@@ -209,8 +209,6 @@ class _Runner(fx.Interpreter):
                     assert tensors[name].shape == (constants["n_splits"], columns)
                     assert bool((tensors[name] == 7.0).all())
         else:
-            shares = grid[0] * constants["split_rows"] if "split_rows" in constants else None
-            assert shares is None or shares >= constants["n_rows"]
             assert grid[called.grid == "shares and columns"] * constants["BLOCK_COLUMNS"] >= columns
         read = self.read.setdefault(id(kernel), {})
         read |= addressed(kernel.plan, tensors, constants)
