@@ -12,7 +12,7 @@ import msgspec
 
 from advisor.model.base import Location, Phase
 from advisor.model.gemm import PlanProduct
-from advisor.model.graph import Arg, AttributeValue, Node, node_of
+from advisor.model.graph import FIRST, STEP, Arg, AttributeValue, Node, node_of
 from advisor.model.guards import Guard
 from advisor.model.optable import spec_of
 from advisor.model.plan import (
@@ -158,7 +158,8 @@ class _Canonical:
             if bound is not None:
                 item = self._input(bound, "")
                 told = [item.dtype, item.spans, item.dense, item.unit_stride]
-                parts.append([*told, *([item.segments] if item.segments else [])])
+                told += [item.segments] if item.segments else []
+                parts.append([*told, *([item.counts] if item.counts is not None else [])])
             elif isinstance(arg, str) and arg.startswith("%"):
                 parts.append(self.hashes[node_of(self.flow.base(arg))[0]])
             else:
@@ -217,7 +218,26 @@ class _Canonical:
             dense=whole_rows and not part and _is_dense(strides, self._sizes()),
             unit_stride=unit,
             segments=tuple(columns) if part else (),
+            counts=self._counts(bound, rows, columns),
         )
+
+    def _counts(
+        self, bound: BoundInput, rows: list[bool], columns: list[bool]
+    ) -> tuple[int, int] | None:
+        """(first, step) of what counts along the rows or along the columns, each a single axis."""
+        node = self.flow.nodes[node_of(self.flow.base(bound.value))[0]]
+        first, step = node.attributes.get(FIRST), node.attributes.get(STEP)
+        if not (isinstance(first, int) and isinstance(step, int)):
+            return None
+        own = [stride for stride in bound.strides if stride is not None]
+        alone = [True] in (rows, columns) and sum(rows) + sum(columns) == 1
+        whole = self.flow.need_meta(bound.value).dtype == "int64" and own == [ONE]
+        return (first, step) if alone and whole and self._others_span(bound) else None
+
+    def _others_span(self, bound: BoundInput) -> bool:
+        """Whether another input tells a kernel all sizes."""
+        others = (item for item in self.space.operands.values() if item != bound)
+        return any(None not in item.strides for item in others)
 
     def _output(self, value: str) -> PlanOutput:
         op, strides = self.ops[node_of(value)[0]], self._merged(self.space.layouts[value])

@@ -122,7 +122,7 @@ def _shell() -> Component:
         html.Div(id="page", className="page"),
         delay_show=400,
         type="dot",
-        target_components={"page": "children"},
+        target_components={"page": "children"},  # type: ignore[arg-type]
     )
     shell = dmc.AppShell(
         [dmc.AppShellHeader(bar), dmc.AppShellMain(page)], header={"height": 52}, padding=0

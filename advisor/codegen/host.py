@@ -14,7 +14,7 @@ from advisor.model.column_configs import holds_rows
 from advisor.model.graph import NON_FINITE, Arg, literal_value
 from advisor.model.launch import LEAST_PARTS, OVER_ROWS, PART_COLUMNS, PARTS_PER_WARP, Scheme
 from advisor.model.optable import FLOAT8_MAX, RANDOM, spec_of
-from advisor.model.plan import FusionPlan, PlanOp
+from advisor.model.plan import FusionPlan, PlanInput, PlanOp
 
 LAUNCHER_DOC = (
     "Launch the kernel; every input has one dimension per axis, of size 1 where it is repeated."
@@ -238,6 +238,9 @@ def reference_body(plan: FusionPlan) -> list[str]:
     if drawn or any(op.over_rows for op in plan.ops):
         shapes = ", ".join(f"{item.name}.shape" for item in plan.inputs)
         lines += statement(f"sizes = torch.broadcast_shapes({shapes})", 1)
+    for item in plan.inputs:
+        if item.counts is not None:
+            lines += statement(f"{item.name} = {_counted(item)}", 1)
     for op in plan.ops:
         if op.name in drawn:
             text = _drawn(plan, op)
@@ -255,6 +258,16 @@ def reference_body(plan: FusionPlan) -> list[str]:
     )
     lines.append(f"    return {results}" + ("," if len(plan.outputs) == 1 else ""))
     return lines
+
+
+def _counted(item: PlanInput) -> str:
+    """What an input that counts holds, whatever is given for it."""
+    assert item.counts is not None
+    first, step = item.counts
+    numbers = f"torch.arange({item.name}.numel(), device={item.name}.device)"
+    scaled = numbers if step == 1 else f"({numbers} * {step})"
+    shifted = f"({scaled} + {first})" if first else scaled
+    return f"{shifted}.reshape({item.name}.shape)"
 
 
 def _may_be_too_large(plan: FusionPlan, op: PlanOp, dtypes: Mapping[str, str]) -> bool:

@@ -165,6 +165,8 @@ def header(plan: FusionPlan, notes: Sequence[str] = ()) -> str:
     for item in plan.inputs:
         layout = "" if item.dense else ", strided"
         layout += ", the last step first" if item.reverse else ""
+        if item.counts is not None:
+            layout = ", {} and {} more each, not read".format(*item.counts)
         shape = [name if span else "1" for name, span in zip(axes, plan.along(item), strict=True)]
         lines.append(f"{item.name}: [{', '.join(shape)}] {item.dtype}{layout}")
     for position, output in enumerate(plan.outputs):

@@ -100,6 +100,11 @@ class Values:
 
     def load(self, item: PlanInput, policy: str = "") -> str:
         """An input into registers; `policy` is what the caches should do with it."""
+        if item.counts is not None:
+            first, step = item.counts
+            index = f"{'columns' if item.spans[-1] else 'rows'}.to(tl.int64)"
+            scaled = index if step == 1 else f"{index} * {step}"
+            return f"{item.name}_value = {scaled}" + (f" + {first}" if first else "")
         return self._loaded(item, self._input_address(item), self._mask(item), policy)
 
     def _loaded(self, item: PlanInput, address: str, mask: str, policy: str = "") -> str:

@@ -71,6 +71,8 @@ AXIS, START = "axis", "start"
 # Attributes of a matrix product, where they are not as usual: the places of its operands and of
 # what is added among its arguments; the factors `beta alpha` of both; whether TF32 is allowed.
 OPERANDS, ADDED, FACTORS, TF32 = "operands", "added", "factors", "tf32"
+# Of a tensor that counts: its first element, and how far the next one is.
+FIRST, STEP = "first", "step"
 # How the origins of gradients begin; those of other nodes name ops of the forward pass.
 GRADIENT = "backward."
 

@@ -45,7 +45,8 @@ class PlanInput(Record, frozen=True, kw_only=True):
     it, says in `segments` along which of them it varies; it is read at the index that its strides
     give, products of single axes. A `dense` input is read at the linear index; any other is
     addressed by run-time strides, one per spanned axis. `unit_stride` promises a stride of 1 along
-    the innermost column axis. Of a scan, one that is `reverse` holds the first step last.
+    the innermost column axis. Of a scan, one that is `reverse` holds the first step last. One that
+    `counts` (first, step) along the only axis that it spans is computed where it would be read.
     """
 
     name: str
@@ -55,11 +56,13 @@ class PlanInput(Record, frozen=True, kw_only=True):
     unit_stride: bool = True
     segments: tuple[bool, ...] = ()
     reverse: bool = False
+    counts: tuple[int, int] | None = None
 
     @property
     def traffic(self) -> Space | None:
-        """The space whose every element is read once; None for a part of a row, which is small."""
-        return None if self.segments else space_of(self.spans)
+        """The space whose every element is read once; None for a part of a row, which is small, and
+        for what is computed."""
+        return None if self.segments or self.counts else space_of(self.spans)
 
 
 class PlanOp(Record, frozen=True, kw_only=True):
@@ -289,8 +292,17 @@ def _check_inputs(plan: FusionPlan) -> dict[str, tuple[Space, str]]:
             _fail(plan, f"{item.name}: a dense input spans all rows or none")
         if item.segments and not _is_part(plan, item):
             _fail(plan, f"{item.name}: its segments are no part of the columns")
+        if item.counts is not None and not _is_counted(plan, item):
+            _fail(plan, f"{item.name}: it counts along no single axis")
         spaces[item.name] = (space_of(item.spans), item.dtype)
     return spaces
+
+
+def _is_counted(plan: FusionPlan, item: PlanInput) -> bool:
+    """Whether an input that counts does so along the rows or the columns, which are one axis."""
+    alone = plan.column_axes == 1 if item.spans[-1] else plan.row_axes == 1
+    plain = item.dense and not item.segments and plan.family == "row_program"
+    return plain and item.dtype == "int64" and sum(item.spans) == 1 and alone
 
 
 def _is_part(plan: FusionPlan, item: PlanInput) -> bool:

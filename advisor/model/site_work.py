@@ -22,6 +22,8 @@ def site_bytes(plan: FusionPlan, site: Site) -> int:
         return sum(site_bytes(part, own) for part, own in parts(plan, site))
     total = 0
     for item in plan.inputs:
+        if item.counts is not None:
+            continue
         elements = 1
         for size, span in zip(site.sizes, plan.along(item), strict=True):
             elements *= size if span else 1

@@ -16,7 +16,7 @@ from advisor.model.gemm import PRODUCT
 from advisor.model.graph import Arg, literal_value
 from advisor.model.members import first_inputs, split
 from advisor.model.optable import FLOAT8_MAX, FLOAT_DTYPES, RANDOM, spec_of
-from advisor.model.plan import FusionPlan, PlanOp
+from advisor.model.plan import FusionPlan, PlanInput, PlanOp
 from advisor.verify.philox import uniform
 from advisor.verify.products import product_of
 from advisor.verify.scan_steps import evaluate_scan
@@ -95,6 +95,9 @@ def evaluate(
         exact = precision == "exact" and tensor.is_floating_point()
         values[item.name] = tensor.double() if exact else tensor
     sizes = torch.broadcast_shapes(*(tensor.shape for tensor in inputs))
+    for item in plan.inputs:
+        if item.counts is not None:
+            values[item.name] = counted(item, values[item.name])
     if plan.states:
 
         def run(op: PlanOp, held: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -122,6 +125,14 @@ def evaluate(
         values[o.value].to(_dtype(o.dtype, precision)) if o.value in drawn else values[o.value]
         for o in plan.outputs
     )
+
+
+def counted(item: PlanInput, tensor: torch.Tensor) -> torch.Tensor:
+    """What an input that counts holds, in the shape and on the device of what is given for it."""
+    assert item.counts is not None
+    first, step = item.counts
+    numbers = torch.arange(tensor.numel(), device=tensor.device)
+    return (numbers * step + first).reshape(tensor.shape)
 
 
 def _drawn(

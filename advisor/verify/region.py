@@ -59,7 +59,7 @@ def region_disagreement(
         torch.manual_seed(0)
         given = _drawn(plan, site, device, positive, [_extent(held[0]) for held in inputs])
         try:
-            truth = _truth(inputs, outputs, given)
+            truth = _truth(plan, inputs, outputs, given)
         except _OutsideError as error:
             return str(error)
         mine = evaluate(plan, given, "exact")
@@ -105,12 +105,15 @@ def _drawn(
 
 
 def _truth(
-    inputs: Sequence[Sequence[fx.Node]], outputs: Sequence[fx.Node], given: Sequence[torch.Tensor]
+    plan: FusionPlan,
+    inputs: Sequence[Sequence[fx.Node]],
+    outputs: Sequence[fx.Node],
+    given: Sequence[torch.Tensor],
 ) -> list[torch.Tensor]:
-    """The region's own results in float64."""
+    """The region's own results in float64; what the plan says that an input holds, it holds."""
     env: dict[fx.Node, Any] = {}
-    for nodes, tensor in zip(inputs, given, strict=True):
-        for node in nodes:
+    for item, nodes, tensor in zip(plan.inputs, inputs, given, strict=True):
+        for node in nodes if item.counts is None else ():
             value = _as_node_value(node, tensor)
             env[node] = value.double() if value.is_floating_point() else value
     return [_readable(_run(node, env)) for node in outputs]

@@ -19,6 +19,7 @@ from torch import fx
 from advisor.model.base import Phase
 from advisor.model.graph import Graph, Level, value_id
 from collectors.live.aten import HANDLERS, MULTI_OUTPUT
+from collectors.live.counted import counted_attributes
 from collectors.live.cuts import cut_attributes
 from collectors.live.fx_builder import GraphBuilder, flatten, graph_node
 from collectors.live.products import product_attributes
@@ -120,6 +121,7 @@ def _opaque(builder: GraphBuilder, node: fx.Node) -> None:
     alias, mutated = _aliasing(builder, node)
     metas = tuple(builder.tensor_meta(t) for t in tensors)
     told = cut_attributes(node) | product_attributes(node, flat, builder.values.get)
+    told |= counted_attributes(node)
     builder.nodes.append(
         graph_node(node, node_id, "opaque", flat, metas, told, alias_of=alias, mutates=mutated)
     )

@@ -58,6 +58,7 @@ class PlanBuilder:
         dense: bool = True,
         unit_stride: bool = True,
         segments: tuple[bool, ...] = (),
+        counts: tuple[int, int] | None = None,
     ) -> str:
         """An input that spans everything unless told otherwise."""
         name = f"in{len(self.inputs)}"
@@ -70,6 +71,7 @@ class PlanBuilder:
                 dense=dense and not segments,
                 unit_stride=unit_stride,
                 segments=segments,
+                counts=counts,
             )
         )
         return name
