@@ -20,7 +20,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -60,6 +60,8 @@ from analyzers.program_cost import program_time
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "kernels.json"
+# Which rows are bound by arithmetic, as `kernel_counts.py` found before they were measured.
+COUNTS = HERE / "kernel_counts.json"
 STORED = HERE.parent / "sample_traces" / "runs" / "llama_train_compile" / "plans"
 CUDA = torch.device("cuda")
 # The bars: of a copy's speed from so many bytes on, and how far behind the best other.
@@ -371,9 +373,9 @@ def table(results: Results) -> str:
         "Written by `python benchmarks/kernels.py --table`; times are medians on the GPU, caches",
         "cold, in µs. `copy` moves the bytes that the kernel must move: 1.00 is its speed. Eager",
         "and Inductor run the whole pattern; `ops` says how much of it our kernel does. `launch`",
-        "is the host's time for one. Rows with a dropout are bound by arithmetic, by count: ten",
-        "rounds of Philox for every element; fp8 with one scale a tensor reads it twice, of which",
-        "`MB` and `copy` count one.",
+        "is the host's time for one. fp8 with one scale a tensor reads it twice, of which `MB` and",
+        "`copy` count one. Rows that are bound by arithmetic, by the count of `kernel_counts.md`,",
+        "which was made before them, have `*` at their share of a copy.",
         "",
         f"| {' | '.join(HEAD)} |",
         "|---" * len(HEAD) + "|",
@@ -392,9 +394,10 @@ def _cells(row: Row) -> str:
     times = [f"{t / 1000:.1f}" if t is not None else "" for t in (*columns, row.launch_ns)]
     covers = "all" if row.covers is None else f"{row.covers[0]}/{row.covers[1]}"
     more = (f"{name} {taken / 1000:.1f}" for name, taken in others.items())
+    mark = "*" if row.key in bound_rows() else ""
     cells = [
         row.name, shape, f"{row.bytes / 1e6:.0f}", covers, f"{row.copy_ns / 1000:.1f}",
-        f"{row.ours_ns / 1000:.1f}", f"{row.copy_ns / row.ours_ns:.2f}", *times,
+        f"{row.ours_ns / 1000:.1f}", f"{row.copy_ns / row.ours_ns:.2f}{mark}", *times,
         "; ".join((row.config or "", *more)),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
@@ -403,7 +406,9 @@ def _cells(row: Row) -> str:
 def _figures(rows: Sequence[Row]) -> list[str]:
     """What the bars are about: large rows, the best other, Inductor, the kernel model."""
     timed = [row for row in rows if row.ours_ns and row.copy_ns and not row.why]
-    large = [row for row in timed if (row.bytes or 0) >= LARGE_BYTES and "dropout" not in row.name]
+    counted = bound_rows()
+    every = [row for row in timed if (row.bytes or 0) >= LARGE_BYTES]
+    large = [row for row in every if row.key not in counted]
     fast = [row for row in large if (row.copy_ns or 0) >= FAST * (row.ours_ns or 0)]
     whole = [row for row in timed if row.covers is None or row.covers[0] == row.covers[1]]
     behind = [row for row in whole if (row.ours_ns or 0) > SLOWER * min(_others(row))]
@@ -414,8 +419,10 @@ def _figures(rows: Sequence[Row]) -> list[str]:
         if row.predicted_ns and row.warm_ns
     ]
     return [
-        f"- {len(fast)} of {len(large)} rows of 64 MB and more, those with a dropout apart, reach "
+        f"- {len(fast)} of {len(large)} rows of 64 MB and more that memory bounds reach "
         f"{FAST:.2f} of a copy's speed; not: {_names(large, fast)}",
+        f"- {len(every) - len(large)} rows of that size are bound by arithmetic: "
+        f"{_names(every, large)}",
         f"- {len(behind)} of {len(whole)} rows that our kernel does whole are more than 2 % behind "
         f"the best other: {_names(behind, [])}",
         f"- over Inductor, geometric mean of these: {geometric_mean(ratios):.2f}×"
@@ -425,6 +432,13 @@ def _figures(rows: Sequence[Row]) -> list[str]:
         if errors
         else "- the kernel model: not measured",
     ]
+
+
+@cache
+def bound_rows() -> frozenset[str]:
+    """The keys of the rows that arithmetic bounds, by count."""
+    found = json.loads(COUNTS.read_text())["rows"] if COUNTS.exists() else []
+    return frozenset(row["key"] for row in found if row["copy_ns"] < FAST * row["least_ns"])
 
 
 def _others(row: Row) -> list[int]:

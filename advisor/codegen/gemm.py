@@ -37,7 +37,7 @@ def gemm_kernels(plan: FusionPlan, title: str) -> list[str]:
 
 def gemm_helper_names(plan: FusionPlan) -> set[str]:
     """The device functions that the kernel calls."""
-    return pointwise_helpers(plan.ops) | {MULTIPLIED, float8.INTERPRETED}
+    return pointwise_helpers(plan) | {MULTIPLIED, float8.INTERPRETED}
 
 
 def product_lines(plan: FusionPlan) -> list[str]:

@@ -81,7 +81,7 @@ def helper_names(plan: FusionPlan, scheme: Scheme) -> list[str]:
     if scheme == "gemm":
         return sorted(gemm.gemm_helper_names(plan) | float8.helper_names(plan))
     used = {h for op in plan.ops if (h := _reducer(op, scheme)) is not None}
-    used |= pointwise_helpers(plan.ops) | float8.helper_names(plan)
+    used |= pointwise_helpers(plan) | float8.helper_names(plan)
     if scheme in OVER_ROWS:
         used |= column_sums.helper_names(plan, scheme)
     elif scheme not in ("registers", "blocks"):

@@ -53,7 +53,7 @@ def scan_kernels(plan: FusionPlan, scheme: Scheme, title: str) -> list[str]:
 def scan_helper_names(plan: FusionPlan, scheme: Scheme) -> set[str]:
     """The device functions that the kernels call."""
     reduced = (REDUCTIONS[op.op].helper for op in plan.ops if op.op in REDUCTIONS)
-    found = pointwise_helpers(plan.ops) | {helper for helper in reduced if helper is not None}
+    found = pointwise_helpers(plan) | {helper for helper in reduced if helper is not None}
     return found | ({"then"} if scheme == "scan_blocks" else set())
 
 

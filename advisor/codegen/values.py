@@ -8,7 +8,12 @@ from __future__ import annotations
 import math
 
 from advisor.codegen import abi
-from advisor.codegen.exponentials import INVERSE, divided_by_exponentials
+from advisor.codegen.exponentials import (
+    ERF_BESIDE,
+    INVERSE,
+    divided_by_exponentials,
+    erfs_beside_numbers,
+)
 from advisor.codegen.expressions import BOOLEAN, IDENTITY, POINTWISE, REDUCTIONS, TRITON_DTYPES
 from advisor.codegen.float8 import is_bounded
 from advisor.model.graph import Arg, literal_value
@@ -36,6 +41,7 @@ class Values:
         }
         self.drawn = plan.drawn_values()
         self.inverted = divided_by_exponentials(plan.ops)
+        self.beside = erfs_beside_numbers(plan)
         self.strided = {tensor.name: tensor for tensor in abi.strided(plan)}
 
     # --- memory -----------------------------------------------------------------------------------
@@ -200,6 +206,8 @@ class Values:
         if op.op == "relu" and op.dtype not in FLOATS:
             # Beside 0.0 an integer would become a float32, which holds 24 bits of it.
             return POINTWISE["maximum"].triton.format(*operands, "0")
+        if op.name in self.beside:
+            return f"{ERF_BESIDE}({operands[0]})"
         if op.name in self.inverted:
             inverse = f"{INVERSE}({operands[-1]})"
             return inverse if op.op == "reciprocal" else f"{operands[0]} * {inverse}"

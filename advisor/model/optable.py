@@ -97,7 +97,7 @@ OPS: tuple[OpSpec, ...] = (
     _unary("cos", "cos x", flops=16),
     _unary("tanh", "tanh x", flops=16, special=2),
     _unary("sigmoid", "1 / (1 + e^-x)", flops=3, special=2),
-    _unary("erf", "erf x", flops=27, special=1),
+    _unary("erf", "erf x", flops=14, special=1),
     _unary("relu", "max(x, 0), NaN kept"),
     _unary("floor", "largest integer <= x"),
     _unary("ceil", "smallest integer >= x"),

@@ -1,0 +1,131 @@
+"""Special functions that cost less where they stand: as exact as they must be, at the ends too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+pytest.importorskip("triton", reason="kernels need triton")
+
+import torch
+
+from advisor.codegen import render
+from advisor.codegen.exponentials import divided_by_exponentials, erfs_beside_numbers
+from advisor.model.launch import LaunchConfig
+from advisor.model.plan import FusionPlan
+from advisor.verify.interpret import evaluate
+from tests.builders.plan import PlanBuilder
+from tests.codegen.interpreter import Interpreter
+from tests.codegen.test_schemes import run
+
+INF, NAN = float("inf"), float("nan")
+ENDS = (0.0, -0.0, INF, -INF, NAN, 88.0, -88.0, 90.0, -90.0, 1e30, -1e30, 1e-30, 4.0, -4.0)
+
+
+@pytest.fixture(scope="module")
+def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
+    with Interpreter(tmp_path_factory.mktemp("interpreter")) as child:
+        yield child
+
+
+def silu(make: PlanBuilder, x: str) -> str:
+    return make.op("div", x, make.op("add", make.op("exp", make.op("neg", x)), 1))
+
+
+def written_sigmoid(make: PlanBuilder, x: str) -> str:
+    return make.op("reciprocal", make.op("add", make.op("exp", make.op("neg", x)), 1))
+
+
+def sigmoid(make: PlanBuilder, x: str) -> str:
+    return make.op("sigmoid", x)
+
+
+def softmax(make: PlanBuilder, x: str) -> str:
+    power = make.op("exp", make.op("sub", x, make.op("amax", x)))
+    return make.op("div", power, make.op("sum", power))
+
+
+def gelu(make: PlanBuilder, x: str) -> str:
+    beside = make.op("add", make.op("erf", make.op("mul", x, 0.7071067811865476)), 1)
+    return make.op("mul", make.op("mul", x, 0.5), beside)
+
+
+def plan_of(write: Callable[[PlanBuilder, str], str]) -> FusionPlan:
+    make = PlanBuilder()
+    return make.plan(write(make, make.input()), sizes=(3,), columns=64)
+
+
+def given() -> torch.Tensor:
+    """Ordinary numbers, then ends: a row of softmax is finite, one is not."""
+    x = 6 * torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
+    x[1, : len(ENDS)] = torch.tensor(ENDS)
+    x[2] = -INF
+    return x
+
+
+# Beside the exact result: of its own size, and of the size of what is added up on the way.
+LIMITS = {
+    silu: (2e-6, 0.0),
+    written_sigmoid: (2e-6, 0.0),
+    sigmoid: (2e-6, 0.0),
+    softmax: (4e-6, 0.0),
+    gelu: (1e-6, 6e-7),
+}
+
+
+@pytest.mark.parametrize("write", LIMITS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("scheme", ["registers", "looped"])
+def test_they_are_what_they_stand_for(
+    write: Callable[[PlanBuilder, str], str], scheme: str, interpreter: Interpreter
+) -> None:
+    plan, x = plan_of(write), given()
+    assert divided_by_exponentials(plan.ops) | erfs_beside_numbers(plan) or write is sigmoid
+    block = 16 if scheme == "looped" else None
+    config = LaunchConfig(scheme=scheme, block_columns=block)  # type: ignore[arg-type]
+    (got,) = run(interpreter, plan, [x], config)
+    (native,) = evaluate(plan, [x], "native")
+    (exact,) = evaluate(plan, [x], "exact")
+    assert torch.equal(got.isnan(), native.isnan())
+    assert torch.equal(got.isinf(), native.isinf())
+    relative, absolute = LIMITS[write]
+    finite = torch.isfinite(native)
+    # A reciprocal below the smallest normal number may become 0, whatever multiplies it.
+    allowed = relative * exact.abs() + absolute + torch.finfo(torch.float32).tiny * x.abs().clamp(1)
+    assert bool(((got.double() - exact).abs() <= allowed)[finite].all())
+
+
+def test_only_what_cannot_be_negative_is_inverted_by_a_root() -> None:
+    make = PlanBuilder()
+    x = make.input()
+    power = make.op("exp", x)
+    shifted = make.op("sub", power, 1)
+    over_shifted = make.op("div", x, shifted)
+    over_input = make.op("div", x, x)
+    lowered = make.op("add", power, -0.5)
+    over_lowered = make.op("div", x, lowered)
+    widened = make.cast(make.op("mul", power, 2.0), "float32")
+    over_power = make.op("div", x, widened)
+    total = over_shifted
+    for one in (over_input, over_lowered, over_power):
+        total = make.op("add", total, one)
+    plan = make.plan(total)
+    assert divided_by_exponentials(plan.ops) == {over_power}
+    assert render(plan).text.count("inverse(") == 2  # its definition, and one call
+
+
+def test_an_erf_by_itself_keeps_its_digits() -> None:
+    """Near 0 it is as small as its operand: only a sum hides what is lost there."""
+    for write in (
+        lambda make, x: make.op("erf", x),
+        lambda make, x: make.op("mul", make.op("erf", x), 3.0),
+        lambda make, x: make.op("add", make.op("erf", x), 0.01),
+        lambda make, x: make.op("add", make.op("erf", x), x),
+    ):
+        plan = plan_of(write)
+        assert not erfs_beside_numbers(plan)
+        assert "erf_beside" not in render(plan).text
+    make = PlanBuilder()
+    one = make.op("erf", make.input())
+    both = make.plan(make.op("add", one, 1), one)
+    assert not erfs_beside_numbers(both)
