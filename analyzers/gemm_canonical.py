@@ -17,8 +17,9 @@ from advisor.errors import IllegalFusionError
 from advisor.model.derived import dense_strides, renamed
 from advisor.model.gemm import PRODUCT, PlanProduct
 from advisor.model.graph import Node
-from advisor.model.plan import PlanInput, PlanOp, PlanOutput, Site, Space, space_of
+from advisor.model.plan import PlanInput, PlanOp, PlanOutput, Site
 from advisor.model.sizes import parse
+from advisor.model.spaces import Space, space_of
 from analyzers.dataflow import Dataflow
 from analyzers.growth import Group
 from analyzers.row_plans import Program, canonical_program

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from advisor.errors import IllegalFusionError
 from advisor.model.graph import Node, node_of
 from advisor.model.optable import DTYPES, FLOAT8_MAX, RANDOM, spec_of
-from advisor.model.plan import MAX_COLUMN_AXES, MAX_ROW_AXES
+from advisor.model.plan_checks import MAX_COLUMN_AXES, MAX_ROW_AXES
 from advisor.model.sizes import ONE, Size, parse, product
 from analyzers.axes import MAX_COLUMNS, AxisRun, Placement, axes_of
 from analyzers.dataflow import Dataflow

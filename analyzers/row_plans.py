@@ -15,19 +15,10 @@ from advisor.model.gemm import PlanProduct
 from advisor.model.graph import FIRST, STEP, Arg, AttributeValue, Node, node_of
 from advisor.model.guards import Guard
 from advisor.model.optable import spec_of
-from advisor.model.plan import (
-    OVER,
-    ROWS,
-    FusionPlan,
-    PlanInput,
-    PlanOp,
-    PlanOutput,
-    Site,
-    plan_id,
-    space_of,
-)
+from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site, plan_id
 from advisor.model.scan import PlanState
 from advisor.model.sizes import ONE, Size
+from advisor.model.spaces import OVER, ROWS, space_of
 from analyzers.dataflow import Dataflow
 from analyzers.growth import Group
 from analyzers.iteration_space import MAX_COLUMNS, IterationSpace

@@ -10,8 +10,9 @@ from advisor.errors import IllegalFusionError
 from advisor.model.base import Location
 from advisor.model.graph import Arg, AttributeValue, Node, is_value, node_of
 from advisor.model.optable import spec_of
-from advisor.model.plan import PlanInput, PlanOp, PlanOutput, Site, Space, join_space, space_of
+from advisor.model.plan import PlanInput, PlanOp, PlanOutput, Site
 from advisor.model.scan import PlanState
+from advisor.model.spaces import Space, join_space, space_of
 from analyzers.library_ops import is_product
 from analyzers.row_plans import Program
 from analyzers.scan_growth import Grown, Seen, is_literal, operand_of

@@ -20,16 +20,8 @@ from advisor.model.column_configs import holds_rows
 from advisor.model.derived import dense_strides, renamed
 from advisor.model.graph import Arg
 from advisor.model.optable import FLOAT_DTYPES, spec_of
-from advisor.model.plan import (
-    FusionPlan,
-    PlanInput,
-    PlanOp,
-    PlanOutput,
-    Site,
-    Space,
-    plan_id,
-    space_of,
-)
+from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site, plan_id
+from advisor.model.spaces import Space, space_of
 
 # Rows that are reduced both ways are held whole; longer ones do not fit beside their sums.
 LONGEST_HELD = 8192

@@ -6,16 +6,8 @@ from dataclasses import dataclass, field
 
 from advisor.model.graph import Arg, AttributeValue
 from advisor.model.optable import FLOAT_DTYPES, spec_of
-from advisor.model.plan import (
-    OVER,
-    ROWS,
-    FusionPlan,
-    PlanInput,
-    PlanOp,
-    Space,
-    join_space,
-    space_of,
-)
+from advisor.model.plan import FusionPlan, PlanInput, PlanOp
+from advisor.model.spaces import OVER, ROWS, Space, join_space, space_of
 
 
 @dataclass

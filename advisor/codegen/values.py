@@ -18,7 +18,8 @@ from advisor.codegen.expressions import BOOLEAN, IDENTITY, POINTWISE, REDUCTIONS
 from advisor.codegen.float8 import is_bounded
 from advisor.model.graph import Arg, literal_value
 from advisor.model.optable import FLOAT8_MAX, RANDOM, item_bytes, spec_of
-from advisor.model.plan import FusionPlan, PlanInput, PlanOp, space_of
+from advisor.model.plan import FusionPlan, PlanInput, PlanOp
+from advisor.model.spaces import space_of
 
 # What a thread stores at most in one instruction.
 STORE_BYTES = 16

@@ -16,7 +16,8 @@ from typing import Literal
 
 from advisor.model.graph import Arg
 from advisor.model.optable import FLOAT_DTYPES, spec_of
-from advisor.model.plan import FusionPlan, PlanOp, space_of
+from advisor.model.plan import FusionPlan, PlanOp
+from advisor.model.spaces import space_of
 
 FoldKind = Literal["sum", "amax", "amin", "deviations", "moments", "exponentials"]
 WIDE = ("tile", "column")

@@ -7,7 +7,8 @@ import math
 from advisor.model.gemm import product_flops, product_rows
 from advisor.model.members import parts
 from advisor.model.optable import item_bytes, spec_of
-from advisor.model.plan import FusionPlan, PlanOp, Site, Space
+from advisor.model.plan import FusionPlan, PlanOp, Site
+from advisor.model.spaces import Space
 
 # What the memory of every GPU in the table moves at least.
 SECTOR_BYTES = 32

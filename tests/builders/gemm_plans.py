@@ -7,15 +7,8 @@ from dataclasses import dataclass, field
 from advisor.model.derived import dense_strides
 from advisor.model.gemm import PRODUCT, PlanProduct
 from advisor.model.graph import Arg
-from advisor.model.plan import (
-    FusionPlan,
-    PlanInput,
-    PlanOp,
-    PlanOutput,
-    Site,
-    Space,
-    space_of,
-)
+from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site
+from advisor.model.spaces import Space, space_of
 from tests.builders.plan import op_in_spaces
 
 

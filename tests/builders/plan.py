@@ -11,19 +11,8 @@ import torch
 
 from advisor.model.graph import Arg, AttributeValue
 from advisor.model.optable import spec_of
-from advisor.model.plan import (
-    OVER,
-    ROWS,
-    FusionPlan,
-    PlanInput,
-    PlanOp,
-    PlanOutput,
-    Site,
-    Space,
-    join_space,
-    plan_id,
-    space_of,
-)
+from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site, plan_id
+from advisor.model.spaces import OVER, ROWS, Space, join_space, space_of
 
 
 def op_in_spaces(

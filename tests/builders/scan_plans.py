@@ -8,17 +8,9 @@ from itertools import accumulate
 from operator import mul
 
 from advisor.model.graph import Arg
-from advisor.model.plan import (
-    FusionPlan,
-    PlanInput,
-    PlanOp,
-    PlanOutput,
-    Site,
-    Space,
-    plan_id,
-    space_of,
-)
+from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site, plan_id
 from advisor.model.scan import PlanState
+from advisor.model.spaces import Space, space_of
 from tests.builders.plan import op_in_spaces
 
 

@@ -19,8 +19,9 @@ from advisor.errors import IllegalFusionError, InvalidRecordError
 from advisor.model.column_configs import workspace_bytes
 from advisor.model.configs import candidate_configs, default_config, schemes_of
 from advisor.model.launch import LaunchConfig, Scheme, grid_size, unsuitable
-from advisor.model.plan import OVER, FusionPlan
+from advisor.model.plan import FusionPlan
 from advisor.model.site_work import site_bytes
+from advisor.model.spaces import OVER
 from advisor.verify.interpret import evaluate
 from tests.builders.plan import PlanBuilder
 from tests.codegen import plans

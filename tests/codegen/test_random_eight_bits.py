@@ -23,7 +23,8 @@ from advisor.hardware.gpus import gpu_by_key
 from advisor.model.base import encode
 from advisor.model.configs import candidate_configs, schemes_of
 from advisor.model.launch import Scheme
-from advisor.model.plan import FusionPlan, Space
+from advisor.model.plan import FusionPlan
+from advisor.model.spaces import Space
 from advisor.model.tolerance import steps
 from advisor.pipeline.candidates import requests
 from advisor.verify.interpret import evaluate

@@ -26,17 +26,9 @@ from advisor.model.graph import Graph, Node, TensorMeta
 from advisor.model.guards import Prediction
 from advisor.model.launch import IN_STEPS, SCANS, SHARED, LaunchConfig, Scheme
 from advisor.model.optable import DTYPES, FLOAT8_MAX, FLOAT_DTYPES, ITEM_BYTES, OPS, RANDOM
-from advisor.model.plan import (
-    FusionPlan,
-    PlanInput,
-    PlanOp,
-    PlanOutput,
-    Site,
-    Space,
-    join_space,
-    space_of,
-)
+from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site
 from advisor.model.report import PlanSummary, Recommended, Report
+from advisor.model.spaces import Space, join_space, space_of
 
 R = TypeVar("R", bound=Record)
 plan_ids = st.from_regex(r"[0-9a-f]{16}", fullmatch=True)

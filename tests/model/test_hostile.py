@@ -18,7 +18,8 @@ from advisor.model.base import MAX_RECORD_BYTES, decode, encode
 from advisor.model.cures import Retuned
 from advisor.model.graph import Graph, is_value, literal_value
 from advisor.model.optable import BY_NAME, DTYPES
-from advisor.model.plan import MAX_OPS, MAX_SITES, MAX_SIZE, FusionPlan
+from advisor.model.plan import FusionPlan
+from advisor.model.plan_checks import MAX_OPS, MAX_SITES, MAX_SIZE
 from advisor.model.report import Report
 from tests.builders.scan_plans import decayed
 from tests.model import builders
