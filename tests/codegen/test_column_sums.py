@@ -91,7 +91,6 @@ def test_named_programs(
     max_examples=EXAMPLES,
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    derandomize=EXAMPLES == 20,
 )
 def test_random_programs(program: Program, data: st.DataObject, interpreter: Interpreter) -> None:
     inputs = program.inputs()

@@ -127,7 +127,7 @@ def _value(dtype: str, spans: tuple[bool, ...], sizes: tuple[int, ...]) -> torch
 
 
 @given(programs())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_random_programs(program: Program) -> None:
     try:
         gradient(program.plan)

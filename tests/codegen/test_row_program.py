@@ -31,7 +31,6 @@ RELAXED = settings(
     max_examples=EXAMPLES,
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    derandomize=EXAMPLES == 40,
 )
 
 

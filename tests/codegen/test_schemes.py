@@ -96,7 +96,6 @@ def assert_right(
     max_examples=EXAMPLES,
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    derandomize=EXAMPLES == 20,
 )
 def test_random_programs_in_every_scheme(
     program: Program, data: st.DataObject, interpreter: Interpreter
