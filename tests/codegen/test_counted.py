@@ -21,7 +21,7 @@ from advisor.pipeline.graph_programs import programs_of
 from advisor.verify.interpret import evaluate
 from advisor.verify.region import region_disagreement
 from analyzers.row_plans import cluster, plan_of
-from tests.builders.captured import CPU, captured_training
+from tests.builders.captured import CPU, captured, captured_training
 from tests.builders.plan import PlanBuilder
 from tests.codegen.interpreter import Interpreter
 from tests.codegen.test_schemes import run
@@ -121,3 +121,45 @@ def test_the_gradient_of_a_loss_counts_its_classes() -> None:
         )
         wrong = msgspec.structs.replace(plan, inputs=told)
         assert region_disagreement(wrong, plan.sites[0], graph.fx_aliases, CPU) is not None
+
+
+def met(x: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """Half of x but where a number is met, as shares of a row."""
+    return torch.softmax(torch.where(numbers == (x[:, :1] * 10).long(), x, x * 0.5), -1)
+
+
+def changed(count: int) -> torch.Tensor:
+    numbers = torch.arange(count)
+    numbers[3] = 7
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("numbers", "counts"),
+    [
+        (lambda: torch.arange(70), (0, 1)),
+        (lambda: torch.arange(5, 75), (5, 1)),
+        (lambda: torch.arange(2, 212, 3), (2, 3)),
+        (lambda: torch.arange(70).view(1, 70), (0, 1)),
+        (lambda: torch.arange(80)[10:], None),
+        (lambda: torch.arange(140)[::2], None),
+        (lambda: torch.arange(70).flip(0), None),
+        (lambda: torch.arange(90).as_strided((70,), (1,), 7), None),
+        (lambda: torch.arange(24 * 70).view(24, 70), None),
+        (lambda: torch.arange(70, dtype=torch.int32), None),
+        (lambda: changed(70), None),
+    ],
+)  # fmt: skip
+def test_only_whole_counts_count(
+    numbers: Callable[[], torch.Tensor], counts: tuple[int, int] | None
+) -> None:
+    def module(x: torch.Tensor) -> torch.Tensor:
+        return met(x, numbers())
+
+    torch.compiler.reset()
+    lowered = captured(module, torch.randn(24, 70)).graphs[0].lowered
+    groups = cluster(("inference", program) for program in programs_of(lowered.graph).programs)
+    plans = [plan_of(group, "inference", "test") for group in groups]
+    assert {item.counts for plan in plans for item in plan.inputs} - {None} == {counts} - {None}
+    for plan in plans:
+        assert region_disagreement(plan, plan.sites[0], lowered.fx_aliases, CPU) is None
