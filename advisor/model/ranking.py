@@ -18,7 +18,7 @@ LEAST_IN_FLIGHT_BYTES = 32 << 10
 # Elements of two bytes that a thread loads at once.
 ADJACENT = 8
 # A tile that goes through shared memory, from the layout of a vector and back to its own.
-OTHER_LAYOUT = 0.4
+OTHER_LAYOUT = 0.3
 
 
 def layouts(rows: int, columns: int, num_warps: int, *, vectors: bool) -> float:
