@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
     """Count every row and write the numbers, or print the table of them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gpu", default="h200", help="key of an NVIDIA GPU")
-    parser.add_argument("--only", default="", help="names of patterns, comma separated")
+    parser.add_argument("--only", default="", help="count these patterns anew, comma separated")
     parser.add_argument("--table", action="store_true", help="print the table of what was counted")
     options = parser.parse_args(arguments)
     if options.table:
@@ -116,9 +116,12 @@ def main(arguments: Sequence[str]) -> int:
                 sys.stderr.write(f"{key}: {rows[-1].least_ns / rows[-1].copy_ns:.2f}\n")
         except AdvisorError as error:
             sys.stderr.write(f"{key}: {error.line()}\n")
-    found = Counts(gpu=gpu.key, rows=tuple(rows))
-    if not wanted:
-        write_atomic(RESULTS, encode(found) + b"\n")
+    kept = {}
+    if wanted:  # the others are as they were
+        kept = {row.key: row for row in decode(RESULTS.read_bytes(), Counts, str(RESULTS)).rows}
+    merged = kept | {row.key: row for row in rows}
+    found = Counts(gpu=gpu.key, rows=tuple(merged.values()))
+    write_atomic(RESULTS, encode(found) + b"\n")
     return 0
 
 

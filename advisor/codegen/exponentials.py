@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 from advisor.codegen.expressions import POINTWISE
 from advisor.model.graph import Arg
-from advisor.model.optable import FLOAT_DTYPES
+from advisor.model.optable import FLOAT_DTYPES, RANDOM
 from advisor.model.plan import FusionPlan, PlanOp
 
-INVERSE, ERF_BESIDE = "inverse", "erf_beside"
+INVERSE, ERF_BESIDE, DRAW = "inverse", "erf_beside", "draw"
 # What an erf is added to: a number that is not small beside it.
 _NOT_SMALL = 0.5
 _EXPONENTIALS = ("exp", "exp2", "sigmoid")
@@ -55,6 +55,7 @@ def pointwise_helpers(plan: FusionPlan) -> set[str]:
     """The device functions that the pointwise ops of a plan call."""
     rows = (POINTWISE.get(op.op) for op in plan.ops)
     found = {row.helper for row in rows if row is not None and row.helper is not None}
+    found |= {DRAW} if any(op.op == RANDOM for op in plan.ops) else set()
     found |= {INVERSE} if divided_by_exponentials(plan.ops) else set()
     return found | ({ERF_BESIDE} if erfs_beside_numbers(plan) else set())
 

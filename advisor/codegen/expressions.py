@@ -163,6 +163,29 @@ def inverse(x):
     root = tl.rsqrt(x)
     return root * root
 ''',
+    "draw": '''
+@triton.jit
+def draw(seed, index):
+    """What `tl.rand` gives: the first word of Philox-4x32-10 of an element's index, in [0, 1).
+
+    Products of 64 bits give both halves at once, where `tl.rand` multiplies twice.
+    """
+    key_0 = (seed & 0xFFFFFFFF).to(tl.uint32)
+    key_1 = ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    word_0 = index.to(tl.uint32)
+    word_1, word_2, word_3 = word_0 * 0, word_0 * 0, word_0 * 0
+    for _ in tl.static_range(10):
+        left = word_0.to(tl.uint64) * 0xD2511F53
+        right = word_2.to(tl.uint64) * 0xCD9E8D57
+        word_0 = (right >> 32).to(tl.uint32) ^ word_1 ^ key_0
+        word_1 = right.to(tl.uint32)
+        word_2 = (left >> 32).to(tl.uint32) ^ word_3 ^ key_1
+        word_3 = left.to(tl.uint32)
+        key_0 = key_0 + 0x9E3779B9
+        key_1 = key_1 + 0xBB67AE85
+    whole = word_0.to(tl.int32, bitcast=True)
+    return tl.where(whole < 0, -whole - 1, whole) * 4.6566127342e-10
+''',
     "erf_beside": '''
 @triton.jit
 def erf_beside(x):

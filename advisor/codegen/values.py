@@ -9,6 +9,7 @@ import math
 
 from advisor.codegen import abi
 from advisor.codegen.exponentials import (
+    DRAW,
     ERF_BESIDE,
     INVERSE,
     divided_by_exponentials,
@@ -188,7 +189,7 @@ class Values:
         if op.op == "cast":
             return self._cast(str(op.args[0]), op.dtype)
         if op.op == RANDOM:
-            return f"tl.rand({op.args[0]}_value, {_LINEAR[op.space]}.to(tl.uint32))"
+            return f"{DRAW}({op.args[0]}_value, {_LINEAR[op.space]})"
         if op.op == "var":
             return self._variance(op)
         if spec_of(op.op).kind == "reduction":
