@@ -9,6 +9,7 @@ import msgspec
 
 from advisor.model.base import Phase, Range
 from advisor.model.gemm import product_text
+from advisor.model.optable import FLOAT_DTYPES
 from advisor.model.plan import FusionPlan
 from advisor.units import format_fraction, format_ns
 from analyzers.exposure import Situation
@@ -154,7 +155,9 @@ def title_of(plan: FusionPlan) -> str:
     """What a plan is called: `matrix product with bias, GELU, a residual sum`."""
     ops = {op.op for op in plan.ops}
     inputs = [item for item in plan.inputs if not item.spans[plan.row_axes - 1]]
-    words = ["bias"] if any(item.spans[-1] and not any(item.spans[:-1]) for item in inputs) else []
+    along = [item for item in inputs if item.spans[-1] and not any(item.spans[:-1])]
+    # Numbers of the columns, or a mask of them, are none.
+    words = ["bias"] if any(item.dtype in FLOAT_DTYPES for item in along) else []
     forward = plan.phase != "backward"
     named = [name for needed, name in _ACTIVATIONS if forward and needed <= ops]
     words += [*named, *(name for op, name in _FUNCTIONS if op in ops)][:1]

@@ -155,7 +155,8 @@ class _Gemm:
             if is_product:
                 continue
             spans = (*item.spans[:-1], False, item.spans[-1])
-            kept = msgspec.structs.replace(item, spans=spans, dense=False)
+            # Read, also where it counts: what a tile reads of it is nothing beside the product.
+            kept = msgspec.structs.replace(item, spans=spans, dense=False, counts=None)
             found.append(_Tensor(kept, value, (*strides[:-1], 0, strides[-1])))
         return found
 

@@ -20,6 +20,7 @@ from advisor.model.site_work import site_bytes
 from advisor.pipeline.graph_programs import programs_of
 from advisor.verify.interpret import evaluate
 from advisor.verify.region import region_disagreement
+from analyzers.gemm_advice import title_of
 from analyzers.row_plans import cluster, plan_of
 from tests.builders.captured import CPU, captured, captured_training
 from tests.builders.plan import PlanBuilder
@@ -163,3 +164,37 @@ def test_only_whole_counts_count(
     assert {item.counts for plan in plans for item in plan.inputs} - {None} == {counts} - {None}
     for plan in plans:
         assert region_disagreement(plan, plan.sites[0], lowered.fx_aliases, CPU) is None
+
+
+def test_what_follows_a_product_reads_what_counts() -> None:
+    weight = torch.randn(128, 64)
+
+    def module(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        y = functional.linear(x, weight)
+        return torch.where(torch.arange(128) < lengths[:, None], y * torch.sigmoid(y), 0.0)
+
+    torch.compiler.reset()
+    lowered = captured(module, torch.randn(24, 64), torch.randint(0, 128, (24,))).graphs[0].lowered
+    (program,) = programs_of(lowered.graph).programs
+    (group,) = cluster([("inference", program)])
+    plan = plan_of(group, "inference", "test")
+    assert plan.product is not None
+    assert [item.dtype for item in plan.inputs[2:]] == ["int64", "int64"]
+    assert title_of(plan) == "matrix product with sigmoid"
+    assert region_disagreement(plan, plan.sites[0], lowered.fx_aliases, CPU) is None
+
+
+def test_what_counts_beside_a_product_is_read() -> None:
+    torch.compiler.reset()
+    weight = torch.randn(70, 64)
+
+    def masked(x: torch.Tensor) -> torch.Tensor:
+        seen = torch.arange(64) <= torch.arange(24)[:, None]
+        return torch.where(seen, x @ weight, float("-inf"))
+
+    lowered = captured(masked, torch.randn(24, 70)).graphs[0].lowered
+    programs = [("inference", program) for program in programs_of(lowered.graph).programs]
+    (plan,) = (plan_of(group, "inference", "test") for group in cluster(programs))
+    assert plan.family == "gemm"
+    assert len(plan.inputs) == 4
+    assert region_disagreement(plan, plan.sites[0], lowered.fx_aliases, CPU) is None
