@@ -19,9 +19,10 @@ def walk(plan: FusionPlan, site: Site) -> Evidence:
     """The iteration space, and how often memory is read."""
     split = not plan.members and default_config(plan, site).scheme == "split"
     reads = "two launches share it out and read" if split else "one pass reads"
+    tensors = sum(item.counts is None for item in plan.inputs)
     text = (
         f"the ops share one iteration space of {site.rows:,} rows × {site.columns:,} columns; "
-        f"{reads} {counted(len(plan.inputs), 'tensor')} and "
+        f"{reads} {counted(tensors, 'tensor')} and "
         f"{'write' if split else 'writes'} {len(plan.outputs)}"
     )
     return Evidence(kind="dataflow", text=text, values={"rows": site.rows, "columns": site.columns})

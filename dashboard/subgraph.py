@@ -66,7 +66,8 @@ def elements(plan: FusionPlan) -> list[dict[str, Any]]:
         {"data": {"id": _KERNEL, "label": f"one kernel instead of {counted(len(plan.ops), 'op')}"}}
     ]
     for item in plan.inputs:
-        label = f"{item.name} {item.dtype}\n{_spans(item)}"
+        computed = ", counted" if item.counts is not None else ""
+        label = f"{item.name} {item.dtype}{computed}\n{_spans(item)}"
         found.append(_node(item.name, label, "tensor", places[item.name]))
     for op in plan.ops:
         kind = spec_of(op.op).kind

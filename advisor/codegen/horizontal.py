@@ -31,7 +31,7 @@ from advisor.model.dealing import Block, block_of, programs_of
 from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.members import Member, bodies, first_inputs, first_outputs, parts, split
 from advisor.model.plan import FusionPlan, Site
-from advisor.model.site_work import equation
+from advisor.model.site_work import computed, equation
 
 LAUNCHER_DOC = (
     "Launch the kernel for all members; every input has one dimension per axis of its member, of"
@@ -385,7 +385,7 @@ def horizontal_header(plan: FusionPlan, notes: Sequence[str] = ()) -> str:
         lines += ["", f"    over {', '.join(axes)}, from"]
         for item in body.part.inputs:
             shape = [name if span else "1" for name, span in zip(axes, item.spans, strict=True)]
-            layout = "" if item.dense else ", strided"
+            layout = ("" if item.dense else ", strided") + computed(item)
             lines.append(f"    {item.name}: [{', '.join(shape)}] {item.dtype}{layout}")
         for position, output in enumerate(body.part.outputs):
             space = "[rows, columns]" if output.space == "tile" else "[rows]"

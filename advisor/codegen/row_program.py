@@ -23,7 +23,7 @@ from advisor.errors import IllegalFusionError
 from advisor.model.configs import scheme_schedule, schemes_of
 from advisor.model.launch import OVER_ROWS, SCANS, Scheme
 from advisor.model.plan import FusionPlan, PlanOp
-from advisor.model.site_work import equation
+from advisor.model.site_work import computed, equation
 
 IMPORTS = "import torch\nimport triton\nimport triton.language as tl\n"
 HELPER_TEXT = HELPERS | folds.HELPERS | column_sums.HELPERS | float8.HELPERS | scan.HELPERS
@@ -165,8 +165,7 @@ def header(plan: FusionPlan, notes: Sequence[str] = ()) -> str:
     for item in plan.inputs:
         layout = "" if item.dense else ", strided"
         layout += ", the last step first" if item.reverse else ""
-        if item.counts is not None:
-            layout = ", {} and {} more each, not read".format(*item.counts)
+        layout += computed(item)
         shape = [name if span else "1" for name, span in zip(axes, plan.along(item), strict=True)]
         lines.append(f"{item.name}: [{', '.join(shape)}] {item.dtype}{layout}")
     for position, output in enumerate(plan.outputs):

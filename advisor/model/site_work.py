@@ -7,7 +7,7 @@ import math
 from advisor.model.gemm import product_flops, product_rows
 from advisor.model.members import parts
 from advisor.model.optable import item_bytes, spec_of
-from advisor.model.plan import FusionPlan, PlanOp, Site
+from advisor.model.plan import FusionPlan, PlanInput, PlanOp, Site
 from advisor.model.spaces import Space
 
 # What the memory of every GPU in the table moves at least.
@@ -122,6 +122,11 @@ def equation(op: PlanOp) -> str:
     correction = f", correction {op.attributes['correction']}" if op.op == "var" else ""
     over = " over the rows" if op.over_rows else ""
     return f"{op.op}({args}){correction}{over}"
+
+
+def computed(item: PlanInput) -> str:
+    """What is said of an input that counts, behind what it is: nothing of one that is read."""
+    return ", counted from {} by {}, not read".format(*item.counts) if item.counts else ""
 
 
 def _elements(space: Space, rows: int, columns: int) -> int:

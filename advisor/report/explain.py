@@ -14,7 +14,7 @@ from advisor.model.gemm import PRODUCT, operands, product_text
 from advisor.model.plan import FusionPlan, PlanInput, PlanOutput, Site
 from advisor.model.report import Report
 from advisor.model.scan import sizes_text
-from advisor.model.site_work import equation, site_arithmetic, site_bytes
+from advisor.model.site_work import computed, equation, site_arithmetic, site_bytes
 from advisor.report.text import headline, plain, spread, table
 from advisor.report.words import cannot_judge, evidence_text, way_price
 from advisor.units import NS_PER_S, counted, format_bytes, format_fraction, format_ns
@@ -72,7 +72,8 @@ def _evidence(finding: Finding, kinds: Sequence[str]) -> list[RenderableType]:
 def _plan(report: Report, plan: FusionPlan) -> list[RenderableType]:
     """The program line by line, then its traffic and its place under the roofline."""
     lines: list[RenderableType] = [
-        plain(f"{item.name}: {item.dtype} {_of_input(plan, item)}", "dim") for item in plan.inputs
+        plain(f"{item.name}: {item.dtype} {_of_input(plan, item)}{computed(item)}", "dim")
+        for item in plan.inputs
     ]
     if plan.product is not None:
         bits = ", its operands in TF32" if plan.product.tf32 else ""

@@ -12,6 +12,7 @@ pytest.importorskip("triton", reason="kernels need triton")
 import torch
 from torch.nn import functional
 
+from advisor.codegen import render
 from advisor.codegen.families import reference
 from advisor.errors import InvalidRecordError
 from advisor.model.launch import LaunchConfig, Scheme
@@ -21,6 +22,7 @@ from advisor.pipeline.graph_programs import programs_of
 from advisor.verify.interpret import evaluate
 from advisor.verify.region import region_disagreement
 from analyzers.gemm_advice import title_of
+from analyzers.program_notes import walk
 from analyzers.row_plans import cluster, plan_of
 from tests.builders.captured import CPU, captured, captured_training
 from tests.builders.plan import PlanBuilder
@@ -83,6 +85,12 @@ def test_what_is_not_read_is_no_traffic_and_another_kernel() -> None:
     read = tuple(msgspec.structs.replace(item, counts=None) for item in plan.inputs)
     assert msgspec.structs.replace(plan, inputs=read).signature() != plan.signature()
     assert "counts" not in msgspec.structs.replace(plan, inputs=read).signature()
+
+
+def test_nobody_is_told_that_it_is_read() -> None:
+    plan = hits()
+    assert "in1: [1, columns] int64, counted from 3 by 2, not read\n" in render(plan).text
+    assert "one pass reads 1 tensor and" in walk(plan, plan.sites[0]).text
 
 
 @pytest.mark.parametrize(
