@@ -76,9 +76,10 @@ class Count(Record, frozen=True, kw_only=True):
 
 
 class Counts(Record, frozen=True, kw_only=True):
-    """All rows, for one GPU."""
+    """All rows, for one GPU, as one Triton compiles them."""
 
     gpu: str
+    triton: str
     rows: tuple[Count, ...]
 
 
@@ -120,7 +121,7 @@ def main(arguments: Sequence[str]) -> int:
     if wanted:  # the others are as they were
         kept = {row.key: row for row in decode(RESULTS.read_bytes(), Counts, str(RESULTS)).rows}
     merged = kept | {row.key: row for row in rows}
-    found = Counts(gpu=gpu.key, rows=tuple(merged.values()))
+    found = Counts(gpu=gpu.key, triton=triton.__version__, rows=tuple(merged.values()))
     write_atomic(RESULTS, encode(found) + b"\n")
     return 0
 
@@ -230,7 +231,8 @@ def table(counts: Counts) -> str:
     lines = [
         "# What bounds the rows of the kernel benchmark, by count",
         "",
-        f"Written by `python benchmarks/kernel_counts.py`, before measuring, for {counts.gpu}:",
+        f"Written by `python benchmarks/kernel_counts.py`, before measuring, for {counts.gpu} by",
+        f"Triton {counts.triton}:",
         "instructions (of them special functions) an element in the machine code of the",
         "likeliest configuration, the least time that they take, and that of a copy of the same",
         f"bytes. Arithmetic bounds the row where a copy has below {kernels.FAST:.2f} of that time.",
