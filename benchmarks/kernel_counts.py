@@ -31,6 +31,7 @@ import kernel_tasks
 import kernels
 import torch
 import triton
+from kernel_bounds import FAST, RESULTS, Count, Counts, counts
 from msgspec.structs import replace
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -39,7 +40,7 @@ from advisor.codegen.families import site_launches
 from advisor.errors import AdvisorError
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.gpus import Gpu, gpu_by_key
-from advisor.model.base import Record, decode, encode
+from advisor.model.base import encode
 from advisor.model.configs import candidate_configs
 from advisor.model.launch import SCANS, LaunchConfig, row_splits_of, steps_per_split
 from advisor.model.plan import FusionPlan, Site
@@ -48,7 +49,6 @@ from advisor.pipeline.sizing import requests
 from advisor.store.files import write_atomic
 from advisor.verify.resources import ResourceRequest
 
-RESULTS = Path(__file__).parent / "kernel_counts.json"
 DISASSEMBLER = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
 CPU = torch.device("cpu")
 # Warps whose next instruction a multiprocessor issues in a cycle, from compute capability 7.0 on.
@@ -56,31 +56,6 @@ SCHEDULERS, WARP = 4, 32
 _LABEL = re.compile(r"\s*(\.L_x_\d+):")
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+\s+)?([A-Z][A-Z0-9_.]*)(.*)")
 _TARGET = re.compile(r"`\((\.L_x_\d+)\)")
-
-
-class Count(Record, frozen=True, kw_only=True):
-    """One row: instructions an element, and the least time by count beside that of a copy."""
-
-    key: str
-    config: str
-    bytes: int
-    instructions: float
-    special: float
-    least_ns: int
-    copy_ns: int
-
-    @property
-    def bound(self) -> bool:
-        """Whether arithmetic alone keeps the row from the bar."""
-        return self.copy_ns < kernels.FAST * self.least_ns
-
-
-class Counts(Record, frozen=True, kw_only=True):
-    """All rows, for one GPU, as one Triton compiles them."""
-
-    gpu: str
-    triton: str
-    rows: tuple[Count, ...]
 
 
 @dataclass(frozen=True)
@@ -101,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--table", action="store_true", help="print the table of what was counted")
     options = parser.parse_args(arguments)
     if options.table:
-        sys.stdout.write(table(decode(RESULTS.read_bytes(), Counts, str(RESULTS))))
+        sys.stdout.write(table(counts()))
         return 0
     gpu, wanted = gpu_by_key(options.gpu), set(filter(None, options.only.split(",")))
     rows = []
@@ -119,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
             sys.stderr.write(f"{key}: {error.line()}\n")
     kept = {}
     if wanted:  # the others are as they were
-        kept = {row.key: row for row in decode(RESULTS.read_bytes(), Counts, str(RESULTS)).rows}
+        kept = {row.key: row for row in counts().rows}
     merged = kept | {row.key: row for row in rows}
     found = Counts(gpu=gpu.key, triton=triton.__version__, rows=tuple(merged.values()))
     write_atomic(RESULTS, encode(found) + b"\n")
@@ -225,25 +200,26 @@ def _code(cubin: bytes) -> Code:
     return Code(len(counted) - sum(turns), turns, every - sum(special), special)
 
 
-def table(counts: Counts) -> str:
+def table(found: Counts) -> str:
     """Markdown: the rows that arithmetic bounds first."""
-    bound = [row for row in counts.rows if row.bound and row.bytes >= kernels.LARGE_BYTES]
+    bound = [row for row in found.rows if row.bound and row.bytes >= kernels.LARGE_BYTES]
     lines = [
         "# What bounds the rows of the kernel benchmark, by count",
         "",
-        f"Written by `python benchmarks/kernel_counts.py`, before measuring, for {counts.gpu} by",
-        f"Triton {counts.triton}:",
-        "instructions (of them special functions) an element in the machine code of the",
-        "likeliest configuration, the least time that they take, and that of a copy of the same",
-        f"bytes. Arithmetic bounds the row where a copy has below {kernels.FAST:.2f} of that time.",
+        "Written by `python benchmarks/kernel_counts.py --table`, before measuring, for "
+        f"{found.gpu} by",
+        f"Triton {found.triton}: instructions (of them special functions) an element in the",
+        "machine code of the likeliest configuration, the least time that they take, and that of a",
+        "copy of the same bytes. Arithmetic bounds the row where a copy has below "
+        f"{FAST:.2f} of that time.",
         "",
-        f"{len(bound)} of {sum(row.bytes >= kernels.LARGE_BYTES for row in counts.rows)} rows of "
+        f"{len(bound)} of {sum(row.bytes >= kernels.LARGE_BYTES for row in found.rows)} rows of "
         "64 MB and more are bound by arithmetic.",
         "",
         "| row | MB | instructions | special | least µs | copy µs | bound by |",
         "|---|---|---|---|---|---|---|",
     ]
-    for row in sorted(counts.rows, key=lambda row: row.copy_ns / max(row.least_ns, 1)):
+    for row in sorted(found.rows, key=lambda row: row.copy_ns / max(row.least_ns, 1)):
         lines.append(
             f"| {row.key} | {row.bytes / 1e6:.0f} | {row.instructions:.1f} | {row.special:.1f} "
             f"| {row.least_ns / 1e3:.1f} | {row.copy_ns / 1e3:.1f} "

@@ -20,7 +20,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -32,6 +32,7 @@ import kernel_patterns
 import kernel_random
 import kernel_tasks
 import torch
+from kernel_bounds import FAST, bound_rows
 from msgspec.structs import replace
 
 from advisor.errors import AdvisorError
@@ -60,12 +61,10 @@ from analyzers.program_cost import program_time
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "kernels.json"
-# Which rows are bound by arithmetic, as `kernel_counts.py` found before they were measured.
-COUNTS = HERE / "kernel_counts.json"
 STORED = HERE.parent / "sample_traces" / "runs" / "llama_train_compile" / "plans"
 CUDA = torch.device("cuda")
-# The bars: of a copy's speed from so many bytes on, and how far behind the best other.
-LARGE_BYTES, FAST, SLOWER = 64_000_000, 0.90, 1.02
+# From so many bytes on a row has to reach the bar; how far it may be behind the best other.
+LARGE_BYTES, SLOWER = 64_000_000, 1.02
 HEAD = (
     "pattern", "shape", "MB", "ops", "copy", "ours", "of copy", "Inductor", "tuned", "Liger",
     "eager", "launch", "configuration",
@@ -432,13 +431,6 @@ def _figures(rows: Sequence[Row]) -> list[str]:
         if errors
         else "- the kernel model: not measured",
     ]
-
-
-@cache
-def bound_rows() -> frozenset[str]:
-    """The keys of the rows that arithmetic bounds, by count."""
-    found = json.loads(COUNTS.read_text())["rows"] if COUNTS.exists() else []
-    return frozenset(row["key"] for row in found if row["copy_ns"] < FAST * row["least_ns"])
 
 
 def _others(row: Row) -> list[int]:
