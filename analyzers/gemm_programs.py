@@ -104,10 +104,15 @@ def _judged(flow: Dataflow, node: Node, grown: _Growing) -> GemmFound | None:
 
 
 def _only_bias(flow: Dataflow, node: Node, members: frozenset[str], space: IterationSpace) -> bool:
-    """Whether all that follows is the sum with a row, read by every row of the product."""
+    """Whether all that follows is the sum with a row of its type, read by every row of it."""
     others = [item for item in space.operands.values() if flow.base(item.value) != node.value()]
-    return [flow.nodes[name].op for name in members] == ["add"] and all(
-        item.strides[axis] is None for item in others for axis in space.rows
+    if [flow.nodes[name].op for name in members] != ["add"] or not others:
+        return False
+    own = flow.need_meta(node.value()).dtype
+    return all(
+        flow.need_meta(item.value).dtype == own
+        and all(item.strides[axis] is None for axis in space.rows)
+        for item in others
     )
 
 

@@ -15,7 +15,7 @@ from advisor.model.findings import Finding
 from advisor.model.graph import Graph, node_of
 from analyzers.exposure import Situation
 from analyzers.gemm_advice import FUSED_ALREADY, GemmAdvice, advise_gemms
-from analyzers.gemm_programs import gemm_programs
+from analyzers.gemm_programs import BIAS, gemm_programs
 from analyzers.opportunities import PricedGraph, advise
 from analyzers.prediction import PricedFlow
 from analyzers.pricing import PriceList, Unit, compiled_prices, price_list
@@ -246,3 +246,26 @@ def test_a_product_waits_for_no_communication_that_it_does_not_need() -> None:
 
     assert grown(None) == 3
     assert grown("communication") == 2
+
+
+@pytest.mark.parametrize(
+    ("added", "why"),
+    [
+        ((COLUMNS, "bfloat16"), BIAS),
+        ((COLUMNS, "float32"), ""),  # the library's product adds what is of its type
+        ((ROWS, COLUMNS, "bfloat16"), ""),
+        (1.0, ""),
+    ],
+    ids=str,
+)
+def test_a_bias_alone_is_left_to_the_library(added: object, why: str) -> None:
+    s = Sketch()
+    x = s.input(ROWS, DEPTH, dtype="bfloat16")
+    w = s.input(DEPTH, COLUMNS, dtype="bfloat16", strides=(1, DEPTH))
+    target = "aten.mm.default"
+    y = s.op("opaque", x, w, shape=(ROWS, COLUMNS), target=target, label=target)
+    other = s.input(*added[:-1], dtype=added[-1]) if isinstance(added, tuple) else added
+    dtype = "float32" if isinstance(added, tuple) and added[-1] == "float32" else "bfloat16"
+    graph = s.build(s.op("add", y, other, dtype=dtype))
+    (found,) = gemm_programs(PricedGraph(graph).flow, frozenset())
+    assert (found.why, found.program is None) == (why, bool(why))
