@@ -2,12 +2,14 @@
 
 An exponential is never negative, and neither is what is added up of some: its reciprocal is the
 square of its reciprocal root, one special function, where a division checks and scales both sides.
-An erf that is added to 1 needs no more digits than the sum has.
+Below the smallest normal number such a root knows only 0, as 2^x does: what may become that small
+is divided by, or asked for its logarithm, at full cost. An erf that is added to 1 needs no more
+digits than the sum has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from advisor.codegen.expressions import POINTWISE
 from advisor.model.graph import Arg
@@ -20,22 +22,69 @@ _NOT_SMALL = 0.5
 _EXPONENTIALS = ("exp", "exp2", "sigmoid")
 # Of what is never negative they make what is never negative.
 _KEPT = ("add", "mul", "sum", "mean", "amax", "amin", "cast")
+# Products of a few numbers of this size are normal float32.
+_LEAST = 1e-9
+# Of their operand (the last of a division) they tell 0 from what is next to nothing.
+_TELLING = ("log", "log2", "rsqrt", "reciprocal", "div", "pow", "eq", "ne", "lt", "le", "gt", "ge")
 
 
 def divided_by_exponentials(ops: Iterable[PlanOp]) -> frozenset[str]:
-    """The divisions and reciprocals among ops whose divisor is an exponential or a sum of some."""
+    """The divisions and reciprocals whose divisor is made of exponentials, and never tiny."""
+    rows = tuple(ops)
+    sizeable = _sizeable(rows)
+    return frozenset(
+        op.name
+        for op in rows
+        if op.op in ("div", "reciprocal") and op.dtype in FLOAT_DTYPES and op.args[-1] in sizeable
+    )
+
+
+def exponentials_told_from_0(ops: Iterable[PlanOp]) -> frozenset[str]:
+    """The exponentials of which something that reads them tells the tiniest from 0."""
+    rows = tuple(ops)
+    sizeable = _sizeable(rows)
+    told: set[Arg] = set()
+    for op in reversed(rows):
+        beside = [arg for arg in op.args if isinstance(arg, (int, float)) and abs(arg) >= _LEAST]
+        if op.op in _TELLING and not (op.dtype == "bool" and beside):
+            told |= {op.args[-1]} if op.op == "div" else set(op.args)
+        hidden = op.name in sizeable or (op.op in ("add", "sub") and beside)
+        if op.name in told and not hidden:
+            told |= set(op.args)
+    return frozenset(op.name for op in rows if op.op == "exp" and op.name in told)
+
+
+def _sizeable(ops: Sequence[PlanOp]) -> frozenset[str]:
+    """What is made of exponentials, never negative and far above the smallest normal number."""
     known: set[str] = set()
     found: set[str] = set()
+    peaks: set[str] = set()
+    relative: set[str] = set()
+    shifted: set[str] = set()
     for op in ops:
         if op.dtype not in FLOAT_DTYPES:
             continue
-        if op.op in ("div", "reciprocal") and op.args[-1] in known:
-            found.add(op.name)
-        named = any(arg in known for arg in op.args)
-        if op.op in _EXPONENTIALS or (
-            op.op in _KEPT and named and all(_positive(arg, known) for arg in op.args)
-        ):
+        if op.op == "amax" or (op.op in ("where", "cast", "maximum") and peaks & set(op.args)):
+            peaks.add(op.name)
+        scaled = op.op in ("mul", "div", "cast") and shifted & set(op.args)
+        if (op.op == "sub" and op.args[1] in peaks) or (scaled and _one_value(op)):
+            shifted.add(op.name)
+        if op.op in _EXPONENTIALS:
             known.add(op.name)
+            relative |= {op.name} if op.op != "sigmoid" and op.args[0] in shifted else set()
+            continue
+        if op.op not in _KEPT or not any(arg in known for arg in op.args):
+            continue
+        if not all(_positive(arg, known) for arg in op.args):
+            continue
+        known.add(op.name)
+        large = [arg in found or _is_least(arg) for arg in op.args]
+        if op.op == "cast" and op.args[0] in relative:
+            relative.add(op.name)
+            continue
+        of_peak = op.op in ("sum", "mean", "amax") and op.args[0] in relative  # which is 1
+        if of_peak or (any(large) if op.op == "add" else all(large)):
+            found.add(op.name)
     return frozenset(found)
 
 
@@ -62,3 +111,11 @@ def pointwise_helpers(plan: FusionPlan) -> set[str]:
 
 def _positive(arg: Arg, known: set[str]) -> bool:
     return arg in known or (isinstance(arg, (int, float)) and arg >= 0)
+
+
+def _one_value(op: PlanOp) -> bool:
+    return sum(isinstance(arg, str) for arg in op.args) == 1
+
+
+def _is_least(arg: Arg) -> bool:
+    return isinstance(arg, (int, float)) and arg >= _LEAST

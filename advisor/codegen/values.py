@@ -14,6 +14,7 @@ from advisor.codegen.exponentials import (
     INVERSE,
     divided_by_exponentials,
     erfs_beside_numbers,
+    exponentials_told_from_0,
 )
 from advisor.codegen.expressions import BOOLEAN, IDENTITY, POINTWISE, REDUCTIONS, TRITON_DTYPES
 from advisor.codegen.float8 import is_bounded
@@ -44,6 +45,7 @@ class Values:
         self.drawn = plan.drawn_values()
         self.inverted = divided_by_exponentials(plan.ops)
         self.beside = erfs_beside_numbers(plan)
+        self.told = exponentials_told_from_0(plan.ops)
         self.strided = {tensor.name: tensor for tensor in abi.strided(plan)}
 
     # --- memory -----------------------------------------------------------------------------------
@@ -208,6 +210,8 @@ class Values:
         if op.op == "relu" and op.dtype not in FLOATS:
             # Beside 0.0 an integer would become a float32, which holds 24 bits of it.
             return POINTWISE["maximum"].triton.format(*operands, "0")
+        if op.name in self.told:
+            return f"tl.exp({operands[0]})"
         if op.name in self.beside:
             return f"{ERF_BESIDE}({operands[0]})"
         if op.name in self.inverted:

@@ -11,7 +11,11 @@ pytest.importorskip("triton", reason="kernels need triton")
 import torch
 
 from advisor.codegen import render
-from advisor.codegen.exponentials import divided_by_exponentials, erfs_beside_numbers
+from advisor.codegen.exponentials import (
+    divided_by_exponentials,
+    erfs_beside_numbers,
+    exponentials_told_from_0,
+)
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.verify.interpret import evaluate
@@ -104,7 +108,7 @@ def test_only_what_cannot_be_negative_is_inverted_by_a_root() -> None:
     over_input = make.op("div", x, x)
     lowered = make.op("add", power, -0.5)
     over_lowered = make.op("div", x, lowered)
-    widened = make.cast(make.op("mul", power, 2.0), "float32")
+    widened = make.cast(make.op("add", make.op("mul", power, 2.0), 0.5), "float32")
     over_power = make.op("div", x, widened)
     total = over_shifted
     for one in (over_input, over_lowered, over_power):
@@ -112,6 +116,48 @@ def test_only_what_cannot_be_negative_is_inverted_by_a_root() -> None:
     plan = make.plan(total)
     assert divided_by_exponentials(plan.ops) == {over_power}
     assert render(plan).text.count("inverse(") == 2  # its definition, and one call
+
+
+def naive(make: PlanBuilder, x: str) -> str:
+    """A softmax that nothing keeps from growing, or from next to nothing."""
+    power = make.op("exp", x)
+    return make.op("div", power, make.op("sum", power))
+
+
+def temperate(make: PlanBuilder, x: str) -> str:
+    power = make.op("exp", make.op("mul", make.op("sub", x, make.op("amax", x)), 0.5))
+    return make.op("div", power, make.op("sum", power))
+
+
+@pytest.mark.parametrize(
+    ("write", "told"),
+    [
+        (naive, True),
+        (lambda make, x: make.op("log", naive(make, x)), True),
+        (lambda make, x: make.op("log", softmax(make, x)), True),
+        (lambda make, x: make.op("log", make.op("sum", make.op("exp", x))), True),
+        (lambda make, x: make.op("gt", make.op("exp", x), 0.0), True),
+        (lambda make, x: make.op("gt", make.op("exp", x), 0.5), False),
+        (lambda make, x: make.op("log", make.op("add", make.op("exp", x), 1)), False),
+        (softmax, False),
+        (temperate, False),
+        (silu, False),
+    ],
+)
+def test_who_tells_the_tiniest_exponential_from_0_gets_it(
+    write: Callable[[PlanBuilder, str], str], told: bool
+) -> None:
+    """2^x gives 0 for what is below the smallest normal number, and its root has no reciprocal."""
+    plan = plan_of(write)
+    assert bool(exponentials_told_from_0(plan.ops)) == told
+    assert ("= tl.exp(" in render(plan).text) == told
+    assert bool(divided_by_exponentials(plan.ops)) == (write in (softmax, temperate, silu)) or told
+
+
+def test_shares_of_next_to_nothing_are_shares(interpreter: Interpreter) -> None:
+    plan = plan_of(naive)
+    (got,) = run(interpreter, plan, [torch.full((3, 64), -95.0)], LaunchConfig(scheme="registers"))
+    torch.testing.assert_close(got, torch.full((3, 64), 1 / 64))
 
 
 def test_an_erf_by_itself_keeps_its_digits() -> None:
