@@ -18,17 +18,6 @@ HELPERS: dict[str, str] = {
     "add_exponential": '''
 @triton.jit
 def add_exponential(peak, total, x, FACTOR: tl.constexpr):
-    """(peak, total) with one more x in every lane; total = sum of e^(FACTOR (x - peak)).
-
-    Whichever is larger, one exponential corrects the other side.
-    """
-    less = tl.where(x == peak, 1.0, tl.exp2(-1.4426950408889634 * FACTOR * tl.abs(x - peak)))
-    total = tl.where(x > peak, total * less + 1.0, total + less)
-    return tl.maximum(peak, x, propagate_nan=tl.PropagateNan.ALL), total
-''',
-    "add_exponential_2": '''
-@triton.jit
-def add_exponential_2(peak, total, x, FACTOR: tl.constexpr):
     """(peak, total) with one more x in every lane; total = sum of 2^(FACTOR (x - peak)).
 
     Whichever is larger, one exponential corrects the other side.
@@ -68,7 +57,7 @@ def states(fold: Fold) -> tuple[State, ...]:
 def helpers(fold: Fold) -> tuple[str, ...]:
     """The device functions that a fold calls, of this module and of the op table."""
     if fold.kind == "exponentials":
-        return ("add_exponential_2" if fold.binary else "add_exponential", "max_nan")
+        return ("add_exponential", "max_nan")
     named = {"moments": "add_moment", "amax": "max_nan", "amin": "min_nan"}
     return (named[fold.kind],) if fold.kind in named else ()
 
@@ -85,7 +74,7 @@ def step(fold: Fold, values: Values) -> str:
     x, lanes = values.operand(fold.operand, "float32"), f"{fold.result}_lanes"
     if fold.kind == "exponentials":
         call = f"{helpers(fold)[0]}({fold.result}_peak_lanes, {lanes}, {masked(x, NOTHING)}"
-        return f"{fold.result}_peak_lanes, {lanes} = {call}, {fold.factor!r})"
+        return f"{fold.result}_peak_lanes, {lanes} = {call}, {_factor(fold)!r})"
     if fold.kind == "moments":
         means = f"{fold.result}_mean_lanes"
         return f"{means}, {lanes} = add_moment({means}, {lanes}, {x}, column_ok, share)"
@@ -107,7 +96,7 @@ def ends(fold: Fold, parts: str, counts: str, total: str, *, whole: bool) -> lis
     if fold.kind == "exponentials":
         peak = fold.partner if whole else f"{fold.result}_peak"
         apart = f"{fold.result}_peak_{parts} - {peak}"
-        factor = fold.factor if fold.binary else fold.factor * LOG2_E
+        factor = _factor(fold)
         exponent = apart if factor == 1 else f"{factor!r} * ({apart})"
         weight = f"tl.exp2({exponent})"
         if not whole:  # a part may be -inf throughout, and the row not
@@ -135,6 +124,11 @@ def ends(fold: Fold, parts: str, counts: str, total: str, *, whole: bool) -> lis
 
 def _sum(text: str) -> str:
     return f"tl.sum({text}, axis=1)[:, None]"
+
+
+def _factor(fold: Fold) -> float:
+    """What multiplies x - peak in the exponent of 2."""
+    return fold.factor if fold.binary else fold.factor * LOG2_E
 
 
 def _scale(fold: Fold) -> str:
