@@ -51,7 +51,7 @@ def _bent(raw, inner, outer, capped: tl.constexpr):  # type: ignore[no-untyped-d
     """The logit that softmax sees."""
     scaled = raw * inner
     if capped:
-        # tanh by an exponential that cannot overflow.
+        # tanh by an exponential that cannot overflow: e^-2x as 2^(-2x / ln 2).
         power = tl.exp2(-2.8853900817779268 * tl.abs(scaled))
         size = (1.0 - power) / (1.0 + power)
         scaled = tl.where(scaled < 0, -size, size)

@@ -54,7 +54,10 @@ PARTIAL_BYTES = 4
 
 @dataclass(frozen=True)
 class _Task:
-    """A plan at one site on a GPU: bytes an element, and numbers kept for every column."""
+    """A plan at one site on a GPU: bytes an element, and numbers kept for every column.
+
+    `held` says whether programs hold whole rows, `vectors` whether they read values per column.
+    """
 
     rows: int
     columns: int
