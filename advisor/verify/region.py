@@ -110,7 +110,7 @@ def _truth(
     outputs: Sequence[fx.Node],
     given: Sequence[torch.Tensor],
 ) -> list[torch.Tensor]:
-    """The region's own results in float64; what the plan says that an input holds, it holds."""
+    """The region's own results in float64; the graph itself counts, so a plan may do it wrong."""
     env: dict[fx.Node, Any] = {}
     for item, nodes, tensor in zip(plan.inputs, inputs, given, strict=True):
         for node in nodes if item.counts is None else ():
