@@ -20,6 +20,8 @@ MAX_WARPS, MAX_STAGES, MAX_SPLITS = 32, 8, 1024
 SHORTEST_STREAMED = 4
 # What one program of the second kernel of `column_sums` adds up at a time.
 PART_COLUMNS, LEAST_PARTS, PARTS_PER_WARP = 32, 64, 8
+# Beyond, the states of one warp's parts do not fit into its registers.
+MOST_PARTS_PER_WARP = 32
 
 
 # The schemes in which several programs work for one result.
@@ -143,7 +145,8 @@ def column_blocks(config: LaunchConfig, columns: int) -> int:
 
 def parts_at_once(config: LaunchConfig) -> int:
     """Partial results that a program of the second kernel of `column_sums` adds up at a time."""
-    return max(LEAST_PARTS, PARTS_PER_WARP * config.num_warps)
+    parts = max(LEAST_PARTS, PARTS_PER_WARP * config.num_warps)
+    return min(parts, MOST_PARTS_PER_WARP * config.num_warps)
 
 
 def grid_size(config: LaunchConfig, rows: int, columns: int) -> int:

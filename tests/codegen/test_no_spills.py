@@ -102,3 +102,14 @@ def test_sums_over_the_rows_spill_nothing_on_sm_90(
         assert (row.spill_store_bytes, row.spill_load_bytes) == (0, 0), row
         assert row.occupancy is not None
         assert row.occupancy >= 0.125, row
+
+
+def test_few_columns_that_one_warp_adds_up_spill_nothing() -> None:
+    """The second kernel has as few warps as the first."""
+    plan = plans.norm_gradient(sizes=(64,), columns=2)
+    config = candidate_configs(plan, plan.sites[0])[0]
+    assert (config.scheme, config.num_warps) == ("column_sums", 1)
+    for rows in resources_of(requests(plan, config), GPUS):
+        for row in rows:
+            assert row.error is None, row
+            assert not row.spill_store_bytes, row
