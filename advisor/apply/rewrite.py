@@ -27,7 +27,7 @@ from advisor.codegen.families import site_launches
 from advisor.errors import IllegalFusionError
 from advisor.model.gemm import product_rows
 from advisor.model.launch import LaunchConfig, unsuitable
-from advisor.model.plan import FusionPlan, Site
+from advisor.model.plan import FusionPlan, PlanInput, Site
 
 # Row numbers are 32-bit in a kernel; the last program's may run past the last row.
 MAX_ROWS = 2**31 - 2**16
@@ -189,13 +189,13 @@ def _insert_call(
     Kernels after the first read the partial results of those before them.
     """
     plan, site = swap.plan, swap.site
-    seeds: list[fx.Node] = []
+    given: list[fx.Node] = []
     held = {
-        item.name: _in_memory(graph, node, seeds)
+        item.name: _in_memory(graph, item, node, given)
         for item, node in zip(plan.inputs, inputs, strict=True)
     }
     wanted = dict(zip(abi.output_names(plan), outputs, strict=True))
-    made = seeds
+    made = given
     calls = site_launches(plan, swap.kernel.config, site)
     for launch, function in zip(calls, swap.kernel.functions, strict=True):
         for name in launch.kernel.writes:
@@ -214,8 +214,13 @@ def _insert_call(
     return [held[name] for name in wanted]
 
 
-def _in_memory(graph: fx.Graph, node: fx.Node, made: list[fx.Node]) -> fx.Node:
-    """A tensor to read; one seed of many where it lies, else it would be copied by a kernel."""
+def _in_memory(graph: fx.Graph, item: PlanInput, node: fx.Node, made: list[fx.Node]) -> fx.Node:
+    """A tensor to read, without a kernel that makes it: one seed of many is read where it lies, and
+    of what is counted nothing is read.
+    """
+    if item.counts is not None:
+        made.append(_empty(graph, None, node))
+        return made[-1]
     if str(node.target) != SEED:
         return node
     seed = graph.call_function(torch.ops.aten.select.int, (node.args[0], 0, node.args[1]))
