@@ -236,7 +236,8 @@ def _small_launch(config: LaunchConfig) -> str:
         return "{}"
     if config.scheme == "gemm":
         return '{"block_rows": 16, "block_columns": 32, "block_steps": 16}'
-    return f'{{"block_columns": {min(config.block_columns, INTERPRETED_BLOCK)}, "num_stages": 1}}'
+    stages = ', "num_stages": 1' if "num_stages" in config.options() else ""
+    return f'{{"block_columns": {min(config.block_columns, INTERPRETED_BLOCK)}{stages}}}'
 
 
 def allowed_errors(plan: FusionPlan, output: PlanOutput, terms: int) -> str:

@@ -39,7 +39,17 @@ pytest.importorskip("triton", reason="running kernels needs triton")
 
 RUNS = Path(__file__).parents[2] / "sample_traces" / "runs"
 RECORDED = {path.stem: path for path in sorted(RUNS.glob("llama_*/plans/*.json"))}
+
+
+def scaled() -> FusionPlan:
+    """No reduction: blocks of rows and columns."""
+    make = PlanBuilder()
+    x, factor = make.input(), make.input("float32", (False, True))
+    return make.plan(make.op("mul", x, factor), sizes=(9,), columns=33)
+
+
 PLANS = {
+    "scaled": scaled(),
     "norm": rms_norm(columns=200),
     "layer norm": layer_norm(columns=130),
     "labels": loss_gradient(columns=70),
