@@ -30,10 +30,10 @@ class Count(Record, frozen=True, kw_only=True):
 
 
 class Counts(Record, frozen=True, kw_only=True):
-    """All rows, for one GPU, as one Triton compiles them; None if it did not say which."""
+    """All rows, for one GPU, as one Triton compiles them."""
 
     gpu: str
-    triton: str | None = None
+    triton: str
     rows: tuple[Count, ...]
 
 
