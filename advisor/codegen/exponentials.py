@@ -91,7 +91,7 @@ def _sizeable(ops: Sequence[PlanOp]) -> frozenset[str]:
 def erfs_beside_numbers(plan: FusionPlan) -> frozenset[str]:
     """The erfs of which nothing is read but sums with numbers that are not small."""
     erfs = {op.name for op in plan.ops if op.op == "erf"}
-    other = {output.value for output in plan.outputs}
+    other = {output.value for output in plan.outputs} | {state.value for state in plan.states}
     for op in plan.ops:
         numbers = [arg for arg in op.args if isinstance(arg, (int, float))]
         added = op.op in ("add", "sub") and any(abs(number) >= _NOT_SMALL for number in numbers)

@@ -175,6 +175,11 @@ def _apply(op: PlanOp, values: dict[str, torch.Tensor], precision: Precision) ->
             a if isinstance(a, torch.Tensor) else _filled(a, op, position, dtype).to(like.device)
             for position, a in enumerate(args)
         ]
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    if dtype == torch.float64 and not any(arg.is_floating_point() for arg in tensors):
+        # Of integers alone a float would be made in PyTorch's default, float32.
+        wide = {id(arg): arg.double() for arg in tensors if arg.dtype != torch.bool}
+        args = [wide.get(id(arg), arg) for arg in args]
     result: torch.Tensor = _POINTWISE[op.op](*args)
     return result.to(dtype)
 

@@ -210,6 +210,18 @@ def _is_drawn(node: fx.Node) -> bool:
     return str(node.target) == RANDOM
 
 
+def _wide(node: fx.Node, args: Any) -> Any:
+    """Arguments of which none is a float and the result is one: its default is float32."""
+    tensors = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+    value = node.meta.get("val")
+    made = isinstance(value, torch.Tensor) and value.dtype in FLOATS
+    if not made or any(tensor.is_floating_point() for tensor in tensors):
+        return args
+    return pytree.tree_map_only(
+        torch.Tensor, lambda t: t if t.dtype == torch.bool else t.double(), args
+    )
+
+
 def _call(node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
     """One FX call with its dtypes widened: casts to a float and float results become float64.
 
@@ -229,7 +241,7 @@ def _call(node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
         ]
         kwargs["device"] = tensors[0].device
     assert callable(node.target)
-    result = node.target(*args, **kwargs)
+    result = node.target(*_wide(node, args), **kwargs)
     if node.target is torch.ops.aten.var_mean.correction:
         # Of a row with infinities a one-pass mean is NaN, a sum gives the infinity; both are used.
         source, axes = (*args, None)[:2]
