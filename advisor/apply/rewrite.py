@@ -189,13 +189,12 @@ def _insert_call(
     Kernels after the first read the partial results of those before them.
     """
     plan, site = swap.plan, swap.site
-    given: list[fx.Node] = []
+    made: list[fx.Node] = []
     held = {
-        item.name: _in_memory(graph, item, node, given)
+        item.name: _in_memory(graph, item, node, made)
         for item, node in zip(plan.inputs, inputs, strict=True)
     }
     wanted = dict(zip(abi.output_names(plan), outputs, strict=True))
-    made = given
     calls = site_launches(plan, swap.kernel.config, site)
     for launch, function in zip(calls, swap.kernel.functions, strict=True):
         for name in launch.kernel.writes:

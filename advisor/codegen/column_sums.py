@@ -104,7 +104,7 @@ class _Writer:
             "place = share.to(tl.int64) * n_columns + columns",
         ]
         lines += self._counts("first", "step")
-        lines += self._ends("lanes", "tl.sum(counts, axis=0)[None, :]", whole=False)
+        lines += self._ends("tl.sum(counts, axis=0)[None, :]", whole=False)
         names = [name for state in self.states for name in state.names]
         return lines + [
             f"tl.store({partial} + place, {name}, mask=column_ok)"
@@ -120,7 +120,7 @@ class _Writer:
             *self._walk("0", "BLOCK_ROWS"),
             *self._counts("0", "BLOCK_ROWS"),
         ]
-        return [*lines, *self._ends("lanes", "n_rows", whole=True), *self._late()]
+        return [*lines, *self._ends("n_rows", whole=True), *self._late()]
 
     def combine(self) -> list[str]:
         """The shares of all programs combined, and what follows from them."""
@@ -156,7 +156,7 @@ class _Writer:
             body.append("counts += taken")
         lines.append("for start in tl.range(0, n_splits, PARTS):")
         lines += [INDENT + line for line in body]
-        lines += self._ends("lanes", "n_rows", whole=True)
+        lines += self._ends("n_rows", whole=True)
         loads = [self.values.load(item) for item in self._inputs(self.parts.ended)]
         early = [self.values.assign(op) for op in self.parts.early]
         return [*lines, *loads, *early, *self._late()]
@@ -229,11 +229,11 @@ class _Writer:
         rows = "tl.arange(0, BLOCK_ROWS)[:, None]"
         return [f"counts = (n_rows{begin} + {step} - 1 - {rows}) // {step}"]
 
-    def _ends(self, lanes: str, total: str, *, whole: bool) -> list[str]:
+    def _ends(self, total: str, *, whole: bool) -> list[str]:
         """The lanes of each column combined; a `whole` result is divided as its op says."""
         lines = []
         for state in self.states:
-            lines += _combined(state, lanes, total)
+            lines += _combined(state, total)
             if whole and (scale := _scale(state.op)):
                 lines.append(f"{state.op.name} = {state.op.name}{scale}")
         return lines
@@ -263,18 +263,18 @@ def _merge(state: _State) -> str:
     return f"{name}_lanes += {name}_part"
 
 
-def _combined(state: _State, lanes: str, total: str) -> list[str]:
+def _combined(state: _State, total: str) -> list[str]:
     """The lanes of a block combined along its rows."""
     name = state.op.name
     if state.op.op in COMBINERS:
-        return [f"{name} = tl.reduce({name}_{lanes}, 0, {COMBINERS[state.op.op]})[None, :]"]
+        return [f"{name} = tl.reduce({name}_lanes, 0, {COMBINERS[state.op.op]})[None, :]"]
     if state.op.op != "var":
-        return [f"{name} = {_sum(f'{name}_{lanes}')}"]
+        return [f"{name} = {_sum(f'{name}_lanes')}"]
     mean, apart = f"{name}_mean", f"{name}_apart"
     return [
-        f"{mean} = {_sum(f'counts * {mean}_{lanes}')} / tl.maximum({total}, 1)",
-        f"{apart} = {mean}_{lanes} - {mean}",
-        f"{name} = {_sum(f'{name}_{lanes} + counts * {apart} * {apart}')}",
+        f"{mean} = {_sum(f'counts * {mean}_lanes')} / tl.maximum({total}, 1)",
+        f"{apart} = {mean}_lanes - {mean}",
+        f"{name} = {_sum(f'{name}_lanes + counts * {apart} * {apart}')}",
     ]
 
 

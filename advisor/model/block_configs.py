@@ -73,12 +73,11 @@ def _doublings(plan: FusionPlan, site: Site, config: LaunchConfig, sm_count: int
     running = min(resident, max(programs // sm_count, 1))
     lanes = column_blocks(config, site.columns) * block
     widths = [item_bytes(item.dtype) for item in plan.inputs if item.traffic == "tile"]
-    vectors = any(item.traffic == "column" for item in plan.inputs)
     return (
         math.log2(1 + L2_SHARE * (touched - moved) / max(moved, 1))
         + idle(programs, resident, sm_count)
         + unusual_tile(per_thread, tile)
-        + layouts(config.block_rows, block, config.num_warps, vectors=vectors)
+        + layouts(config.block_rows, block, config.num_warps, vectors=plan.reads_vectors)
         + latency(running * tile * max(sum(widths), 1), config.num_stages)
         + math.log2(lanes / max(site.columns, 1)) / 4
     )

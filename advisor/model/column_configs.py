@@ -108,7 +108,7 @@ def column_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchC
         narrowest_bytes=min(widths, default=PARTIAL_BYTES),
         states=partial_numbers(plan),
         held=holds_rows(plan),
-        vectors=any(item.traffic == "column" for item in plan.inputs),
+        vectors=plan.reads_vectors,
         sm_count=sm_count,
     )
     configs = dict.fromkeys(_held(task) if task.held else _blocks(task))

@@ -75,7 +75,7 @@ def dealt_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchCo
             resident = resident_programs(warps, BASE_REGISTERS + LIVE_TILES * per_thread)
             doublings = idle(programs, resident, sm_count) + unusual_tile(per_thread, largest)
             doublings += max(
-                layouts(*block, warps, vectors=any(i.traffic == "column" for i in part.inputs))
+                layouts(*block, warps, vectors=part.reads_vectors)
                 for part, block in zip(split, blocks, strict=True)
             )
             config = LaunchConfig(scheme="dealt", block_columns=elements, num_warps=warps)

@@ -197,6 +197,11 @@ class FusionPlan(Record, frozen=True, kw_only=True):
         return bool(self.states) or self.product is not None
 
     @property
+    def reads_vectors(self) -> bool:
+        """Whether an input has one value a column, the same for all rows."""
+        return any(item.traffic == "column" for item in self.inputs)
+
+    @property
     def strided_outputs(self) -> bool:
         """Whether an output is written with strides."""
         return any(output.strided for output in self.outputs)

@@ -43,6 +43,14 @@ def made(path: Path, *kernels: Launch, codes: tuple[KernelCode, ...] = ()) -> st
 
 
 @pytest.fixture
+def limits(tmp_path: Path) -> Path:
+    """A gate that allows no regression."""
+    path = tmp_path / "gates.toml"
+    path.write_text(LIMITS)
+    return path
+
+
+@pytest.fixture
 def runs(tmp_path: Path) -> tuple[str, str]:
     """Two kernels of 100 us, and one of 500 us in their place."""
     before = made(tmp_path / "before", kernel("first", 1), kernel("second", 1))
@@ -64,10 +72,8 @@ def test_compare_says_what_lost_and_what_the_change_is_made_of(
 
 
 def test_gate_fails_on_what_lost_against_the_baseline(
-    runs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: tuple[str, str], limits: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    limits = tmp_path / "gates.toml"
-    limits.write_text(LIMITS)
     before, after = runs
     assert run(["gate", before, "--config", str(limits)]) == 0
     assert run(["gate", after, "--config", str(limits), "--baseline", before]) == 1
@@ -76,11 +82,9 @@ def test_gate_fails_on_what_lost_against_the_baseline(
 
 
 def test_gate_says_where_nobody_can_tell_what_lost(
-    runs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: tuple[str, str], limits: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A baseline whose step is gone: none found is not none there."""
-    limits = tmp_path / "gates.toml"
-    limits.write_text(LIMITS)
     before, after = runs
     (Path(before) / "step.json").unlink()
     assert run(["gate", after, "--config", str(limits), "--baseline", before]) == 0
