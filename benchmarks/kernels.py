@@ -19,6 +19,7 @@ import argparse
 import json
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -182,7 +183,7 @@ def record_rows(options: argparse.Namespace) -> None:
     rows = {} if options.again else {row.key: row for row in results.rows}
     kept = {row.key: row for row in results.rows}
     wanted = set(filter(None, options.only.split(",")))
-    found = {"torch": torch.__version__, "cuda": str(torch.version.cuda)}
+    found = {"torch": str(torch.__version__), "cuda": str(torch.version.cuda)}
     number, count = options.shard
     for name, shape, make in islice(tasks(), number, None, count):
         bare = Row(name=name, shape=shape, gpu=torch.cuda.get_device_name())
@@ -192,7 +193,11 @@ def record_rows(options: argparse.Namespace) -> None:
             sys.stderr.write("time is over: call again for the rows that are missing\n")
             return
         begun = time.monotonic()
-        row = kept[bare.key] = measured(bare, make)
+        try:
+            row = kept[bare.key] = measured(bare, make)
+        except Exception:  # one row must not cost the others: it is missing, and tried again
+            sys.stderr.write(f"{bare.key} failed\n{traceback.format_exc()}")
+            continue
         torch.cuda.empty_cache()
         write_atomic(
             options.results, encode(Results(versions=found, rows=tuple(kept.values()))) + b"\n"
