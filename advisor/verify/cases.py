@@ -99,6 +99,7 @@ def _gemm_cases(plan: FusionPlan, block_rows: int, *, small: bool) -> Iterator[C
     """Rows, columns and depths that fill no block, one of each, none; a few blocks of all.
 
     As many rows as a block has are several blocks of an interpreter's, and a ragged one on a GPU.
+    Never a single element: it may vanish, and with it the scale of its error.
     """
     site = plan.sites[0] if plan.sites else None
     wide = min(site.columns if site else 512, 70 if small else 2048)
@@ -111,7 +112,8 @@ def _gemm_cases(plan: FusionPlan, block_rows: int, *, small: bool) -> Iterator[C
 
     yield case(f"{tall} rows, depth {deep}, {wide} columns", tall, deep, wide)
     yield case("odd sizes", tall + 2, deep - 1 if deep > 1 else 3, wide - 1 if wide > 1 else 5)
-    yield case("one row and column", 1, deep, 1)
+    yield case("one row", 1, deep, wide)
+    yield case("one column", tall, deep, 1)
     yield case("depth 1", 5, 1, min(wide, 33))
     yield case("no depth", 3, 0, min(wide, 33))
     yield case("no rows", 0, deep, wide)

@@ -16,8 +16,11 @@ from advisor.model.applied import Numerics
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.model.tolerance import roundings
-from advisor.verify._numerics_worker import error_ulps, tolerance, unit_of
+from advisor.verify._numerics_worker import compared, error_ulps, tolerance, unit_of
+from advisor.verify.cases import Case, make_inputs
+from advisor.verify.interpret import evaluate
 from advisor.verify.numerics import NumericsProcess
+from tests.builders.gemm_plans import biased_gelu
 from tests.builders.plan import PlanBuilder, rms_norm
 from tests.builders.verified import verify_numerics
 
@@ -210,6 +213,25 @@ def test_rows_are_judged_by_their_own_size() -> None:
     value[1, 0] *= 1 + 2**-18
     assert error_ulps(value, truth, True, FLOAT32) > 20
     assert error_ulps(value, truth, False, FLOAT32) < 1e-4
+
+
+@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_what_is_as_right_as_eager_passes_in_a_lone_column(
+    dtype: str, turned: tuple[bool, bool]
+) -> None:
+    """Sums that vanish there, and an operand of one element with the strides of a matrix."""
+    plan = biased_gelu((512, 1024, 768), dtype, turned=turned, both=True)
+    case = Case("", (128, 1), (1,), "normal")
+    inputs = make_inputs(plan, case, torch.device("cpu"), seed=1)
+    before = [tensor.clone() for tensor in inputs]
+    found = compared(plan, case, before, inputs, evaluate(plan, inputs, "native"))
+    assert found.passed, found.detail
+    wrong = [1.05 * tensor for tensor in evaluate(plan, inputs, "native")]
+    assert "ulps" in compared(plan, case, before, inputs, wrong).detail
+    inputs[1][...] += 1
+    now = evaluate(plan, inputs, "native")
+    assert compared(plan, case, before, inputs, now).detail == "an input was overwritten"
 
 
 def test_tolerance_grows_with_what_the_plan_asks_for() -> None:
