@@ -108,8 +108,6 @@ def _plan(make: partial[Any]) -> FusionPlan | None:
         return make.args[0]  # type: ignore[no-any-return]
     if make.func is kernel_groups.adamw:
         return None
-    if make.func is kernel_groups.group:
-        return make()[2]  # type: ignore[no-any-return]
     return make().plan  # type: ignore[no-any-return]
 
 

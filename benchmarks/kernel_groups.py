@@ -8,11 +8,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from kernel_tasks import Task, called
 from torch.nn import functional as nnf
 
 from advisor.apply.model.multi_tensor import use_multi_tensor
 from advisor.model.joining import join
-from advisor.model.plan import FusionPlan, plan_id
+from advisor.model.plan import plan_id
 from analyzers.independent import candidates, independent_sets
 from analyzers.row_programs import find_row_programs
 from collectors.live.capture import capture
@@ -49,9 +50,7 @@ def mixed(*tensors: torch.Tensor) -> list[torch.Tensor]:
     return found
 
 
-def group(
-    function: Callable[..., Any], shape: tuple[int, ...], device: torch.device
-) -> tuple[Callable[..., Any], list[torch.Tensor], FusionPlan | None, tuple[int, int] | None]:
+def group(function: Callable[..., Any], shape: tuple[int, ...], device: torch.device) -> Task:
     """The largest set of independent programs that the product finds in the compiled graph."""
     count, rows, columns = shape
     inputs = []
@@ -65,12 +64,12 @@ def group(
     small, _ = candidates(found, graph.phase)
     sets = independent_sets(found, small).taken
     if not sets:
-        return function, inputs, None, None
+        return called(function, inputs, plan=None)
     plans = [item.plan for item in max(sets, key=len)]
     identity = plan_id("benchmark", "", join(plans, "0" * 16, "").signature())
     made = join(plans, identity, f"{len(plans)} small programs")
     made.check()
-    return function, inputs, made, None
+    return called(function, inputs, plan=made)
 
 
 def parameters(blocks: int, device: torch.device) -> list[torch.nn.Parameter]:

@@ -195,7 +195,7 @@ def record_rows(options: argparse.Namespace) -> None:
         begun = time.monotonic()
         try:
             row = kept[bare.key] = measured(bare, make)
-        except Exception:  # one row must not cost the others: it is missing, and tried again
+        except Exception:  # noqa: BLE001 (one row must not cost the others: it stays missing)
             sys.stderr.write(f"{bare.key} failed\n{traceback.format_exc()}")
             continue
         torch.cuda.empty_cache()

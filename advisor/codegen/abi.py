@@ -16,7 +16,7 @@ from typing import Literal
 
 from advisor.codegen.expressions import POINTER_TYPES
 from advisor.errors import IllegalFusionError
-from advisor.model.column_configs import holds_rows, partial_numbers
+from advisor.model.column_configs import combined_numbers, holds_rows, partial_numbers
 from advisor.model.configs import scheme_schedule
 from advisor.model.gemm import operands, unit_axis
 from advisor.model.launch import (
@@ -365,6 +365,7 @@ def launches(
     parts, shares = _shares(config, rows, columns, row_sizes[-1] if row_sizes else 1)
     values |= shares
     constants = _constants(config, rows, columns)
+    constants["PARTS"] = parts_at_once(config, combined_numbers(plan))
     constants["EVEN_STEPS"] = depth % (config.block_steps or 1) == 0
     constants |= {name: column_sizes[axis] for axis, name in column_size_names(plan)}
     types = _types(plan)
@@ -431,7 +432,6 @@ def _constants(config: LaunchConfig, rows: int, columns: int) -> dict[str, int |
         "BLOCK_STEPS": config.block_steps or 1,
         "GROUP_ROWS": GROUP_ROWS,
         "SPLITS": next_power_of_two(splits_of(config, columns)),
-        "PARTS": parts_at_once(config),
         "PART_COLUMNS": PART_COLUMNS,
     }
 

@@ -1,7 +1,8 @@
 """Reductions carried along a loop: the text of their states, their steps and their ends.
 
-Every lane of a block keeps a state of its own, so that the loop needs no exchange between threads;
-lanes, or the parts of a split row, are combined once. A state starts with what changes nothing.
+A lane is as many columns of a block as a thread loads at once. Every lane keeps a state of its own,
+so that the loop needs no exchange between threads and few registers; lanes, or the parts of a split
+row, are combined once. A state starts with what changes nothing.
 """
 
 from __future__ import annotations
@@ -10,21 +11,38 @@ from typing import NamedTuple
 
 from advisor.codegen.expressions import IDENTITY, LOG2_E
 from advisor.codegen.values import Values, divisor, masked
-from advisor.model.passes import Fold
+from advisor.model.passes import Fold, Pass
 
 NOTHING = 'float("-inf")'
 
 HELPERS: dict[str, str] = {
-    "add_exponential": '''
+    "in_lanes": '''
 @triton.jit
-def add_exponential(peak, total, x, FACTOR: tl.constexpr):
-    """(peak, total) with one more x in every lane; total = sum of 2^(FACTOR (x - peak)).
+def in_lanes(x, SIZE: tl.constexpr):
+    """[rows, columns] as [rows, lanes, SIZE]: columns that a thread holds side by side."""
+    return tl.reshape(x, (x.shape[0], x.shape[1] // SIZE, SIZE))
+''',
+    "add_exponentials": '''
+@triton.jit
+def add_exponentials(peak, total, x, FACTOR: tl.constexpr):
+    """(peak, total) with the last axis of x more; total = sum of 2^(FACTOR (x - peak))."""
+    highest = tl.maximum(peak, tl.reduce(x, 2, max_nan), propagate_nan=tl.PropagateNan.ALL)
+    base = tl.where(highest == float("-inf"), 0.0, highest)
+    more = tl.sum(tl.exp2(FACTOR * (x - base[:, :, None])), axis=2)
+    return highest, total * tl.exp2(FACTOR * (peak - base)) + more
+''',
+    "add_moments": '''
+@triton.jit
+def add_moments(mean, squares, x, ok, count, share):
+    """Mean and sum of squared deviations with the last axis of x more (Chan, Golub, LeVeque).
 
-    Whichever is larger, one exponential corrects the other side.
+    `count` of x are `ok`; `share` is their part of all so far.
     """
-    less = tl.where(x == peak, 1.0, tl.exp2(-FACTOR * tl.abs(x - peak)))
-    total = tl.where(x > peak, total * less + 1.0, total + less)
-    return tl.maximum(peak, x, propagate_nan=tl.PropagateNan.ALL), total
+    own = tl.sum(tl.where(ok, x, 0.0), axis=2) / tl.maximum(count, 1.0)
+    apart = tl.where(ok, x - own[:, :, None], 0.0)
+    moved = tl.where(count > 0, own - mean, 0.0)
+    squares += tl.sum(apart * apart, axis=2) + moved * moved * (count - count * share)
+    return mean + moved * share, squares
 ''',
     "add_moment": '''
 @triton.jit
@@ -57,32 +75,59 @@ def states(fold: Fold) -> tuple[State, ...]:
 def helpers(fold: Fold) -> tuple[str, ...]:
     """The device functions that a fold calls, of this module and of the op table."""
     if fold.kind == "exponentials":
-        return ("add_exponential", "max_nan")
-    named = {"moments": "add_moment", "amax": "max_nan", "amin": "min_nan"}
-    return (named[fold.kind],) if fold.kind in named else ()
+        return ("in_lanes", "max_nan", "add_exponentials")
+    named = {"moments": "add_moments", "amax": "max_nan", "amin": "min_nan"}
+    return ("in_lanes", *filter(None, [named.get(fold.kind)]))
+
+
+def counts(one: Pass) -> list[str]:
+    """The number of columns of each lane before the first block, where a fold needs to know."""
+    if not any(fold.kind == "moments" for fold in one.folds):
+        return []
+    return ["seen_lanes = tl.full((1, LANES), 0.0, tl.float32)"]
+
+
+def counting(one: Pass, last: str) -> list[str]:
+    """What one more block adds to it, up to the column `last`."""
+    if not any(fold.kind == "moments" for fold in one.folds):
+        return []
+    return [
+        f"left = {last} - start - SIDE * tl.arange(0, LANES)[None, :]",
+        "found = tl.minimum(tl.maximum(left, 0), SIDE).to(tl.float32)",
+        "seen_lanes += found",
+        "share = found / tl.maximum(seen_lanes, 1.0)",
+    ]
 
 
 def starts(fold: Fold, values: Values) -> list[str]:
     """The states before the first block."""
     rows = "BLOCK_ROWS" if values.spaces[fold.operand] == "tile" else "1"
-    shape = f"({rows}, BLOCK_COLUMNS)"
+    shape = f"({rows}, LANES)"
     return [f"{s.name}_lanes = tl.full({shape}, {s.identity}, tl.float32)" for s in states(fold)]
 
 
 def step(fold: Fold, values: Values) -> str:
-    """One block more; `share` is 1 / the number of blocks so far."""
+    """One block more."""
     x, lanes = values.operand(fold.operand, "float32"), f"{fold.result}_lanes"
     if fold.kind == "exponentials":
-        call = f"{helpers(fold)[0]}({fold.result}_peak_lanes, {lanes}, {masked(x, NOTHING)}"
-        return f"{fold.result}_peak_lanes, {lanes} = {call}, {_factor(fold)!r})"
+        pair = f"{fold.result}_peak_lanes, {lanes}"
+        call = f"add_exponentials({pair}, {_grouped(masked(x, NOTHING))}, {_factor(fold)!r})"
+        return f"{pair} = {call}"
     if fold.kind == "moments":
-        means = f"{fold.result}_mean_lanes"
-        return f"{means}, {lanes} = add_moment({means}, {lanes}, {x}, column_ok, share)"
+        pair = f"{fold.result}_mean_lanes, {lanes}"
+        given = f"{_grouped(x)}, {_grouped('column_ok')}"
+        return f"{pair} = add_moments({pair}, {given}, found, share)"
     if fold.kind in ("amax", "amin"):
-        return f"{lanes} = {helpers(fold)[0]}({lanes}, {masked(x, IDENTITY[fold.kind])})"
+        larger = helpers(fold)[1]
+        block = _grouped(masked(x, IDENTITY[fold.kind]))
+        return f"{lanes} = {larger}({lanes}, tl.reduce({block}, 2, {larger}))"
     if fold.kind == "deviations":
         x = f"({x} - {fold.partner}) * ({x} - {fold.partner})"
-    return f"{lanes} += {masked(x, '0.0')}"
+    return f"{lanes} += tl.sum({_grouped(masked(x, '0.0'))}, axis=2)"
+
+
+def _grouped(text: str) -> str:
+    return f"in_lanes({text}, SIDE)"
 
 
 def ends(fold: Fold, parts: str, counts: str, total: str, *, whole: bool) -> list[str]:
@@ -118,7 +163,7 @@ def ends(fold: Fold, parts: str, counts: str, total: str, *, whole: bool) -> lis
             f"{fold.result} = {_sum(f'{own} + {counts} * {apart} * {apart}')}{scale}",
         ]
     if fold.kind in ("amax", "amin"):
-        return [f"{fold.result} = tl.reduce({own}, 1, {helpers(fold)[0]})[:, None]"]
+        return [f"{fold.result} = tl.reduce({own}, 1, {helpers(fold)[1]})[:, None]"]
     return [f"{fold.result} = {_sum(own)}{scale}"]
 
 

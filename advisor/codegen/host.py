@@ -10,15 +10,15 @@ from advisor.codegen import abi
 from advisor.codegen.expressions import POINTWISE, REDUCTIONS
 from advisor.codegen.float8 import is_bounded
 from advisor.codegen.layout import docstring, statement
-from advisor.model.column_configs import holds_rows
+from advisor.model.column_configs import combined_numbers, holds_rows
 from advisor.model.graph import NON_FINITE, Arg, literal_value
 from advisor.model.launch import (
     LEAST_PARTS,
-    MOST_PARTS_PER_WARP,
     OVER_ROWS,
     PART_COLUMNS,
     PARTS_PER_WARP,
     Scheme,
+    most_parts_per_warp,
 )
 from advisor.model.optable import FLOAT8_MAX, RANDOM, spec_of
 from advisor.model.plan import FusionPlan, PlanInput, PlanOp
@@ -163,7 +163,7 @@ def _shared_rows(plan: FusionPlan, scheme: Scheme, rows: str) -> list[str]:
         *held,
         f"n_splits = max(min(splits, triton.cdiv({rows}, block_rows)), 1)",
         f"parts = max({LEAST_PARTS}, {PARTS_PER_WARP} * num_warps)",
-        f"parts = min(parts, {MOST_PARTS_PER_WARP} * num_warps)",
+        f"parts = min(parts, {most_parts_per_warp(combined_numbers(plan))} * num_warps)",
         *(
             f"{name} = torch.empty((n_splits, n_columns), {options})"
             for name in abi.row_partial_names(plan)

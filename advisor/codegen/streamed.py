@@ -15,7 +15,6 @@ from advisor.model.plan import FusionPlan, PlanInput
 LOOP = "for start in tl.range({first}, {last}, BLOCK_COLUMNS, num_stages=STAGES):"
 # The number of a program, where it is dealt nothing else than this kernel.
 PROGRAM = "tl.program_id(0)"
-LANE_COUNTS = "(({total}) + BLOCK_COLUMNS - 1 - lanes) // BLOCK_COLUMNS"
 
 
 def streamed_kernels(plan: FusionPlan, scheme: Scheme, title: str) -> list[str]:
@@ -68,15 +67,12 @@ class _Writer:
     def looped(self) -> list[str]:
         """Every pass of a row by one program."""
         passes = self.schedule.passes
-        lines = [*indices(), *self.values.axes(), *self._row_inputs()]
-        if any(fold.kind == "moments" for one in passes for fold in one.folds):
-            lines.append("lanes = tl.arange(0, BLOCK_COLUMNS)[None, :]")
+        lines = [*indices(), *self._lanes(), *self.values.axes(), *self._row_inputs()]
         lines += [self.values.assign(op) for op in self.schedule.before]
-        counts = LANE_COUNTS.format(total="n_columns")
         for number, one in enumerate(passes):
             lines.append(f"# Pass {number + 1} of {len(passes)}: {self._purpose(one)}.")
             lines += self._walk(number, one, "0", "n_columns")
-            lines += self._ends(one, "lanes", counts, "n_columns", whole=True)
+            lines += self._ends(one, "lanes", "seen_lanes", "n_columns", whole=True)
             lines += [self.values.assign(op) for op in one.after]
         return [*lines, *self._row_outputs("row_ok")]
 
@@ -85,13 +81,11 @@ class _Writer:
     def partials(self) -> list[str]:
         """The folds of one part of a row, to memory."""
         one = self.schedule.passes[0]
-        lines = [*indices(), *self._part(), *self.values.axes(), *self._row_inputs()]
-        if any(fold.kind == "moments" for fold in one.folds):
-            lines.append("lanes = tl.arange(0, BLOCK_COLUMNS)[None, :]")
+        lines = [*indices(), *self._part(), *self._lanes(), *self.values.axes()]
+        lines += self._row_inputs()
         lines += [self.values.assign(op) for op in self.schedule.before]
         lines += self._walk(0, one, "first", "last")
-        counts = LANE_COUNTS.format(total="last - first")
-        lines += self._ends(one, "lanes", counts, "(last - first)", whole=False)
+        lines += self._ends(one, "lanes", "seen_lanes", "(last - first)", whole=False)
         lines.append("part = rows.to(tl.int64) * n_splits + split")
         return lines + [
             f"tl.store({name} + part, {state.name}, mask=row_ok)"
@@ -120,6 +114,17 @@ class _Writer:
             lines += self._walk(number, one, "first", "last")
         return [*lines, *self._row_outputs("row_ok & (split == 0)")]
 
+    def _lanes(self) -> list[str]:
+        """How many lanes a block has, if something is folded into them."""
+        if not any(one.folds for one in self.schedule.passes):
+            return []
+        side = self.values.side_by_side()
+        return [
+            "# A lane: as many columns as a thread takes at once.",
+            f"SIDE: tl.constexpr = {side} if BLOCK_COLUMNS >= {side} else BLOCK_COLUMNS",
+            "LANES: tl.constexpr = BLOCK_COLUMNS // SIDE",
+        ]
+
     def _part(self) -> list[str]:
         return [
             "split = tl.program_id(1)",
@@ -136,15 +141,14 @@ class _Writer:
 
     def _walk(self, number: int, one: Pass, first: str, last: str) -> list[str]:
         """The loop of one pass, with what its folds start from."""
-        lines = [line for fold in one.folds for line in folds.starts(fold, self.values)]
+        lines = folds.counts(one)
+        lines += [line for fold in one.folds for line in folds.starts(fold, self.values)]
         body = [
             *self.values.columns("start"),
             "column_ok = (columns < n_columns) | EVEN_COLUMNS",
             *self.values.column_axes("start"),
         ]
-        if any(fold.kind == "moments" for fold in one.folds):
-            done = "start" if first == "0" else f"start - {first}"
-            body.append(f"share = BLOCK_COLUMNS / ({done} + BLOCK_COLUMNS)")
+        body += folds.counting(one, last)
         for name in one.reads:
             item = self.values.inputs[name]
             body.append(self.values.load(item, self._policy(item, number)))

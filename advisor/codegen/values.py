@@ -66,12 +66,23 @@ class Values:
         why = "# As many together as a thread stores at once: one layout for loads and stores."
         return [*lines, why, f"if BLOCK_COLUMNS >= {count}:", f"    columns = {told}"]
 
+    def side_by_side(self) -> int:
+        """Columns that a thread takes at once: as many as its stores and its narrowest load."""
+        stored, read = self._widths()
+        narrowest = min(stored + read, default=STORE_BYTES)
+        return self._adjacent() or STORE_BYTES // narrowest
+
     def _adjacent(self) -> int | None:
         """Columns that a thread stores at once, if some access would take more of them."""
-        stored = [item_bytes(o.dtype) for o in self.plan.outputs if o.space == "tile"]
-        read = [item_bytes(i.dtype) for i in self.plan.inputs if i.spans[-1]]
+        stored, read = self._widths()
         widest = max(stored, default=0)
         return STORE_BYTES // widest if min(stored + read, default=0) < widest else None
+
+    def _widths(self) -> tuple[list[int], list[int]]:
+        """Bytes of an element of what is stored for all, and of what is read along the columns."""
+        stored = [item_bytes(o.dtype) for o in self.plan.outputs if o.space == "tile"]
+        read = [item_bytes(i.dtype) for i in self.plan.inputs if i.spans[-1]]
+        return stored, read
 
     def axes(self) -> list[str]:
         """The index along every row axis, innermost first, where some input needs them."""

@@ -28,7 +28,7 @@ class Fold:
     """One reduction carried along a pass: each block's elements are folded into a state per lane.
 
     `op` is the reduction of the plan that it serves; `result` the value it gives, which for the
-    first half of a variance is no value of the plan but its mean. `partner` is the mean whose
+    first half of a variance may be no value of the plan but its mean. `partner` is the mean whose
     deviations are summed, or the maximum that exponentials are relative to; their exponent is
     `factor` (operand - maximum), in base 2 if `binary`; `guarded` takes 0 for an infinite maximum.
     """
@@ -130,13 +130,24 @@ class _Scheduler:
                 joined.add(joint.partner)
             self.folds.append((level, joint))
         elif op.op == "var" and not self.online:
-            mean = f"{op.name}_mean"
-            self.folds.append((level, Fold("sum", operand, mean, op)))
+            mean = self._mean_of(operand)
+            if not mean:
+                mean = f"{op.name}_mean"
+                self.folds.append((level, Fold("sum", operand, mean, op)))
             level += 1
             self.folds.append((level, Fold("deviations", operand, op.name, op, mean)))
         else:
             self.folds.append((level, Fold(_plain_kind(op), operand, op.name, op)))
         return level + 1
+
+    def _mean_of(self, operand: str) -> str:
+        """The mean of the same elements, if the plan has one in float32; else nothing."""
+        same = (
+            op.name
+            for op in self.plan.ops
+            if op.op == "mean" and op.dtype == "float32" and self._same(op.args[0], operand)
+        )
+        return next(same, "")
 
     def _values(self, op: PlanOp) -> list[str]:
         return [arg for arg in op.args if isinstance(arg, str) and arg in self.levels]
