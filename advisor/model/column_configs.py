@@ -89,6 +89,12 @@ def partial_numbers(plan: FusionPlan) -> int:
     return sum(states_of(op) for op in plan.ops if op.over_rows)
 
 
+def combined_numbers(plan: FusionPlan) -> int:
+    """The numbers that are on hand for every column while the shares of programs are combined: of a
+    variance, how far two means are apart as well."""
+    return partial_numbers(plan) + sum(op.over_rows and op.op == "var" for op in plan.ops)
+
+
 def workspace_bytes(plan: FusionPlan, config: LaunchConfig, site: Site) -> int:
     """Bytes of the partial results, which one kernel writes and the next one reads."""
     if config.scheme != "column_sums":

@@ -20,8 +20,9 @@ MAX_WARPS, MAX_STAGES, MAX_SPLITS = 32, 8, 1024
 SHORTEST_STREAMED = 4
 # What one program of the second kernel of `column_sums` adds up at a time.
 PART_COLUMNS, LEAST_PARTS, PARTS_PER_WARP = 32, 64, 8
-# Beyond, the states of one warp's parts do not fit into its registers.
-MOST_PARTS_PER_WARP = 32
+# Of one number, and of all that are kept for a column: beyond, they do not fit into the registers
+# of a warp, whose threads have a column each.
+MOST_PARTS_PER_WARP, MOST_NUMBERS_PER_WARP = 32, 64
 
 
 # The schemes in which several programs work for one result.
@@ -143,10 +144,19 @@ def column_blocks(config: LaunchConfig, columns: int) -> int:
     return 1 if config.block_columns is None else -(-columns // config.block_columns)
 
 
-def parts_at_once(config: LaunchConfig) -> int:
-    """Partial results that a program of the second kernel of `column_sums` adds up at a time."""
+def parts_at_once(config: LaunchConfig, numbers: int) -> int:
+    """Partial results that a program of the second kernel of `column_sums` adds up at a time.
+
+    `numbers` are those that it has on hand for every column.
+    """
     parts = max(LEAST_PARTS, PARTS_PER_WARP * config.num_warps)
-    return min(parts, MOST_PARTS_PER_WARP * config.num_warps)
+    return min(parts, most_parts_per_warp(numbers) * config.num_warps)
+
+
+def most_parts_per_warp(numbers: int) -> int:
+    """Partial results that one warp adds up at a time; a power of two."""
+    share = min(MOST_PARTS_PER_WARP, MOST_NUMBERS_PER_WARP // max(numbers, 1))
+    return 1 << max(share.bit_length() - 1, 0)
 
 
 def grid_size(config: LaunchConfig, rows: int, columns: int) -> int:
