@@ -1,8 +1,8 @@
 """Reductions carried along a loop: the text of their states, their steps and their ends.
 
-A lane is as many columns of a block as a thread loads at once. Every lane keeps a state of its own,
-so that the loop needs no exchange between threads and few registers; lanes, or the parts of a split
-row, are combined once. A state starts with what changes nothing.
+A lane is as many columns of a block as a thread loads at once; one where they are not side by side
+in memory. Every lane keeps a state of its own, so that the loop needs no exchange between threads;
+lanes, or the parts of a split row, are combined once. A state starts with what changes nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from advisor.codegen.values import Values, divisor, masked
 from advisor.model.passes import Fold, Pass
 
 NOTHING = 'float("-inf")'
+# What larger and smaller mean among values of which some are no numbers.
+REDUCERS = {"amax": "max_nan", "amin": "min_nan", "exponentials": "max_nan"}
 
 HELPERS: dict[str, str] = {
     "in_lanes": '''
@@ -21,6 +23,17 @@ HELPERS: dict[str, str] = {
 def in_lanes(x, SIZE: tl.constexpr):
     """[rows, columns] as [rows, lanes, SIZE]: columns that a thread holds side by side."""
     return tl.reshape(x, (x.shape[0], x.shape[1] // SIZE, SIZE))
+''',
+    "add_exponential": '''
+@triton.jit
+def add_exponential(peak, total, x, FACTOR: tl.constexpr):
+    """(peak, total) with one more x in every lane; total = sum of 2^(FACTOR (x - peak)).
+
+    Whichever is larger, one exponential corrects the other side.
+    """
+    less = tl.where(x == peak, 1.0, tl.exp2(-FACTOR * tl.abs(x - peak)))
+    total = tl.where(x > peak, total * less + 1.0, total + less)
+    return tl.maximum(peak, x, propagate_nan=tl.PropagateNan.ALL), total
 ''',
     "add_exponentials": '''
 @triton.jit
@@ -72,25 +85,29 @@ def states(fold: Fold) -> tuple[State, ...]:
     return tuple(State(*pair) for pair in zip(fold.states, identities, strict=False))
 
 
-def helpers(fold: Fold) -> tuple[str, ...]:
-    """The device functions that a fold calls, of this module and of the op table."""
-    if fold.kind == "exponentials":
-        return ("in_lanes", "max_nan", "add_exponentials")
-    named = {"moments": "add_moments", "amax": "max_nan", "amin": "min_nan"}
-    return ("in_lanes", *filter(None, [named.get(fold.kind)]))
+def helpers(fold: Fold, side: int) -> tuple[str, ...]:
+    """The device functions of a fold into lanes of `side` columns, of here and of the op table."""
+    own = {"exponentials": "add_exponential", "moments": "add_moment"}.get(fold.kind)
+    reducer = REDUCERS.get(fold.kind)
+    if side > 1:
+        return tuple(filter(None, ("in_lanes", f"{own}s" if own else None, reducer)))
+    return tuple(filter(None, (own, reducer)))
 
 
-def counts(one: Pass) -> list[str]:
-    """The number of columns of each lane before the first block, where a fold needs to know."""
-    if not any(fold.kind == "moments" for fold in one.folds):
+def counts(one: Pass, side: int) -> list[str]:
+    """How many columns each lane has before the first block, where a fold needs to know."""
+    if side == 1 or not _counted(one):
         return []
     return ["seen_lanes = tl.full((1, LANES), 0.0, tl.float32)"]
 
 
-def counting(one: Pass, last: str) -> list[str]:
-    """What one more block adds to it, up to the column `last`."""
-    if not any(fold.kind == "moments" for fold in one.folds):
+def counting(one: Pass, side: int, first: str, last: str) -> list[str]:
+    """The part of one more block in its lanes' columns from `first` to before `last`."""
+    if not _counted(one):
         return []
+    if side == 1:
+        done = "start" if first == "0" else f"start - {first}"
+        return [f"share = BLOCK_COLUMNS / ({done} + BLOCK_COLUMNS)"]
     return [
         f"left = {last} - start - SIDE * tl.arange(0, LANES)[None, :]",
         "found = tl.minimum(tl.maximum(left, 0), SIDE).to(tl.float32)",
@@ -99,35 +116,54 @@ def counting(one: Pass, last: str) -> list[str]:
     ]
 
 
+def counted(one: Pass, side: int, total: str) -> list[str]:
+    """How many columns each lane has after the last block."""
+    if side > 1 or not _counted(one):
+        return []
+    lanes = "tl.arange(0, BLOCK_COLUMNS)[None, :]"
+    return [f"seen_lanes = ({total} + BLOCK_COLUMNS - 1 - {lanes}) // BLOCK_COLUMNS"]
+
+
+def _counted(one: Pass) -> bool:
+    return any(fold.kind == "moments" for fold in one.folds)
+
+
 def starts(fold: Fold, values: Values) -> list[str]:
     """The states before the first block."""
     rows = "BLOCK_ROWS" if values.spaces[fold.operand] == "tile" else "1"
-    shape = f"({rows}, LANES)"
+    lanes = "LANES" if values.side_by_side() > 1 else "BLOCK_COLUMNS"
+    shape = f"({rows}, {lanes})"
     return [f"{s.name}_lanes = tl.full({shape}, {s.identity}, tl.float32)" for s in states(fold)]
 
 
 def step(fold: Fold, values: Values) -> str:
     """One block more."""
+    several = values.side_by_side() > 1
     x, lanes = values.operand(fold.operand, "float32"), f"{fold.result}_lanes"
+    more = "s" if several else ""
     if fold.kind == "exponentials":
         pair = f"{fold.result}_peak_lanes, {lanes}"
-        call = f"add_exponentials({pair}, {_grouped(masked(x, NOTHING))}, {_factor(fold)!r})"
-        return f"{pair} = {call}"
+        block = _grouped(masked(x, NOTHING), several)
+        return f"{pair} = add_exponential{more}({pair}, {block}, {_factor(fold)!r})"
     if fold.kind == "moments":
         pair = f"{fold.result}_mean_lanes, {lanes}"
-        given = f"{_grouped(x)}, {_grouped('column_ok')}"
-        return f"{pair} = add_moments({pair}, {given}, found, share)"
+        given = f"{_grouped(x, several)}, {_grouped('column_ok', several)}"
+        weights = "found, share" if several else "share"
+        return f"{pair} = add_moment{more}({pair}, {given}, {weights})"
     if fold.kind in ("amax", "amin"):
-        larger = helpers(fold)[1]
-        block = _grouped(masked(x, IDENTITY[fold.kind]))
-        return f"{lanes} = {larger}({lanes}, tl.reduce({block}, 2, {larger}))"
+        larger = REDUCERS[fold.kind]
+        block = masked(x, IDENTITY[fold.kind])
+        if several:
+            block = f"tl.reduce({_grouped(block, several)}, 2, {larger})"
+        return f"{lanes} = {larger}({lanes}, {block})"
     if fold.kind == "deviations":
         x = f"({x} - {fold.partner}) * ({x} - {fold.partner})"
-    return f"{lanes} += tl.sum({_grouped(masked(x, '0.0'))}, axis=2)"
+    block = masked(x, "0.0")
+    return f"{lanes} += " + (f"tl.sum({_grouped(block, several)}, axis=2)" if several else block)
 
 
-def _grouped(text: str) -> str:
-    return f"in_lanes({text}, SIDE)"
+def _grouped(text: str, several: bool) -> str:
+    return f"in_lanes({text}, SIDE)" if several else text
 
 
 def ends(fold: Fold, parts: str, counts: str, total: str, *, whole: bool) -> list[str]:
@@ -163,7 +199,7 @@ def ends(fold: Fold, parts: str, counts: str, total: str, *, whole: bool) -> lis
             f"{fold.result} = {_sum(f'{own} + {counts} * {apart} * {apart}')}{scale}",
         ]
     if fold.kind in ("amax", "amin"):
-        return [f"{fold.result} = tl.reduce({own}, 1, {helpers(fold)[1]})[:, None]"]
+        return [f"{fold.result} = tl.reduce({own}, 1, {REDUCERS[fold.kind]})[:, None]"]
     return [f"{fold.result} = {_sum(own)}{scale}"]
 
 

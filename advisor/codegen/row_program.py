@@ -85,8 +85,9 @@ def helper_names(plan: FusionPlan, scheme: Scheme) -> list[str]:
     if scheme in OVER_ROWS:
         used |= column_sums.helper_names(plan, scheme)
     elif scheme not in ("registers", "blocks"):
+        side = Values(plan).side_by_side()
         passes = scheme_schedule(plan, scheme).passes
-        used |= {h for one in passes for fold in one.folds for h in folds.helpers(fold)}
+        used |= {h for one in passes for fold in one.folds for h in folds.helpers(fold, side)}
     return sorted(used)
 
 

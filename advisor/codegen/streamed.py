@@ -61,6 +61,7 @@ class _Writer:
     def __init__(self, plan: FusionPlan, scheme: Scheme) -> None:
         self.plan, self.values = plan, Values(plan)
         self.schedule = scheme_schedule(plan, scheme)
+        self.side = self.values.side_by_side()
 
     # --- whole rows -------------------------------------------------------------------------------
 
@@ -116,12 +117,11 @@ class _Writer:
 
     def _lanes(self) -> list[str]:
         """How many lanes a block has, if something is folded into them."""
-        if not any(one.folds for one in self.schedule.passes):
+        if self.side == 1 or not any(one.folds for one in self.schedule.passes):
             return []
-        side = self.values.side_by_side()
         return [
             "# A lane: as many columns as a thread takes at once.",
-            f"SIDE: tl.constexpr = {side} if BLOCK_COLUMNS >= {side} else BLOCK_COLUMNS",
+            f"SIDE: tl.constexpr = {self.side} if BLOCK_COLUMNS >= {self.side} else BLOCK_COLUMNS",
             "LANES: tl.constexpr = BLOCK_COLUMNS // SIDE",
         ]
 
@@ -141,14 +141,14 @@ class _Writer:
 
     def _walk(self, number: int, one: Pass, first: str, last: str) -> list[str]:
         """The loop of one pass, with what its folds start from."""
-        lines = folds.counts(one)
+        lines = folds.counts(one, self.side)
         lines += [line for fold in one.folds for line in folds.starts(fold, self.values)]
         body = [
             *self.values.columns("start"),
             "column_ok = (columns < n_columns) | EVEN_COLUMNS",
             *self.values.column_axes("start"),
         ]
-        body += folds.counting(one, last)
+        body += folds.counting(one, self.side, first, last)
         for name in one.reads:
             item = self.values.inputs[name]
             body.append(self.values.load(item, self._policy(item, number)))
@@ -156,7 +156,8 @@ class _Writer:
         body += [folds.step(fold, self.values) for fold in one.folds]
         body += [self.values.store(position) for position in one.writes]
         lines.append(LOOP.format(first=first, last=last))
-        return lines + [INDENT + line for line in body]
+        total = last if first == "0" else f"{last} - {first}"
+        return [*lines, *(INDENT + line for line in body), *folds.counted(one, self.side, total)]
 
     def _policy(self, item: PlanInput, number: int) -> str:
         """What is read again should stay in the caches, by this row or by others; the rest not."""
