@@ -40,6 +40,8 @@ from collectors.live.fx_graph import lower
 
 # Inductor may pad rows of its own buffers; plan sites promise the strides of the captured graph.
 EXACT_LAYOUT = {"comprehensive_padding": False}
+# So does what a forward hands on; what was compiled otherwise is in no cache of ours.
+HELD = "held layouts"
 
 
 GraphRewrite = Callable[[fx.GraphModule], Sequence[Rewritten]]
@@ -130,7 +132,7 @@ def plan_backend(
 
     layout = EXACT_LAYOUT if kernels else {}
     backend = backend_with(
-        HookPass(hook, cache_key(kernels, told)),
+        HookPass(hook, cache_key(kernels, told), holds=bool(kernels)),
         told.compiling(inner),
         **settings | layout | told.settings,
     )
@@ -158,7 +160,7 @@ def choose_swaps(programs: GraphPrograms | None, kernels: Sequence[ReadyKernel])
 
 def cache_key(kernels: Sequence[ReadyKernel], told: Told = NOTHING_TOLD) -> str:
     """A hash of everything that decides what the pass does, and the compiler after it."""
-    parts = [__version__, *(kernel.key() for kernel in kernels)]
+    parts = [__version__, HELD, *(kernel.key() for kernel in kernels)]
     parts += [repr(item) for item in (*told.splits, *told.retuned)]
     return "fusion-advisor-" + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 

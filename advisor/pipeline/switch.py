@@ -113,7 +113,7 @@ class GraphSwitch:
         self.log = SwapLog()
         self._held: list[_Held] = []
         self._selected = PLAIN
-        self._recorder = HookPass(self._record, "fusion-advisor-switch")
+        self._recorder = HookPass(self._record, "fusion-advisor-switch", holds=True)
 
     def backend(self) -> Callable[..., Any]:
         """The Dynamo backend whose graphs this switch holds."""
@@ -219,7 +219,7 @@ class GraphSwitch:
         self, number: int, hook: GraphHook, key: str, told: Told = NOTHING_TOLD, **more: Any
     ) -> Compiled:
         held = self._held[number]
-        hook_pass = HookPass(hook, key)
+        hook_pass = HookPass(hook, key, holds=True)
         hook_pass.phase = held.phase
         settings = {"post_grad_custom_post_pass": hook_pass, **self._settings, **more}
         with _as_compiled(held), inductor_config.patch(settings), no_compile_caches():

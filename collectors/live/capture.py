@@ -41,6 +41,13 @@ from collectors.live.as_written import as_written, scales_as_written
 from collectors.live.compiler_facts import CompilerWatch
 from collectors.live.failures import failure, first_line, shortened
 from collectors.live.fx_graph import Lowered, copied, lower
+from collectors.live.layouts import (
+    hold_layouts,
+    note_layouts,
+    settle_layouts,
+    take_layouts,
+    tell_layouts,
+)
 from collectors.live.workload import Workload
 
 _QUOTED = re.compile(r"Explanation: .*: got (?P<error>\w+\(.*\))")
@@ -84,17 +91,25 @@ class Capture:
 
 
 class HookPass(CustomGraphPass):
-    """Calls a hook on every post-grad graph; `key` enters every compile-cache key."""
+    """Calls a hook on every post-grad graph; `key` enters every compile-cache key.
 
-    def __init__(self, hook: GraphHook, key: str) -> None:
-        self.hook, self.key = hook, key
+    With `holds` what a forward saves keeps its layout, whatever the hook does.
+    """
+
+    def __init__(self, hook: GraphHook, key: str, *, holds: bool = False) -> None:
+        self.hook, self.key, self.holds = hook, key, holds
         self.phase: Phase = "inference"
         self.count = 0
 
     def __call__(self, graph: fx.Graph) -> None:
         identity = f"graph{self.count}"
         self.count += 1
+        if not self.holds or self.phase != "forward":
+            self.hook(graph, self.phase, identity)
+            return
+        hold_layouts(graph)
         self.hook(graph, self.phase, identity)
+        settle_layouts(graph)
 
     def uuid(self) -> str:
         """What the compile caches see of this pass."""
@@ -218,7 +233,8 @@ def _recording_backend(
         lowered.graph.check()
         found.graphs.append(CapturedGraph(lowered))
 
-    hook = HookPass(record, "fusion-advisor-capture")
+    # What is measured runs as its user has it compiled.
+    hook = HookPass(record, "fusion-advisor-capture", holds=not generate_code)
     patches: dict[str, Any] = as_written() if eager else {}
     if generate_code:
         patches |= PROVENANCE
@@ -354,8 +370,11 @@ def _passes_then_run(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs
 def _passes_only(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
     """Run the post-grad passes, then stand in for the compiled graph with outputs of its shapes."""
     view_to_reshape(gm)
+    take_layouts(gm, example_inputs)
+    note_layouts(gm)
     with V.set_fake_mode(detect_fake_mode(example_inputs)):
         _recursive_post_grad_passes(gm, is_inference=bool(kwargs.get("is_inference")))
+    tell_layouts(gm.graph)
     returned = next(node for node in gm.graph.nodes if node.op == "output").args[0]
     values = [node.meta.get("val") if isinstance(node, fx.Node) else node for node in returned]
     return BoxedCall(lambda _: [_placeholder(value) for value in values])
