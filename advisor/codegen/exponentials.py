@@ -4,7 +4,8 @@ An exponential is never negative, and neither is what is added up of some: its r
 square of its reciprocal root, one special function, where a division checks and scales both sides.
 Below the smallest normal number such a root knows only 0, as 2^x does: what may become that small
 is divided by, or asked for its logarithm, at full cost. An erf that is added to 1 needs no more
-digits than the sum has.
+digits than the sum has, a tanh of 16 bits no more than these; what divides a whole row is inverted
+once.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from advisor.codegen.expressions import POINTWISE
 from advisor.model.graph import Arg
 from advisor.model.optable import FLOAT_DTYPES, RANDOM
 from advisor.model.plan import FusionPlan, PlanOp
+from advisor.model.spaces import space_of
 
-INVERSE, ERF_BESIDE, DRAW = "inverse", "erf_beside", "draw"
+INVERSE, DIVIDED, ERF_BESIDE = "inverse", "divided", "erf_beside"
+TANH_16, DRAW = "tanh_16", "draw"
 # What an erf is added to: a number that is not small beside it.
 _NOT_SMALL = 0.5
 _EXPONENTIALS = ("exp", "exp2", "sigmoid")
@@ -100,11 +103,31 @@ def erfs_beside_numbers(plan: FusionPlan) -> frozenset[str]:
     return frozenset(erfs - other)
 
 
+def divided_by_rows(plan: FusionPlan) -> frozenset[str]:
+    """The divisions of tiles by what is the same throughout a row, but for exponentials."""
+    spaces = {item.name: space_of(item.spans) for item in plan.inputs}
+    spaces |= {op.name: op.space for op in plan.ops}
+    cheaper = divided_by_exponentials(plan.ops)
+    return frozenset(
+        op.name
+        for op in plan.ops
+        if op.op == "div" and op.dtype in FLOAT_DTYPES and op.name not in cheaper
+        if op.space == "tile" and spaces.get(str(op.args[1])) in ("row", "scalar")
+    )
+
+
+def is_short_tanh(op: PlanOp) -> bool:
+    """Whether an op is a tanh whose result has 16 bits."""
+    return op.op == "tanh" and op.dtype in ("float16", "bfloat16")
+
+
 def pointwise_helpers(plan: FusionPlan) -> set[str]:
     """The device functions that the pointwise ops of a plan call."""
-    rows = (POINTWISE.get(op.op) for op in plan.ops)
+    rows = (POINTWISE.get(op.op) for op in plan.ops if not is_short_tanh(op))
     found = {row.helper for row in rows if row is not None and row.helper is not None}
     found |= {DRAW} if any(op.op == RANDOM for op in plan.ops) else set()
+    found |= {TANH_16} if any(map(is_short_tanh, plan.ops)) else set()
+    found |= {DIVIDED} if divided_by_rows(plan) else set()
     found |= {INVERSE} if divided_by_exponentials(plan.ops) else set()
     return found | ({ERF_BESIDE} if erfs_beside_numbers(plan) else set())
 

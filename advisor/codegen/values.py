@@ -9,12 +9,16 @@ import math
 
 from advisor.codegen import abi
 from advisor.codegen.exponentials import (
+    DIVIDED,
     DRAW,
     ERF_BESIDE,
     INVERSE,
+    TANH_16,
     divided_by_exponentials,
+    divided_by_rows,
     erfs_beside_numbers,
     exponentials_told_from_0,
+    is_short_tanh,
 )
 from advisor.codegen.expressions import BOOLEAN, IDENTITY, POINTWISE, REDUCTIONS, TRITON_DTYPES
 from advisor.codegen.float8 import is_bounded
@@ -44,6 +48,7 @@ class Values:
         }
         self.drawn = plan.drawn_values()
         self.inverted = divided_by_exponentials(plan.ops)
+        self.shared = divided_by_rows(plan)
         self.beside = erfs_beside_numbers(plan)
         self.told = exponentials_told_from_0(plan.ops)
         self.strided = {tensor.name: tensor for tensor in abi.strided(plan)}
@@ -232,11 +237,15 @@ class Values:
             return POINTWISE["maximum"].triton.format(*operands, "0")
         if op.name in self.told:
             return f"tl.exp({operands[0]})"
+        if is_short_tanh(op):
+            return f"{TANH_16}({operands[0]})"
         if op.name in self.beside:
             return f"{ERF_BESIDE}({operands[0]})"
         if op.name in self.inverted:
             inverse = f"{INVERSE}({operands[-1]})"
             return inverse if op.op == "reciprocal" else f"{operands[0]} * {inverse}"
+        if op.name in self.shared:
+            return f"{DIVIDED}({', '.join(operands)})"
         name = BOOLEAN.get(op.op, op.op) if op.dtype == "bool" else op.op
         return POINTWISE[name].triton.format(*operands)
 

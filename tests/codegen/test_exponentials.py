@@ -175,3 +175,40 @@ def test_an_erf_by_itself_keeps_its_digits() -> None:
     one = make.op("erf", make.input())
     both = make.plan(make.op("add", one, 1), one)
     assert not erfs_beside_numbers(both)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_tanh_of_16_bits_is_within_a_last_place(dtype: str, interpreter: Interpreter) -> None:
+    """Of every number of the type: the series for small ones is left out."""
+    kind: torch.dtype = getattr(torch, dtype)
+    make = PlanBuilder()
+    plan = make.plan(make.op("tanh", make.input(dtype)), sizes=(64,), columns=1024)
+    source = render(plan, "blocks").text
+    assert "tanh_16(" in source
+    assert "def tanh(" not in source
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(kind).view(64, 1024)
+    (got,) = run(interpreter, plan, [x], LaunchConfig(scheme="blocks", block_columns=1024))
+    want = torch.tanh(x.double())
+    assert torch.equal(got.isnan(), want.isnan())
+    last = torch.nextafter(want.to(kind).abs(), torch.full_like(got, INF)) - want.to(kind).abs()
+    # What is no normal float32 may be taken for 0.
+    tried = ~want.isnan() & ((want.abs() >= torch.finfo(torch.float32).tiny) | (want == 0))
+    assert bool(((got.double() - want).abs() <= last.double())[tried].all())
+
+
+def test_what_divides_a_row_is_inverted_once(interpreter: Interpreter) -> None:
+    """Nothing over- or underflows on the way that the quotient does not; ends are those of `/`."""
+    ends = [0.0, -0.0, INF, -INF, NAN, 1e-45, 1e-38, 3e38, -3e38, 1e-31, 1e31, 1.0, -3.0, 1e-30]
+    make = PlanBuilder()
+    x, row = make.input("float32"), make.input("float32", spans=(True, False))
+    plan = make.plan(make.op("div", x, row), sizes=(len(ends),), columns=len(ends))
+    assert "divided(" in render(plan, "blocks").text
+    given = [torch.tensor([ends] * len(ends)), torch.tensor(ends)[:, None]]
+    (got,) = run(interpreter, plan, given, LaunchConfig(scheme="blocks", block_columns=16))
+    want = given[0] / given[1]
+    exact = given[0].double() / given[1].double()
+    assert torch.equal(got.isnan(), want.isnan())
+    assert torch.equal(got.isinf(), want.isinf())
+    sized = torch.isfinite(want)
+    allowed = 2.5e-7 * exact.abs() + torch.finfo(torch.float32).tiny
+    assert bool(((got.double() - exact).abs() <= allowed)[sized].all())
