@@ -120,3 +120,11 @@ def test_few_columns_that_one_warp_adds_up_spill_nothing(plan: FusionPlan) -> No
         for row in rows:
             assert row.error is None, row
             assert not row.spill_store_bytes, row
+
+
+@pytest.mark.parametrize("columns", [4095, 8176])
+def test_whole_rows_beside_sums_over_them_have_a_launch(columns: int) -> None:
+    """Odd columns are masked and read one by one: as many registers as twice the columns."""
+    plan = plans.norm_gradient(sizes=(4096,), columns=columns)
+    configs = candidate_configs(plan, plan.sites[0])[:2]
+    assert without_spills(plan, gpu_by_key("h200"), configs)
