@@ -32,6 +32,7 @@ class JudgedTrial(Record, frozen=True, kw_only=True):
     comparison: Comparison | None = None
     step: Comparison | None = None
     swapped: dict[str, int] = {}
+    absent: dict[str, str] = {}
     details: tuple[str, ...] = ()
     pool_bytes: int | None = None
     peak_bytes: tuple[int, int] | None = None

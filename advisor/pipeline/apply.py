@@ -29,7 +29,7 @@ from advisor.pipeline.backend import GRAPH_REWRITES, SwapLog, choose_swaps
 from advisor.pipeline.budget import Budget
 from advisor.pipeline.candidates import MOST_VERIFIERS, SHOWN_GPUS, Candidate
 from advisor.pipeline.facts import now, versions
-from advisor.pipeline.graph_programs import programs_of
+from advisor.pipeline.graph_programs import programs_of, why_no_site
 from advisor.pipeline.journal import Watch, Written, begun, restore, unwatched
 from advisor.pipeline.measure import Bench
 from advisor.pipeline.peers import Peers, any_says, peers_of, together
@@ -412,7 +412,10 @@ def _unmeasured(
 
 
 def _swap_in_captured(session: _Session, captured: Capture) -> dict[str, int]:
-    """Sites that each plan alone would swap, found by rewriting copies of the captured graphs."""
+    """Sites that each plan alone would swap, found by rewriting copies of the captured graphs.
+
+    A plan that has none is refused.
+    """
     swapped: dict[str, int] = {}
     programs = [programs_of(item.lowered.graph) for item in captured.graphs]
     for plan_id, candidate in session.found.items():
@@ -424,4 +427,7 @@ def _swap_in_captured(session: _Session, captured: Capture) -> dict[str, int]:
             swaps = choose_swaps(of_graph, [kernel])
             log.outcomes += rewrite(lowered.fx_graph, lowered.fx_node, lowered.fx_aliases, swaps)
         swapped[plan_id] = log.swapped(plan_id)
+        if not swapped[plan_id]:
+            refusals = log.refusals(plan_id) or (why_no_site(candidate.plan, programs),)
+            candidate.refused = refusals[0]
     return swapped

@@ -16,6 +16,9 @@ from analyzers.row_plans import Program, canonical_program
 from analyzers.row_programs import RowPrograms, find_row_programs
 from analyzers.scan_programs import scan_programs
 
+NO_SITE = "no site of it is in the compiled graph"
+TAKEN = "the ops of its sites are those of kernels that come first"
+
 
 @dataclass(frozen=True)
 class GraphPrograms:
@@ -61,6 +64,37 @@ def placed(
         for site in programs.sites_of(plan, taken):
             taken.update(site.nodes)
             yield number, site
+
+
+def why_no_site(plan: FusionPlan, graphs: Sequence[GraphPrograms]) -> str:
+    """Why none of its sites in compiled graphs became a plan's."""
+    if any(True for programs in graphs for _ in programs.sites_of(plan, frozenset())):
+        return TAKEN
+    alike = (p for programs in graphs for p in programs.programs if _but_for_layout(plan, p))
+    other = next(alike, None)
+    if other is None or not plan.sites:
+        return NO_SITE
+    return f"{NO_SITE}: its ops are there, but {_laid_out(plan.sites[0], other.site)}"
+
+
+def _but_for_layout(plan: FusionPlan, program: Program) -> bool:
+    """Whether a program computes what a plan does, of tensors that may lie otherwise in memory."""
+    return not plan.members and (
+        plan.ops == program.ops
+        and [(i.dtype, i.counts) for i in plan.inputs]
+        == [(i.dtype, i.counts) for i in program.inputs]
+        and [(o.value, o.dtype) for o in plan.outputs]
+        == [(o.value, o.dtype) for o in program.outputs]
+    )
+
+
+def _laid_out(captured: Site, compiled: Site) -> str:
+    """The first difference in how two sites of the same ops walk memory."""
+    both = zip(compiled.inputs, captured.input_strides, compiled.input_strides, strict=False)
+    for name, before, now in both:
+        if before != now:
+            return f"{name} has strides {now}, not {before}"
+    return "what they write is laid out otherwise"
 
 
 def programs_of(graph: Graph) -> GraphPrograms:

@@ -154,6 +154,7 @@ def restore(trials: Sequence[Trial], attempt: Attempt) -> None:
         trial.judgement = Judgement(item.keep, item.reason, applies=item.applies)
         trial.comparison, trial.step, trial.votes = item.comparison, item.step, item.votes
         trial.swapped, trial.details = dict(item.swapped), item.details
+        trial.absent = dict(item.absent)
         trial.pool_bytes, trial.peak_bytes = item.pool_bytes, item.peak_bytes
         trial.splits, trial.retuned = item.splits, item.retuned
 
@@ -200,6 +201,7 @@ def _recorded(trial: Trial) -> JudgedTrial:
         comparison=trial.comparison,
         step=trial.step,
         swapped=trial.swapped,
+        absent=trial.absent,
         details=trial.details,
         pool_bytes=trial.pool_bytes,
         peak_bytes=trial.peak_bytes,

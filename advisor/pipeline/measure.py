@@ -18,6 +18,7 @@ from advisor.model.actions import ON_COMPILER, ActionKind
 from advisor.model.applied import Comparison
 from advisor.model.report import Metric
 from advisor.pipeline.backend import SwapLog, Told, recipe_backend, rewrites_of
+from advisor.pipeline.graph_programs import GraphPrograms
 from advisor.pipeline.instances import Instances
 from advisor.pipeline.likeness import differences, noise_of
 from advisor.pipeline.peers import Alone, Peers
@@ -151,6 +152,10 @@ class Bench:
     def seen(self, recipe: Recipe) -> tuple[Seen, ...]:
         """The compiler's own kernels in the graphs of a step with these actions."""
         return tuple(own.seen for own in self.own_kernels(recipe))
+
+    def programs(self, recipe: Recipe) -> list[GraphPrograms]:
+        """What plans may be for in the graphs of a step with these actions."""
+        return self._switch(recipe)[0].programs()
 
     def own_kernels(self, recipe: Recipe) -> list[OwnKernels]:
         """The same, with what plans may be for in each graph."""

@@ -27,6 +27,7 @@ from advisor.model.run import Emit
 from advisor.pipeline.budget import Budget
 from advisor.pipeline.candidates import Candidate
 from advisor.pipeline.curing import cured
+from advisor.pipeline.graph_programs import NO_SITE, why_no_site
 from advisor.pipeline.journal import Journal, Unwritten
 from advisor.pipeline.measure import Bench, Variant
 from advisor.pipeline.peers import Alone, Peers, any_says, hear, together
@@ -306,9 +307,9 @@ class Search:
         count = sum(trial.swapped.values())
         message = f"{counted(count, 'site')} swapped"
         self.emit("rewrite", "running", plan=usable[0], value=count, message=message)
+        trial.absent = self._absent(trial.swapped, variant)
         if not count:
-            reasons = [reason for name in usable for reason in variant.log.refusals(name)]
-            return Judgement(False, reasons[0] if reasons else no_site_in(current.recipe))
+            return Judgement(False, next(iter(trial.absent.values())))
         gained = self._all("measure", lambda: self.bench.gpu_time(current, variant))
         trial.comparison = gained
         judgement, trial.votes = vote(self.peers, "judge", judge_region(gained), gained)
@@ -317,13 +318,27 @@ class Search:
         made[trial.label] = variant
         return judgement
 
+    def _absent(self, swapped: Mapping[str, int], variant: Variant) -> dict[str, str]:
+        """Why plans that were put in have no site in the step, by their ids."""
+        found = {}
+        for name in (name for name, sites in swapped.items() if not sites):
+            refusals = variant.log.refusals(name)
+            found[name] = refusals[0] if refusals else self._no_site(name, variant.recipe)
+            self.emit("rewrite", "running", plan=name, value=0, message=found[name])
+        return found
+
+    def _no_site(self, name: str, recipe: Recipe) -> str:
+        why = why_no_site(self.found[name].plan, self.bench.programs(recipe))
+        return rewritten_by(recipe) if why == NO_SITE else why
+
     @property
     def _as_tried(self) -> Recipe:
         """The recipe so far as trials of kernels run it."""
         return self.recipe.without(ON_RUNNING)
 
     def _usable(self, trial: Trial) -> list[str]:
-        return [name for name in trial.plan_ids if self.found[name].refused is None]
+        left = [name for name in trial.plan_ids if name not in trial.absent]
+        return [name for name in left if self.found[name].refused is None]
 
     def _with_plans(self, recipe: Recipe, names: Sequence[str]) -> Recipe:
         """The recipe with the kernels of more plans, which claim their sites last."""
@@ -390,12 +405,12 @@ def became(item: Rewritten) -> str:
     return "; ".join((f"{item.what}: {item.route}", *item.changes))
 
 
-def no_site_in(recipe: Recipe) -> str:
-    """Why a plan has no site in a graph, which actions kept before it may have rewritten."""
+def rewritten_by(recipe: Recipe) -> str:
+    """That a plan has no site in a graph, which actions kept before it may have rewritten."""
     done = [facts_of(kind).title for kind in recipe.actions if kind in ON_GRAPH]
     if done:
         return f"no site of it is left in the graph after {', '.join(done)}"
-    return "no site of it is in the compiled graph"
+    return NO_SITE
 
 
 def places_in(found: Sequence[Rewritten]) -> int:

@@ -15,6 +15,7 @@ from advisor.model.actions import FOR_MEMORY
 from advisor.model.applied import SetVerdict
 from advisor.model.run import Emit
 from advisor.pipeline.budget import Budget
+from advisor.pipeline.graph_programs import NO_SITE
 from advisor.pipeline.journal import Journal
 from advisor.pipeline.measure import Agreement, Bench, Variant
 from advisor.pipeline.peers import Peers, all_say, together
@@ -69,6 +70,8 @@ class Sets:
         try:
             self._all(f"begin {label}", lambda: self.journal.begin(label, limit_s))
             best = self._all(f"build {label}", lambda: self.bench.build(recipe))
+            if why := objection(self.peers, f"sites of {label}", _without_site(best)):
+                return best, SetVerdict(verdict="reverted", reason=why, plans=())
             verdict = self._all(f"measure {label}", lambda: self._measured(best))
             return best, self._judged(best, verdict)
         except AbortedError as error:
@@ -139,6 +142,15 @@ class Sets:
             loss_note=curves if isinstance(curves, str) else "",
             votes=votes,
         )
+
+
+def _without_site(best: Variant) -> str:
+    """Which plan has no site in a set that was compiled anew; "" if all have."""
+    for kernel in best.recipe.kernels:
+        if not best.log.swapped(kernel.plan.id):
+            why = next(iter(best.log.refusals(kernel.plan.id)), NO_SITE)
+            return f"{kernel.plan.title}, compiled as its user compiles it: {why}"
+    return ""
 
 
 def _says_how_it_runs(recipe: Recipe) -> bool:

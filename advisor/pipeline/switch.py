@@ -155,6 +155,10 @@ class GraphSwitch:
         """
         return Selection({number: self._recompile(number, hook, key, told) for number in numbers})
 
+    def programs(self) -> list[GraphPrograms]:
+        """What plans may be for, graph by graph; of none that came from a cache."""
+        return [held.programs for held in self._held if held.programs is not None]
+
     def seen(self) -> tuple[Seen, ...]:
         """The kernels of every graph as the compiler makes them by itself; looked at once."""
         return tuple(self._seen(number) for number in range(len(self._held)))

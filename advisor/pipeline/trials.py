@@ -29,7 +29,8 @@ class Trial:
 
     `comparison` is of GPU time, `step` (actions only) of the whole step, `peak_bytes` (actions
     only) its peaks of memory without and with it; `votes` are those of all ranks of a job of
-    several. Of kernels of the compiler, `kernel` is the part of their names that was asked for,
+    several. Plans that are `absent` had no site beside what was kept then, for a reason each. Of
+    kernels of the compiler, `kernel` is the part of their names that was asked for,
     `splits` and `retuned` what was chosen for them.
     """
 
@@ -40,6 +41,7 @@ class Trial:
     step: Comparison | None = None
     judgement: Judgement | None = None
     swapped: dict[str, int] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
     details: tuple[str, ...] = ()
     pool_bytes: int | None = None
     peak_bytes: tuple[int, int] | None = None

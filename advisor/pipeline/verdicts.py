@@ -32,10 +32,12 @@ def verdict_of(
     Some trial has the plan. `mode` is what the workload ran as when its prices were taken.
     """
     plan = item.plan
-    best = max((t for t in trials if plan.id in t.plan_ids), key=lambda trial: trial.gain_ns)
+    tried = (t for t in trials if plan.id in t.plan_ids)
+    best = max(tried, key=lambda trial: (plan.id not in trial.absent, trial.gain_ns))
+    absent = plan.id in best.absent
     rivals = {p for t in trials if t.finding == best.finding for p in t.plan_ids}
     verdict, reason = _judged(item, best, result, rivals)
-    others = len(best.plan_ids) - 1
+    others = 0 if absent else len({*best.plan_ids} - best.absent.keys()) - 1
     return PlanVerdict(
         plan_id=plan.id,
         title=plan.title,
@@ -46,7 +48,7 @@ def verdict_of(
         predicted_ns=plan.prediction.saving_ns if plan.prediction else None,
         replaced_ns=plan.prediction.before_ns.mid if plan.prediction else None,
         measured=_like_for_like(item, best, mode),
-        region=best.comparison,
+        region=None if absent else best.comparison,
         launch=item.config,
         numerics=item.numerics,
         resources=item.resources,
@@ -144,6 +146,8 @@ def _judged(
     if best.judgement is None or not best.judgement.tried:
         return "not_measured", best.judgement.reason if best.judgement else "it was not tried"
     reason = best.judgement.reason
+    if item.plan.id in best.absent:
+        return "refused", best.absent[item.plan.id]
     if item.plan.id in result.plans:
         return "kept", reason
     if best.pays:
@@ -163,7 +167,8 @@ def _outvoted(result: SetVerdict) -> str:
 def _like_for_like(item: Candidate, best: Trial, mode: str) -> Comparison | None:
     """What was predicted, measured: eager's kernels or, compiled, the step without and with it."""
     if mode != "eager":
-        return best.comparison if len(best.plan_ids) == 1 else None
+        alone = [name for name in best.plan_ids if name not in best.absent] == [item.plan.id]
+        return best.comparison if alone else None
     prediction = item.plan.prediction
     if prediction is None or prediction.basis != MEASURED_BASIS or not item.timings:
         return None

@@ -141,13 +141,14 @@ def test_a_lost_device_ends_the_process_and_names_what_lost_it(run: RunDirectory
 
 def test_judgements_hold_for_one_request_device_and_set_of_versions(run: RunDirectory) -> None:
     journal = Written(run, begun(run, ("a",), "a GPU", VERSIONS, Alone()))
-    trial = Trial("a", action="autotune", swapped={"autotune": 2})
+    trial = Trial("a", action="autotune", swapped={"autotune": 2}, absent={"plan": "no site"})
     trial.judgement = Judgement(False, "slower")
     journal.judged(trial)
     again = [Trial("a", action="autotune"), Trial("a", action="cuda_graph")]
     restore(again, begun(run, ("a",), "a GPU", VERSIONS, Alone()))
     assert again[0].judgement == trial.judgement
     assert again[0].swapped == {"autotune": 2}
+    assert again[0].absent == {"plan": "no site"}
     assert again[1].judgement is None
     for other in (
         begun(run, (), "a GPU", VERSIONS, Alone()),

@@ -22,7 +22,7 @@ from advisor.pipeline.backend import SwapLog
 from advisor.pipeline.budget import Budget
 from advisor.pipeline.candidates import Candidate
 from advisor.pipeline.measure import Agreement, Bench, Results, Variant
-from advisor.pipeline.search import NO_FLEX, Search, no_site_in, unlimited
+from advisor.pipeline.search import NO_FLEX, Search, rewritten_by, unlimited
 from advisor.pipeline.switch import OwnKernels
 from advisor.pipeline.training import LossCurves
 from advisor.pipeline.trials import KEPT_BEFORE, KINDS, Trial, of_actions
@@ -308,10 +308,10 @@ def test_settings_are_options_of_the_compiler() -> None:
 
 
 def test_a_plan_whose_sites_an_action_took_says_which() -> None:
-    assert no_site_in(UNCHANGED.with_action("channels_last")) == (
+    assert rewritten_by(UNCHANGED.with_action("channels_last")) == (
         "no site of it is in the compiled graph"
     )
-    assert no_site_in(UNCHANGED.with_action("attention")) == (
+    assert rewritten_by(UNCHANGED.with_action("attention")) == (
         "no site of it is left in the graph after attention as one library call"
     )
 
