@@ -40,6 +40,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.gpus import find_gpu
 from advisor.model.base import Record, decode, encode, load
+from advisor.model.configs import bytes_read_again, schemes_of
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.model.site_work import site_bytes
@@ -265,7 +266,7 @@ def timed(
         for label, times in gpu_recorder(calls, SEARCH_ROUNDS, flusher(CUDA)).items()
     }
     best = min(searched, key=searched.__getitem__)
-    moved = site_bytes(plan, site)
+    moved = moved_bytes(plan)
     source = torch.empty(moved // 2, dtype=torch.uint8, device=CUDA).random_()
     large = torch.empty(PEAK_COPY_BYTES // 2, dtype=torch.uint8, device=CUDA).random_()
     target, large_target = torch.empty_like(source), torch.empty_like(large)
@@ -301,6 +302,16 @@ def timed(
         intervals={name: (found.low_ns, found.high_ns) for name, found in times.items()},
         why="" if error <= TOLERANCE else "the result is wrong",
     )
+
+
+def moved_bytes(plan: FusionPlan) -> int:
+    """What must be moved: every tensor once, and again what is reduced in rows beyond the L2."""
+    site, gpu = plan.sites[0], find_gpu(torch.cuda.get_device_name())
+    needed = site_bytes(plan, site)
+    if plan.members or "split" not in schemes_of(plan) or gpu is None or gpu.l2_bytes is None:
+        return needed
+    again = bytes_read_again(plan, "split") * site.columns
+    return needed + again * site.rows * (again > gpu.l2_bytes)
 
 
 def predicted_ns(plan: FusionPlan) -> int | None:
@@ -377,9 +388,9 @@ def table(results: Results) -> str:
         "Written by `python benchmarks/kernels.py --table`; times are medians on the GPU, caches",
         "cold, in µs. `copy` moves the bytes that the kernel must move: 1.00 is its speed. Eager",
         "and Inductor run the whole pattern; `ops` says how much of it our kernel does. `launch`",
-        "is the host's time for one. fp8 with one scale a tensor reads it twice, of which `MB` and",
-        "`copy` count one. Rows that are bound by arithmetic, by the count of `kernel_counts.md`,",
-        "which was made before them, have `*` at their share of a copy.",
+        "is the host's time for one. fp8 with one scale a tensor must read the tensor twice, and",
+        "no cache holds it: `MB` and `copy` count both. Rows that are bound by arithmetic, by the",
+        "count of `kernel_counts.md`, which was made before them, have `*` at their share.",
         "",
         f"| {' | '.join(HEAD)} |",
         "|---" * len(HEAD) + "|",
