@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from advisor.model.graph import TensorMeta, node_of
 from advisor.model.optable import item_bytes, spec_of
 from advisor.model.sizes import Dim, product
@@ -65,10 +67,10 @@ def _elementwise(flow: Dataflow, nodes: set[str], work: Work) -> Work:
         for value in flow.nodes[name].value_args
         if node_of(value)[0] not in nodes
     )
-    given = [meta for value in values if (meta := flow.meta(value)) is not None]
+    given = [meta for value in values if (meta := _eager_meta(flow, value)) is not None]
     inputs = [_operand(flow, meta) for meta in given if meta.shape]
     last = max(nodes, key=lambda n: flow.index.get(n, 0))
-    result = flow.meta(flow.nodes[last].value())
+    result = _eager_meta(flow, flow.nodes[last].value())
     if not inputs or result is None or not result.shape:
         return work
     cast = len(nodes) == 1 and flow.nodes[last].op == "cast"
@@ -96,6 +98,12 @@ def widest(flow: Dataflow, name: str) -> int:
 def elements_of(flow: Dataflow, meta: TensorMeta) -> int:
     """Elements of a tensor; a size nobody knows counts as 1, so that the rest can be priced."""
     return flow.hint(product(meta.shape), unknown=1)
+
+
+def _eager_meta(flow: Dataflow, value: str) -> TensorMeta | None:
+    """The tensor as eager code lays it out."""
+    meta, strides = flow.meta(value), flow.graph.eager_strides.get(value)
+    return meta if meta is None or strides is None else structs.replace(meta, strides=strides)
 
 
 def _operand(flow: Dataflow, meta: TensorMeta) -> Operand:

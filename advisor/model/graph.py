@@ -154,7 +154,8 @@ class Graph(Record, frozen=True, kw_only=True):
     """A checked, topologically ordered dataflow graph.
 
     `inputs` are nodes without arguments (parameters, activations, buffers); `outputs` the values
-    that leave the graph; `size_hints` the value each symbolic size had when captured.
+    that leave the graph; `size_hints` the value each symbolic size had when captured;
+    `eager_strides` those of values that the compiler lays out otherwise than eager code does.
     """
 
     id: str
@@ -165,6 +166,7 @@ class Graph(Record, frozen=True, kw_only=True):
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     size_hints: dict[str, int] = {}
+    eager_strides: dict[str, tuple[int, ...]] = {}
 
     def check(self) -> None:
         known: dict[str, int] = {}
@@ -184,7 +186,8 @@ class Graph(Record, frozen=True, kw_only=True):
             for value in (*node.value_args, *node.mutates, *aliased):
                 self._require(value, known, node.id)
             known[node.id] = max(len(node.outputs), 1)
-        for value in (*self.outputs, *(value_id(name) for name in self.inputs)):
+        named = (*self.outputs, *self.eager_strides, *(value_id(name) for name in self.inputs))
+        for value in named:
             self._require(value, known, "the graph")
 
     def _require(self, value: str, known: dict[str, int], user: str) -> None:

@@ -22,6 +22,7 @@ from collectors.live.aten import HANDLERS, MULTI_OUTPUT
 from collectors.live.counted import counted_attributes
 from collectors.live.cuts import cut_attributes
 from collectors.live.fx_builder import GraphBuilder, flatten, graph_node
+from collectors.live.layouts import EAGER
 from collectors.live.products import product_attributes
 
 
@@ -80,6 +81,7 @@ def lower(graph: fx.Graph, graph_id: str, phase: Phase, level: Level = "post_gra
         inputs=tuple(inputs),
         outputs=outputs,
         size_hints=builder.hints,
+        eager_strides={v: n.meta[EAGER] for v, n in builder.fx_node.items() if EAGER in n.meta},
     )
     return Lowered(
         graph=result, fx_graph=graph, fx_node=builder.fx_node, fx_aliases=builder.fx_aliases

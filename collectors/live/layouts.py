@@ -38,6 +38,8 @@ AS_STRIDED = (
 )
 # Where Inductor keeps on a graph's output which results its caller sees, and the strides of all.
 VISIBLE, STRIDES = "user_visible_output_idxs", "original_output_strides"
+# The strides of a value where nothing is compiled, on its node where they are others.
+EAGER = "fusion_advisor_eager_strides"
 Strides = tuple[int, ...]
 
 
@@ -92,11 +94,19 @@ def tell_layouts(graph: fx.Graph) -> None:
 
 
 def take_layouts(gm: fx.GraphModule, inputs: Sequence[Any]) -> None:
-    """Give the values of a graph the strides that follow from those of its inputs."""
+    """Give the values of a graph the strides that follow from those of its inputs.
+
+    Those that they had, which are eager's, stay on record in the nodes' `meta[EAGER]`.
+    """
     given = zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True)
-    if any(_differs(node.meta.get("val"), value) for node, value in given):
-        with torch.no_grad():
-            fake_tensor_prop(gm, inputs)
+    if not any(_differs(node.meta.get("val"), value) for node, value in given):
+        return
+    before = {node: node.meta.get("val") for node in gm.graph.nodes}
+    with torch.no_grad():
+        fake_tensor_prop(gm, inputs)
+    for node, value in before.items():
+        if _differs(value, node.meta.get("val")):
+            node.meta[EAGER] = tuple(value.stride())
 
 
 def _is_written_by_kernel(node: fx.Node) -> bool:

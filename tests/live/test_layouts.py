@@ -11,13 +11,17 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import fx, nn
 from torch.nn import functional
 
 from advisor.apply.kernels import ReadyKernel, load_kernel
 from advisor.model.base import Phase
 from advisor.model.configs import default_config
+from advisor.model.optable import spec_of
 from advisor.pipeline.backend import SwapLog, plan_backend
+from analyzers.dataflow import Dataflow, dataflow
+from analyzers.node_work import source_op_work
 from collectors.live import layouts
 from collectors.live.as_on_gpu import decomposed_as_on_gpu
 from collectors.live.capture import (
@@ -189,3 +193,23 @@ def returned(found: Capture) -> list[fx.Node]:
     forward = next(item for item in found.graphs if item.lowered.graph.phase == "forward")
     (output,) = forward.lowered.fx_graph.find_nodes(op="output")
     return list(output.args[0])
+
+
+def test_eager_code_is_priced_in_its_own_layouts(found: Capture) -> None:
+    graph = backward_of(found).lowered.graph
+    assert (6400, 80, 10, 1) in graph.eager_strides.values()
+    as_eager, as_compiled = (
+        [source_op_work(flow, {name}, 1).pattern for name in pointwise(flow)].count("index")
+        for flow in (dataflow(graph), dataflow(replace(graph, eager_strides={})))
+    )
+    # Compiled, more of them read tensors in two orders.
+    assert as_eager < as_compiled
+
+
+def pointwise(flow: Dataflow) -> list[str]:
+    """The pointwise nodes over the whole of the block's channels."""
+    return [
+        node.id
+        for node in flow.graph.nodes
+        if spec_of(node.op).kind == "pointwise" and node.outputs[0].shape == (2, 80, 8, 10)
+    ]
