@@ -33,9 +33,10 @@ PLANTED = (
 
 
 def plans_of(run: RunDirectory) -> list[str]:
-    """The largest plan of each program, in the order of the model's lines."""
+    """The largest row program of each line, in the order of the model's lines."""
     plans = sorted(map(run.plan, run.plan_ids()), key=lambda plan: len(plan.ops))
-    of_line = {plan.sites[0].location.line or 0: plan.id for plan in plans if len(plan.ops) > 2}
+    programs = [plan for plan in plans if plan.family == "row_program" and len(plan.ops) > 2]
+    of_line = {plan.sites[0].location.line or 0: plan.id for plan in programs}
     assert len(of_line) == len(PLANTED), of_line
     return [of_line[line] for line in sorted(of_line)]
 
