@@ -66,7 +66,9 @@ def settle_layouts(graph: fx.Graph) -> None:
     The convolutions that read them take the copy, which they would have had made for themselves.
     """
     (output,) = graph.find_nodes(op="output")
-    held = {*output.meta.get(VISIBLE, ())} if STRIDES in output.meta else set()
+    if STRIDES not in output.meta:
+        return
+    held = {*output.meta.get(VISIBLE, ())}
     for place, node in enumerate(_results(output)):
         strides = output.meta[STRIDES][place] if place in held else None
         if node is None or strides is None or not _is_written_by_kernel(node):
