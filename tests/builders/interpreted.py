@@ -20,6 +20,7 @@ from advisor.pipeline.backend import SwapLog
 from collectors.live.as_on_gpu import decomposed_as_on_gpu
 from collectors.live.capture import BoxedCall, Capture, _passes_only
 from collectors.live.fx_graph import copied
+from collectors.live.layouts import STRIDES
 from tests.builders import captured as models
 
 
@@ -51,6 +52,15 @@ def swapping(kernels: Sequence[ReadyKernel], log: SwapLog) -> Callable[..., Any]
             with decomposed_as_on_gpu():
                 _passes_only(gm, example_inputs, **options)
         runner = models._Runner(fx.GraphModule(gm, swapped[-1]), functions)
-        return BoxedCall(lambda args: list(runner.run(*args)))
+        (output,) = gm.graph.find_nodes(op="output")
+        told = output.meta[STRIDES]
+        return BoxedCall(lambda args: list(map(laid_out, runner.run(*args), told)))
 
     return backend.plan_backend(kernels, log, inner)
+
+
+def laid_out(value: Any, strides: tuple[int, ...] | None) -> Any:
+    """A result in the strides that the compiler promised."""
+    if strides is None or value.stride() == strides:
+        return value
+    return value.new_empty_strided(value.shape, strides).copy_(value)

@@ -34,6 +34,7 @@ from collectors.live.capture import (
 )
 from collectors.live.workload import Workload
 from tests.builders import captured as models
+from tests.builders.interpreted import swapping
 from tests.builders.lowering import lowered, outputs_of
 
 CPU = torch.device("cpu")
@@ -152,9 +153,10 @@ def kernels_of(found: Capture, folder: Path, *phases: Phase) -> list[ReadyKernel
     ]
 
 
-@pytest.mark.parametrize(
-    "phases", [("forward", "backward"), ("forward",), ("backward",)], ids="+".join
-)
+PHASES: tuple[Phase, ...] = ("forward", "backward")
+
+
+@pytest.mark.parametrize("phases", [PHASES, ("forward",), ("backward",)], ids="+".join)
 def test_plans_have_their_sites_whatever_else_is_swapped_in(
     phases: tuple[Phase, ...], found: Capture, tmp_path: Path
 ) -> None:
@@ -164,6 +166,20 @@ def test_plans_have_their_sites_whatever_else_is_swapped_in(
     step(training(), plan_backend(kernels, log, lowered))
     swapped = [log.swapped(kernel.plan.id) for kernel in kernels]
     assert swapped == [len(kernel.plan.sites) for kernel in kernels]
+
+
+def test_kernels_around_convolutions_compute_what_they_replace(
+    found: Capture, tmp_path: Path
+) -> None:
+    """Both passes are run: results and gradients are eager's."""
+    work, log = training(), SwapLog()
+    part = torch.compile(work.part, backend=swapping(kernels_of(found, tmp_path, *PHASES), log))
+    with decomposed_as_on_gpu():
+        ours = work.results_of(lambda _: part)
+    assert {outcome.refused for outcome in log.outcomes} == {None}
+    assert {outcome.swap.kernel.plan.phase for outcome in log.outcomes} == {*PHASES}
+    for mine, theirs in zip(ours, work.results_of(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
 def test_what_a_kernel_writes_is_saved_as_if_the_compiler_wrote_it(
