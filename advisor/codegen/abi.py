@@ -211,7 +211,7 @@ def kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
     if scheme == "blocks":
         scalars = (*shape, *rest, *own)
         return (KernelAbi(f"{name}_blocks", reads, writes, scalars, blocks, "blocks"),)
-    streamed = (*blocks, "STAGES")
+    streamed = (*blocks, "STAGES", "UNROLL")
     if scheme != "split":
         scalars = (*shape, *rest, *own)
         return (KernelAbi(f"{name}_{scheme}", reads, writes, scalars, streamed),)
@@ -429,6 +429,7 @@ def _constants(config: LaunchConfig, rows: int, columns: int) -> dict[str, int |
         "EVEN_ROWS": rows % config.block_rows == 0,
         "EVEN_COLUMNS": columns == block if held else columns % block == 0,
         "STAGES": config.num_stages,
+        "UNROLL": config.unroll,
         "BLOCK_STEPS": config.block_steps or 1,
         "GROUP_ROWS": GROUP_ROWS,
         "SPLITS": next_power_of_two(splits_of(config, columns)),

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from advisor.codegen.expressions import POINTWISE
 from advisor.model.graph import Arg
-from advisor.model.optable import FLOAT_DTYPES, RANDOM
+from advisor.model.optable import FLOAT8_MAX, FLOAT_DTYPES, RANDOM
 from advisor.model.plan import FusionPlan, PlanOp
 from advisor.model.spaces import space_of
 
@@ -25,6 +25,8 @@ _NOT_SMALL = 0.5
 _EXPONENTIALS = ("exp", "exp2", "sigmoid")
 # Of what is never negative they make what is never negative.
 _KEPT = ("add", "mul", "sum", "mean", "amax", "amin", "cast")
+# Whose results jump where their operand has a last place more.
+_ROUNDING = ("floor", "ceil", "round", "sign")
 # Products of a few numbers of this size are normal float32.
 _LEAST = 1e-9
 # Of their operand (the last of a division) they tell 0 from what is next to nothing.
@@ -104,14 +106,21 @@ def erfs_beside_numbers(plan: FusionPlan) -> frozenset[str]:
 
 
 def divided_by_rows(plan: FusionPlan) -> frozenset[str]:
-    """The divisions of tiles by what is the same throughout a row, but for exponentials."""
+    """The divisions of tiles by what is the same throughout a row, but for exponentials.
+
+    None whose last place decides on an integer or a truth value.
+    """
     spaces = {item.name: space_of(item.spans) for item in plan.inputs}
     spaces |= {op.name: op.space for op in plan.ops}
-    cheaper = divided_by_exponentials(plan.ops)
+    other, exact = divided_by_exponentials(plan.ops), set[Arg]()
+    for op in reversed(plan.ops):
+        floats = op.dtype in FLOAT_DTYPES or op.dtype in FLOAT8_MAX
+        if op.op in _ROUNDING or not floats or op.name in exact:
+            exact |= set(op.args)
     return frozenset(
         op.name
         for op in plan.ops
-        if op.op == "div" and op.dtype in FLOAT_DTYPES and op.name not in cheaper
+        if op.op == "div" and op.dtype in FLOAT_DTYPES and op.name not in other | exact
         if op.space == "tile" and spaces.get(str(op.args[1])) in ("row", "scalar")
     )
 

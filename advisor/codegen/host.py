@@ -30,9 +30,9 @@ REFERENCE_DOC = "What the kernel replaces, op by op; tensors have one dimension 
 # Options of the launchers with what is sensible without measuring.
 OPTIONS: dict[Scheme, str] = {
     "registers": "block_rows=1, num_warps=4",
-    "looped": "block_rows=1, block_columns=4096, num_warps=8, num_stages=1",
-    "online": "block_rows=1, block_columns=4096, num_warps=8, num_stages=1",
-    "split": "block_rows=1, block_columns=2048, splits=8, num_warps=8, num_stages=1",
+    "looped": "block_rows=1, block_columns=4096, num_warps=8, num_stages=1, unroll=1",
+    "online": "block_rows=1, block_columns=4096, num_warps=8, num_stages=1, unroll=1",
+    "split": "block_rows=1, block_columns=2048, splits=8, num_warps=8, num_stages=1, unroll=1",
     "column_sums": "block_rows=1, splits=264, num_warps=8, num_stages=1",
     "blocks": "block_rows=32, block_columns=64, num_warps=4",
     "column_walk": "block_rows=32, block_columns=128, num_warps=4, num_stages=1",
@@ -199,6 +199,7 @@ def _arguments(plan: FusionPlan, kernel: abi.KernelAbi, rows: str) -> list[str]:
         "EVEN_ROWS": f"{rows} % block_rows == 0",
         "EVEN_COLUMNS": f"n_columns {'==' if held else '%'} block_columns{'' if held else ' == 0'}",
         "STAGES": "num_stages",
+        "UNROLL": "unroll",
         "SPLITS": "triton.next_power_of_2(n_splits)",
         "PARTS": "parts",
         "PART_COLUMNS": str(PART_COLUMNS),

@@ -12,7 +12,10 @@ from advisor.model.launch import Scheme
 from advisor.model.passes import Fold, Pass
 from advisor.model.plan import FusionPlan, PlanInput
 
-LOOP = "for start in tl.range({first}, {last}, BLOCK_COLUMNS, num_stages=STAGES):"
+LOOP = (
+    "for start in tl.range({first}, {last}, BLOCK_COLUMNS, num_stages=STAGES, "
+    "loop_unroll_factor=UNROLL):"
+)
 # The number of a program, where it is dealt nothing else than this kernel.
 PROGRAM = "tl.program_id(0)"
 

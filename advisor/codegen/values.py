@@ -24,7 +24,7 @@ from advisor.codegen.expressions import BOOLEAN, IDENTITY, POINTWISE, REDUCTIONS
 from advisor.codegen.float8 import is_bounded
 from advisor.model.graph import Arg, literal_value
 from advisor.model.optable import FLOAT8_MAX, RANDOM, item_bytes, spec_of
-from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput
+from advisor.model.plan import FusionPlan, PlanInput, PlanOp
 from advisor.model.spaces import space_of
 
 # What a thread stores at most in one instruction.
@@ -73,18 +73,11 @@ class Values:
 
     def side_by_side(self) -> int:
         """Columns that a thread takes at once: as many as its stores and its narrowest load."""
-        if any(map(self._apart, self.plan.inputs)) or any(map(self._apart, self.plan.outputs)):
+        if self.plan.has_columns_apart:
             return 1
         stored, read = self._widths()
         narrowest = min(stored + read, default=STORE_BYTES)
         return self._adjacent() or STORE_BYTES // narrowest
-
-    def _apart(self, item: PlanInput | PlanOutput) -> bool:
-        """Whether the columns of a tile are not side by side in memory."""
-        if isinstance(item, PlanOutput):
-            return item.strided and (self.plan.column_axes > 1 or not item.unit_stride)
-        tile = item.traffic == "tile" and not item.dense
-        return tile and (self.plan.column_axes > 1 or not item.unit_stride)
 
     def _adjacent(self) -> int | None:
         """Columns that a thread stores at once, if some access would take more of them."""

@@ -38,12 +38,14 @@ from advisor.model.ranking import (
     unusual_tile,
 )
 
-KEPT = 14
+KEPT = 16
 WARPS, STAGES = (1, 2, 4, 8, 16, 32), (1, 3)
 # Programs on each multiprocessor: where one holds whole rows, and where it holds blocks of columns.
 HELD_SHARES, BLOCK_SHARES = (1, 2, 4), (2, 4, 8)
 COLUMN_BLOCKS = (32, 64, 128, 256, 512, 1024)
 MAX_PER_THREAD = 32
+# Elements of a program with whole rows that are the likeliest to be fast; of blocks, none are.
+HELD_TILE = 4096
 # Tiles alive at a time beside the states: inputs wait for the reductions along their rows, one or
 # several of them.
 LIVE_HELD, LIVE_SEVERAL, LIVE_IN_BLOCKS = 4.0, 8.0, 1.5
@@ -144,7 +146,7 @@ def _held(task: _Task) -> Iterator[LaunchConfig]:
 
 def _blocks(task: _Task) -> Iterator[LaunchConfig]:
     """Blocks of columns, each of whose rows several programs may share."""
-    for block, power, warps in product(COLUMN_BLOCKS, range(9), WARPS[1:]):
+    for block, power, warps in product(COLUMN_BLOCKS, range(9), WARPS):
         rows = 1 << power
         if not _fits(task, rows, block, warps) or block >= 2 * next_power_of_two(task.columns):
             continue
@@ -194,7 +196,7 @@ def _doublings(task: _Task, config: LaunchConfig) -> float:
     return (
         _partials(task, config)
         + idle(programs, resident, task.sm_count)
-        + unusual_tile(per_thread, tile)
+        + unusual_tile(per_thread, tile, HELD_TILE if task.held else tile)
         + layouts(config.block_rows, block, config.num_warps, vectors=task.vectors)
         + latency(in_flight, config.num_stages)
         + math.log2(lanes / max(task.columns, 1)) / 4

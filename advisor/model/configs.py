@@ -32,8 +32,11 @@ from advisor.model.passes import Schedule, can_split, has_online_form, schedule
 from advisor.model.plan import FusionPlan, Site
 from advisor.model.ranking import (
     BASE_REGISTERS,
+    L1_SHARE,
     L2_SHARE,
     LIVE_TILES,
+    STREAMED_REGISTERS,
+    STREAMED_TILES,
     idle,
     latency,
     layouts,
@@ -44,15 +47,23 @@ from advisor.model.scan_configs import scan_configs, scan_schemes
 from advisor.model.site_work import sector_bytes, site_bytes
 
 # The H200's figures stand in where the GPU is not named: they only order the list.
-SM_COUNT, L2_BYTES, L1_BYTES = 132, 50 << 20, 128 << 10
-KEPT: dict[Scheme, int] = {"registers": 12, "looped": 6, "online": 8, "split": 6}
+SM_COUNT, L2_BYTES, L1_BYTES = 132, 50 << 20, 200 << 10
+KEPT: dict[Scheme, int] = {"registers": 12, "looped": 9, "online": 9, "split": 6}
 WARPS = (1, 2, 4, 8, 16, 32)
-STREAMED_BLOCKS, STREAMED_WARPS, STAGES = (1024, 2048, 4096, 8192, 16384), (4, 8, 16, 32), (1, 3)
+STREAMED_BLOCKS, STREAMED_WARPS = (1024, 2048, 4096, 8192, 16384, 32768), (4, 8, 16, 32)
+# Stages and blocks a turn: loads are on their way one block ahead, or those of two blocks together.
+AHEAD = ((1, 1), (1, 2), (3, 1))
 MAX_STREAMED_PER_THREAD = 32
+# Elements of a program that are the likeliest to be fast.
+HELD_TILE, STREAMED_TILE = 4096, 8192
+# Beyond so many warps each barrier waits for more, and GPUs with warps of 64 have none.
+MANY_WARPS, MANY_DOUBLINGS = 16, 0.1
+# Rows of so many columns fit in registers: a loop reads again what need not be.
+EASY_COLUMNS, EASY_DOUBLINGS = 8192, 0.15
 # Fewer columns than this are not worth a loop; a split row must leave each program as many.
 SHORTEST_LOOP, SHORTEST_SPLIT = 2048, 4096
 # What an input costs that is read for every element, though it is the same for many of them.
-GATHER_DOUBLINGS = 0.15
+GATHER_DOUBLINGS = 0.4
 # Rows beside each other in a loop, beyond which each doubling costs registers for its states.
 EASY_ROWS, ROW_DOUBLINGS = 4, 0.2
 # Parts of rows for each multiprocessor: beyond, the second kernel combines more than it saves.
@@ -65,6 +76,7 @@ class _Task:
 
     Bytes per element: of its tiles, each once; of what each scheme reads `again` in later passes;
     of values per column, which every block of rows reads from L2, in each pass that needs them.
+    `tensors` are read or written along the columns, which may lie `apart` in memory.
     `gathers` counts the inputs of parts of a row, whose segments have `segment` columns: they are
     read for every element, unless a whole block lies in one segment. `beside` holds, by the rows of
     a program, what share more it moves where its rows lie side by side in sectors of memory.
@@ -80,6 +92,8 @@ class _Task:
     gathers: int = 0
     segment: int = 1
     beside: dict[int, float] = field(default_factory=dict)
+    tensors: int = 2
+    apart: bool = False
 
 
 def candidate_configs(
@@ -107,6 +121,9 @@ def candidate_configs(
         gathers=sum(bool(item.segments) for item in plan.inputs),
         segment=_segment(plan, site),
         beside=_beside(plan, site),
+        tensors=sum(i.spans[-1] and not i.segments for i in plan.inputs)
+        + sum(o.space == "tile" for o in plan.outputs),
+        apart=plan.has_columns_apart,
     )
     found: list[tuple[float, int, LaunchConfig]] = []
     for scheme, configs in _by_scheme(task).items():
@@ -190,15 +207,18 @@ def _looped(task: _Task, scheme: Scheme) -> Iterator[LaunchConfig]:
     together = (1, 2, 4) if task.column_bytes[scheme] or task.beside else (1,)
     if task.column_bytes[scheme] >= task.tile_bytes:
         together = (*together, 8, 16)  # what is read for every row outweighs the row
-    choices = product(together, STREAMED_BLOCKS, STREAMED_WARPS, STAGES)
-    for rows, block, warps, stages in choices:
-        if task.columns > block and _streams_well(rows * block, warps):
+    choices = product(together, STREAMED_BLOCKS, STREAMED_WARPS, AHEAD)
+    for rows, block, warps, (stages, unroll) in choices:
+        turns = -(-task.columns // block)
+        whole = turns == 1 and block < 2 * task.columns and stages == 1
+        if (whole or turns > 1) and unroll <= turns and _streams_well(rows * block, warps):
             yield LaunchConfig(
                 scheme=scheme,
                 block_rows=rows,
                 block_columns=block,
                 num_warps=warps,
                 num_stages=stages,
+                unroll=unroll,
             )
 
 
@@ -229,16 +249,23 @@ def _doublings(task: _Task, config: LaunchConfig) -> float:
     tile = config.block_rows * block
     per_thread = tile / (32 * config.num_warps)
     programs = grid_size(config, task.rows, task.columns)
-    resident = resident_programs(config.num_warps, BASE_REGISTERS + LIVE_TILES * per_thread)
+    streamed = config.block_columns is not None
+    registers = BASE_REGISTERS + LIVE_TILES * per_thread
+    if streamed:
+        states = LIVE_TILES if task.apart else STREAMED_TILES * task.tensors
+        registers = STREAMED_REGISTERS + states * per_thread
+    resident = resident_programs(config.num_warps, registers)
     running = min(resident, max(programs // task.sm_count, 1))
     vectors = task.column_bytes[config.scheme] > 0
     return (
         _traffic(task, config, running)
         + idle(programs, resident, task.sm_count)
-        + unusual_tile(per_thread, tile)
+        + unusual_tile(per_thread, tile, STREAMED_TILE if streamed else HELD_TILE)
         + (1.0 if resident < 2 else 0.0)
+        + (EASY_DOUBLINGS if streamed and task.columns <= EASY_COLUMNS else 0.0)
+        + (MANY_DOUBLINGS if streamed and config.num_warps > MANY_WARPS else 0.0)
         + layouts(config.block_rows, block, config.num_warps, vectors=vectors)
-        + latency(running * tile * max(task.tile_bytes // 2, 1), config.num_stages)
+        + latency(running * tile * config.unroll * max(task.tile_bytes // 2, 1), config.num_stages)
     )
 
 
@@ -247,7 +274,9 @@ def _traffic(task: _Task, config: LaunchConfig, running: int) -> float:
     again = task.again.get(config.scheme, 0)
     rows = min(task.rows, running * task.sm_count * config.block_rows)
     held = again * rows * task.columns <= task.l2_bytes
-    extra = again * (L2_SHARE if held else 1.0)
+    # Loads that stages run ahead of pass by the L1.
+    near = config.num_stages == 1 and again * running * config.block_rows * task.columns <= L1_BYTES
+    extra = again * (L1_SHARE if near else L2_SHARE if held else 1.0)
     vectors = task.column_bytes[config.scheme]
     if vectors * task.columns > L1_BYTES:
         extra += L2_SHARE * vectors / config.block_rows

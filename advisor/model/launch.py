@@ -15,7 +15,7 @@ Scheme = Literal[
 # Elements of one tile that a thread holds; below, latency is exposed, above, registers run out.
 MIN_ELEMENTS_PER_THREAD, MAX_ELEMENTS_PER_THREAD = 4, 64
 MAX_TILE_ELEMENTS = 1 << 16
-MAX_WARPS, MAX_STAGES, MAX_SPLITS = 32, 8, 1024
+MAX_WARPS, MAX_STAGES, MAX_SPLITS, MAX_UNROLL = 32, 8, 1024, 8
 # A streamed row that is this much shorter than its block leaves most lanes without work.
 SHORTEST_STREAMED = 4
 # What one program of the second kernel of `column_sums` adds up at a time.
@@ -27,6 +27,8 @@ MOST_PARTS_PER_WARP, MOST_NUMBERS_PER_WARP = 32, 64
 
 # The schemes in which several programs work for one result.
 SHARED: tuple[Scheme, ...] = ("split", "column_sums", "scan_chunks")
+# Those that walk along a row block by block.
+UNROLLED: tuple[Scheme, ...] = ("looped", "online", "split")
 # Those that can reduce over the rows.
 OVER_ROWS: tuple[Scheme, ...] = ("column_sums", "column_walk")
 # Those of scans, which hold the columns of one step.
@@ -55,6 +57,8 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
     with `scan_blocks` `block_steps` at once; in `scan_chunks`, `splits` programs share the steps.
     A program of a `gemm` has `block_rows` × `block_columns` elements of the product, and multiplies
     `block_steps` of its depth at once.
+
+    Loops along a row take `unroll` blocks a turn: what they load is on its way together.
     """
 
     block_rows: int = 1
@@ -64,6 +68,7 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
     block_columns: int | None = None
     splits: int | None = None
     block_steps: int | None = None
+    unroll: int = 1
 
     def check(self) -> None:
         sizes = (self.block_rows, self.num_warps, self.block_columns or 1, self.block_steps or 1)
@@ -71,6 +76,8 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
             raise InvalidRecordError(f"a launch of {sizes} rows, warps, ...: no powers of two")
         if self.num_warps > MAX_WARPS or not 0 < self.num_stages <= MAX_STAGES:
             raise InvalidRecordError(f"{self.num_warps} warps or {self.num_stages} stages")
+        if not 0 < self.unroll <= (MAX_UNROLL if self.scheme in UNROLLED else 1):
+            raise InvalidRecordError(f"{self.scheme} with {self.unroll} blocks a turn")
         held = self.block_columns is None
         either = (*SCANS, "column_sums")
         if (self.scheme == "registers") != held and not (self.scheme in either and held):
@@ -97,6 +104,8 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
         words.append(f"warps={self.num_warps}")
         if self.num_stages > 1:
             words.append(f"stages={self.num_stages}")
+        if self.unroll > 1:
+            words.append(f"unroll={self.unroll}")
         return " ".join(words)
 
     def options(self) -> dict[str, int]:
@@ -112,6 +121,8 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
             found["num_stages"] = self.num_stages
         if self.splits is not None:
             found["splits"] = self.splits
+        if self.scheme in UNROLLED:
+            found["unroll"] = self.unroll
         return found
 
 

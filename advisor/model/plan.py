@@ -197,6 +197,13 @@ class FusionPlan(Record, frozen=True, kw_only=True):
         return bool(self.states) or self.product is not None
 
     @property
+    def has_columns_apart(self) -> bool:
+        """Whether the columns of some tile may not lie side by side in memory."""
+        read = [i.unit_stride for i in self.inputs if i.traffic == "tile" and not i.dense]
+        written = [o.unit_stride for o in self.outputs if o.strided]
+        return any(self.column_axes > 1 or not beside for beside in (*read, *written))
+
+    @property
     def reads_vectors(self) -> bool:
         """Whether an input has one value a column, the same for all rows."""
         return any(item.traffic == "column" for item in self.inputs)

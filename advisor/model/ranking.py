@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 
 WARPS_PER_SM, REGISTERS_PER_SM = 64, 65_536
-# Reading again from L2 costs this share of a read from DRAM (the ratio of their bandwidths).
-L2_SHARE = 0.4
-# Registers of a thread beside those of its tiles; tiles alive at a time in a typical program.
+# Reading again from L2, or L1, costs this share of a read from DRAM (the ratio of bandwidths).
+L2_SHARE, L1_SHARE = 0.4, 0.1
+# Registers of a thread beside those of its tiles, and tiles alive at a time: in a typical program,
+# and for each tensor of one that streams rows (as machine code of softmax and norms has it).
 BASE_REGISTERS, LIVE_TILES = 24, 1.5
+STREAMED_REGISTERS, STREAMED_TILES = 16, 0.33
 # What must be on its way to memory for each multiprocessor to hide latency (Little's law).
 LEAST_IN_FLIGHT_BYTES = 32 << 10
 
@@ -52,6 +54,6 @@ def latency(in_flight_bytes: float, num_stages: int) -> float:
     return max(math.log2(LEAST_IN_FLIGHT_BYTES / max(in_flight_bytes, 1)), 0.0)
 
 
-def unusual_tile(per_thread: float, tile: int) -> float:
-    """Doublings for tiles beside two 16-byte loads of bf16 a thread, and 4 Ki elements."""
-    return abs(math.log2(per_thread / 16)) / 4 + abs(math.log2(tile / 4096)) / 8
+def unusual_tile(per_thread: float, tile: int, usual: int = 4096) -> float:
+    """Doublings for tiles beside two 16-byte loads of bf16 a thread, and the usual elements."""
+    return abs(math.log2(per_thread / 16)) / 4 + abs(math.log2(tile / usual)) / 8

@@ -209,6 +209,10 @@ def test_what_divides_a_row_is_inverted_once(interpreter: Interpreter) -> None:
     exact = given[0].double() / given[1].double()
     assert torch.equal(got.isnan(), want.isnan())
     assert torch.equal(got.isinf(), want.isinf())
+    other = PlanBuilder()
+    y, by = other.input("float32"), other.input("float32", spans=(True, False))
+    rounded = other.plan(other.op("round", other.op("div", y, by)), sizes=(3,), columns=16)
+    assert "divided(" not in render(rounded, "blocks").text
     sized = torch.isfinite(want)
     allowed = 2.5e-7 * exact.abs() + torch.finfo(torch.float32).tiny
     assert bool(((got.double() - exact).abs() <= allowed)[sized].all())
