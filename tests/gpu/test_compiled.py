@@ -231,8 +231,10 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
         assert command(["profile", "sample:transformer_block", "--out", str(out)]) == 0
     run = RunDirectory.at(out)
     report = run.report()
-    chosen = next(a.plan_ids for f in report.findings for a in f.alternatives if a.plan_ids)
-    plans = tuple(run.plan(plan_id) for plan_id in chosen)
+    named = [tuple(map(run.plan, a.plan_ids)) for f in report.findings for a in f.alternatives]
+    plans = next(
+        plans for plans in named if plans and {plan.family for plan in plans} == {"row_program"}
+    )
     verdicts = tuple(
         PlanVerdict(
             plan_id=plan.id, title=plan.title, verdict="kept", reason="test",
