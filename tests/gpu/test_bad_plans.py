@@ -62,7 +62,7 @@ def test_every_bad_plan_is_taken_out_for_its_true_reason(
     found = {v.plan_id: (v.verdict, v.reason) for v in applied.plans}
     wrong, alias, illegal, looping, spilling, slow, crash, first, second = (found[p] for p in plans)
     refused = (wrong, alias, illegal, looping, spilling, crash)
-    assert {verdict for verdict, _ in refused} == {"refused"}
+    assert {verdict for verdict, _ in refused} == {"refused"}, [found[plan] for plan in plans]
     assert "ulps, at most" in wrong[1]
     assert "an input was overwritten" in alias[1]
     assert "illegal memory access" in illegal[1]
