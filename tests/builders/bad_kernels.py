@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 from advisor.apply import kernels
 from advisor.codegen import KernelSource
@@ -134,23 +135,32 @@ def _bound(plan_id: str, limit_s: float) -> None:
 
 def plant(kind: str, plan_id: str, *, in_model_only: bool = False) -> None:
     """Make every kernel of a plan bad, or those that `load_kernel` puts into the model."""
-    genuine, edit = kernels.render, BAD[kind]
-    files, loading = kernels.load_kernel, [not in_model_only]
+    edit = BAD[kind]
+
+    def edited(text: str) -> str:
+        found = edit(text)
+        assert found != text, f"{kind} found nothing to edit"
+        return found
+
+    if in_model_only:
+        # Who puts kernels into the model has long imported `load_kernel`: what that calls is ours.
+        loaded = kernels.load_module
+
+        def load_module(path: Path) -> ModuleType:
+            if path.stem != plan_id:
+                return loaded(path)
+            bad = path.with_name(f"{plan_id}_{kind}.py")
+            bad.write_text(edited(path.read_text()))
+            return loaded(bad)
+
+        kernels.load_module = load_module
+        return
+    genuine = kernels.render
 
     def render(plan: FusionPlan, scheme: Scheme = "registers") -> KernelSource:
         source = genuine(plan, scheme)
-        if plan.id != plan_id or not loading[0]:
+        if plan.id != plan_id:
             return source
-        text = edit(source.text)
-        assert text != source.text, f"{kind} found nothing to edit"
-        return dataclasses.replace(source, text=text)
-
-    def load(*arguments: object) -> object:
-        before, loading[0] = loading[0], True
-        try:
-            return files(*arguments)  # type: ignore[arg-type]
-        finally:
-            loading[0] = before
+        return dataclasses.replace(source, text=edited(source.text))
 
     kernels.render = render
-    kernels.load_kernel = load  # type: ignore[assignment]

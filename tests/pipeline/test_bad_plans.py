@@ -17,6 +17,7 @@ from advisor.codegen import KernelSource
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.plan import FusionPlan
+from advisor.pipeline import candidates
 from advisor.pipeline.sizing import requests, spills
 from advisor.store import RunDirectory
 from advisor.verify.resources import resources_of
@@ -82,3 +83,18 @@ def test_what_is_planted_on_a_gpu_compiles_and_one_spills(
     rows = [row for group in found for kernel in group for row in kernel]
     assert [row.error for row in rows] == [None] * len(rows)
     assert [spills(row) for row in rows] == [kind == "spilling"] * len(rows)
+
+
+def test_what_is_planted_in_the_model_alone_is_there(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By those who load kernels for it, whatever they imported before; what is verified is not."""
+    plan = run.plan(run.plan_ids()[0])
+    config = LaunchConfig(num_warps=4)
+    monkeypatch.setattr(kernels, "load_module", kernels.load_module)
+    bad_kernels.plant("slow", plan.id, in_model_only=True)
+    ready = candidates.load_kernel(plan, tmp_path, config)
+    assert "range(2000)" in ready.functions[0].fn.src
+    assert "range(2000)" not in kernels.write_source(plan, tmp_path, config.scheme)[0].text
+    other = candidates.load_kernel(run.plan(run.plan_ids()[1]), tmp_path, config)
+    assert "range(2000)" not in other.functions[0].fn.src
