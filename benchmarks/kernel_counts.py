@@ -114,7 +114,8 @@ def _plan(make: partial[Any]) -> FusionPlan | None:
 def count(key: str, plan: FusionPlan, gpu: Gpu) -> Count:
     """The least time of a plan's likeliest configuration, by what its warps execute."""
     site = replace(plan.sites[0], executions=1)
-    config = candidate_configs(plan, site, sm_count=gpu.sm_count, l2_bytes=gpu.l2_bytes)[0]
+    likeliest = candidate_configs(plan, site, sm_count=gpu.sm_count, l2_bytes=gpu.l2_bytes)[0]
+    config = replace(likeliest, unroll=1)  # one block a turn, to be multiplied by their number
     # The larger of two kernels: what combines shares is small.
     code = _code(_compiled(requests(plan, config)[0], gpu))
     trips = _trips(config, site)

@@ -111,8 +111,8 @@ def scanned(shape: tuple[int, ...], device: torch.device) -> Task:
     (item,) = capture(work, generate_code=False)[0].graphs
     graph = item.lowered.graph
     scans = [scan.program for scan in scan_programs(dataflow(graph)) if scan.program is not None]
-    plan, covers = _of_most_ops([(graph, scans)])
-    return called(function, inputs, plan=plan, covers=covers)
+    plan, _ = _of_most_ops([(graph, scans)])  # of one step, all of which it covers
+    return called(function, inputs, plan=plan)
 
 
 def _largest(graphs: Sequence[CapturedGraph]) -> tuple[FusionPlan | None, tuple[int, int] | None]:

@@ -84,9 +84,18 @@ def fixed_values(plan: FusionPlan) -> frozenset[str]:
     return frozenset(found)
 
 
-def loads_ahead(plan: FusionPlan) -> bool:
-    """Whether loads of later steps can be on their way: cp.async moves four bytes at least."""
-    return all(item_bytes(item.dtype) >= STREAMED_BYTES for item in plan.inputs if item.spans[-2])
+def loads_ahead(plan: FusionPlan, site: Site, per_thread: float) -> bool:
+    """Whether loads of later steps can be on their way: cp.async moves four bytes at least.
+
+    A thread has `per_thread` elements of a step, which it loads at once if they lie side by side.
+    """
+    inner = -1 if site.columns > 1 else plan.row_axes - 2
+    return all(
+        item_bytes(item.dtype) * (max(per_thread, 1) if strides[inner] == 1 else 1)
+        >= STREAMED_BYTES
+        for item, strides in zip(plan.inputs, site.input_strides, strict=True)
+        if item.spans[-2]
+    )
 
 
 # --- steps that can be joined ---------------------------------------------------------------------

@@ -25,7 +25,7 @@ from advisor.model.ranking import BASE_REGISTERS, L2_SHARE, LIVE_TILES, resident
 from advisor.model.scan import lanes_of, linear_path, loads_ahead, steps_of
 from advisor.model.site_work import sector_bytes, site_bytes
 
-KEPT: dict[Scheme, int] = {"scan_steps": 6, "scan_blocks": 6, "scan_chunks": 4}
+KEPT: dict[Scheme, int] = {"scan_steps": 8, "scan_blocks": 6, "scan_chunks": 4}
 WARPS, STAGES = (1, 2, 4, 8), (1, 3, 5)
 # Elements of one step's tile, and of a block of steps, that a thread holds.
 MOST_PER_THREAD, MOST_IN_BLOCK = 8, 16
@@ -39,7 +39,7 @@ SHORTEST_SHARE = 32
 
 @dataclass(frozen=True)
 class _Task:
-    """A plan at one site on a GPU; `ahead`: loads can be on their way before their step."""
+    """A plan at one site on a GPU."""
 
     plan: FusionPlan
     site: Site
@@ -48,7 +48,6 @@ class _Task:
     columns: int
     bytes_moved: int
     step_ops: int
-    ahead: bool
     sm_count: int
 
     def touched(self, config: LaunchConfig) -> int:
@@ -91,7 +90,6 @@ def _task(plan: FusionPlan, site: Site, sm_count: int) -> _Task:
         columns=max(site.columns, 1),
         bytes_moved=site_bytes(plan, site),
         step_ops=len(plan.ops),
-        ahead=loads_ahead(plan),
         sm_count=sm_count,
     )
 
@@ -173,7 +171,8 @@ def _chain_ns(task: _Task, config: LaunchConfig, per_thread: float) -> float:
     else:
         own = steps_per_split(config, task.steps)
         work = task.step_ops * OP_NS * (1 + per_thread / 4) + reductions
-        step = max(work, TRIP_NS / (config.num_stages if task.ahead else 1))
+        ahead = loads_ahead(task.plan, task.site, per_thread)
+        step = max(work, TRIP_NS / (config.num_stages if ahead else 1))
         chain = own * step
         if config.splits is not None:
             chain = 2 * chain + LAUNCH_NS + config.splits * TRIP_NS / 8
