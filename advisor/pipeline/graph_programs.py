@@ -23,7 +23,7 @@ TAKEN = "the ops of its sites are those of kernels that come first"
 @dataclass(frozen=True)
 class GraphPrograms:
     """Every program that a plan may be for: scans, each longest row program and its ways, products
-    with what follows them, chains of what is left.
+    with what follows them, chains of what is left, also where products take nothing.
     """
 
     found: RowPrograms
@@ -105,6 +105,10 @@ def programs_of(graph: Graph) -> GraphPrograms:
     taken = taken_by(found, *(program.site.nodes for program in scans))
     products = (item.program for item in gemm_programs(found.flow, taken))
     gemms = [program for program in products if program is not None]
-    beside = chains_beside(found, [program.site.nodes for program in (*scans, *gemms)])
-    chains = (canonical_program(found.flow, group) for group in beside.groups)
-    return GraphPrograms(found, graph.phase, (*scans, *rows, *gemms, *chains))
+    named = [program.site.nodes for program in scans]
+    beside = chains_beside(found, [*named, *(program.site.nodes for program in gemms)])
+    # A plan of what follows a product that stays with the library: no product has its ops.
+    after = chains_beside(found, named) if gemms else beside
+    chains = [canonical_program(found.flow, group) for group in beside.groups]
+    others = (canonical_program(found.flow, g) for g in after.groups if g not in beside.groups)
+    return GraphPrograms(found, graph.phase, (*scans, *rows, *gemms, *chains, *others))

@@ -67,3 +67,16 @@ def test_the_finding_of_a_chain_has_its_kernel_and_the_advice_its_plan() -> None
     assert len(plan.sites) == 2
     (graph,) = (facts.graph for facts in subject.graphs)
     assert len(list(programs_of(graph).sites_of(plan, set()))) == 2
+
+
+def test_what_follows_a_product_that_stays_with_the_library_has_its_sites() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.ReLU())
+    subject = subject_of(graphs_of(model, torch.randn(8, 64)))
+    advice = subject.advice
+    assert isinstance(advice, Advice)
+    assert advice.gemms.plans == ()
+    (graph,) = (facts.graph for facts in subject.graphs)
+    programs = programs_of(graph)
+    assert sum(program.product is not None for program in programs.programs) == 2
+    plans = [plan for own, _, _ in advice.chains for plan in own]
+    assert [len(list(programs.sites_of(plan, set()))) for plan in plans] == [1, 1]
