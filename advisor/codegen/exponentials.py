@@ -27,6 +27,8 @@ _EXPONENTIALS = ("exp", "exp2", "sigmoid")
 _KEPT = ("add", "mul", "sum", "mean", "amax", "amin", "cast")
 # Whose results jump where their operand has a last place more.
 _ROUNDING = ("floor", "ceil", "round", "sign")
+# The gradient goes to the elements that are equal to them.
+_EXTREMES = ("amax", "amin")
 # Products of a few numbers of this size are normal float32.
 _LEAST = 1e-9
 # Of their operand (the last of a division) they tell 0 from what is next to nothing.
@@ -108,14 +110,17 @@ def erfs_beside_numbers(plan: FusionPlan) -> frozenset[str]:
 def divided_by_rows(plan: FusionPlan) -> frozenset[str]:
     """The divisions of tiles by what is the same throughout a row, but for exponentials.
 
-    None whose last place decides on an integer or a truth value.
+    None whose last place decides on an integer or a truth value, here or in another kernel: what a
+    written maximum is compared with is divided there again.
     """
     spaces = {item.name: space_of(item.spans) for item in plan.inputs}
     spaces |= {op.name: op.space for op in plan.ops}
+    written = {output.value for output in plan.outputs}
     other, exact = divided_by_exponentials(plan.ops), set[Arg]()
     for op in reversed(plan.ops):
         floats = op.dtype in FLOAT_DTYPES or op.dtype in FLOAT8_MAX
-        if op.op in _ROUNDING or not floats or op.name in exact:
+        compared = op.op in _EXTREMES and op.name in written
+        if op.op in _ROUNDING or compared or not floats or op.name in exact:
             exact |= set(op.args)
     return frozenset(
         op.name

@@ -168,9 +168,13 @@ def tanh_16(x):
     "divided": '''
 @triton.jit
 def divided(x, by):
-    """x / by, for one divisor of many: by its reciprocal, of what neither over- nor underflows."""
+    """x / by, for one divisor of many: by its reciprocal, of what neither over- nor underflows.
+
+    Scaled by 2^100 below 2^-100: whatever that takes out of range has a quotient beyond it as well.
+    """
     size = tl.abs(by)
-    scale = tl.where(size < 1e-30, 1.2676506e30, tl.where(size > 1e30, 7.888609e-31, 1.0))
+    small, large = size < 7.8886091e-31, size > 1.2676506e30
+    scale = tl.where(small, 1.2676506e30, tl.where(large, 7.8886091e-31, 1.0))
     return (x * scale) * (1.0 / (by * scale))
 ''',
     "inverse": '''

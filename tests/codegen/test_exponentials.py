@@ -216,3 +216,30 @@ def test_what_divides_a_row_is_inverted_once(interpreter: Interpreter) -> None:
     sized = torch.isfinite(want)
     allowed = 2.5e-7 * exact.abs() + torch.finfo(torch.float32).tiny
     assert bool(((got.double() - exact).abs() <= allowed)[sized].all())
+
+
+def test_scaling_takes_no_quotient_out_of_range(interpreter: Interpreter) -> None:
+    """Divisors on both sides of where both are scaled; quotients at the ends of float32."""
+    by = torch.tensor(
+        [2.0**power * part for power in (-100, 100) for part in (0.51, 0.99, 1.0, 1.2)]
+    )
+    ends = torch.tensor([1.2e-38, 1.0, 3.3e38], dtype=torch.float64)
+    x = (by.double()[:, None] * ends).float()
+    sized = torch.isfinite(x) & (x >= torch.finfo(torch.float32).tiny)
+    make = PlanBuilder()
+    values, row = make.input("float32"), make.input("float32", spans=(True, False))
+    plan = make.plan(make.op("div", values, row), sizes=(len(by),), columns=len(ends))
+    given = [x, by[:, None].contiguous()]
+    (got,) = run(interpreter, plan, given, LaunchConfig(scheme="blocks", block_columns=4))
+    want = x.double() / by.double()[:, None]
+    torch.testing.assert_close(got.double()[sized], want[sized], rtol=3e-7, atol=0.0)
+
+
+def test_a_maximum_that_is_written_is_of_exact_quotients() -> None:
+    """A backward kernel divides again and gives the gradient to what equals the maximum."""
+    for written in (True, False):
+        make = PlanBuilder()
+        quotient = make.op("div", make.input(), make.input(spans=(True, False)))
+        peak = make.op("amax", quotient)
+        outputs = (make.op("sub", quotient, peak), *((peak,) if written else ()))
+        assert ("divided(" in render(make.plan(*outputs), "registers").text) != written
