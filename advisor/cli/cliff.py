@@ -37,7 +37,7 @@ from advisor.store.files import make_directory, write_atomic
 @click.option("--timeout", type=float, callback=seconds, default=60.0, show_default=True,
               metavar="SECONDS", help="How long one compilation may take.")  # fmt: skip
 @click.option("--launch", metavar="CONFIG",
-              help="Launch all as this says, such as 'rows=1 warps=8'.")  # fmt: skip
+              help="Launch all so, as `resources` prints it: 'rows=1 warps=8'.")  # fmt: skip
 @click.option("--split", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
               help="Write both plans of each kernel that is cut in two, to generate.")  # fmt: skip
 @click.option("--save", is_flag=True, help="Keep it in the run, where the dashboard shows it.")

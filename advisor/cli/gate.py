@@ -29,7 +29,9 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.command()
 @click.argument("report", metavar="REPORT", type=click.Path(path_type=Path))
 @click.option("--baseline", type=click.Path(path_type=Path), help="Run or report to compare with.")
-@click.option("--config", type=_FILE, help="Limits, TOML; without it: no regressions.")
+@click.option("--config", type=_FILE,
+              help="Limits, TOML; without it: no regressions and, beside a baseline, no step, GPU "
+              "time or launches that grew by more than 5 %.")  # fmt: skip
 @click.option("--junit", type=_FILE, help="Write JUnit XML.")
 @click.option("--sarif", type=_FILE, help="Write SARIF 2.1.0.")
 @click.option("--markdown", type=_FILE, help="Write Markdown, for a summary or a comment.")

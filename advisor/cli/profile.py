@@ -179,7 +179,7 @@ def _refuse_beside_again(target: str | None) -> None:
 def _signed(path: Path) -> RunDirectory:
     """A run whose workload may be run: one that this machine profiled."""
     run = RunDirectory.at(path)
-    refusal = verify(run)
+    refusal = verify(run, wish="again")
     if refusal is not None:
         raise refusal
     return run

@@ -20,7 +20,7 @@ def revert(run: Path, progress: str) -> None:
     The record of a run that this machine did not make, or that was edited, stays.
     """
     directory = RunDirectory.at(run)
-    refusal = verify(directory)
+    refusal = verify(directory, wish="revert")
     if refusal is not None:
         raise refusal
     with (

@@ -43,7 +43,9 @@ def launch_of(text: str) -> LaunchConfig:
     named = [words.pop(0) for _ in range(len(words)) if "=" not in words[0]]
     scheme = "_".join(named) or "registers"
     fields = {"rows": "block_rows", "cols": "block_columns", "warps": "num_warps",
-              "stages": "num_stages", "unroll": "unroll", "splits": "splits"}  # fmt: skip
+              "stages": "num_stages", "unroll": "unroll", "splits": "splits",
+              "steps": "block_steps", "depth": "block_steps",
+              "elements": "block_columns"}  # fmt: skip
     if not words:
         raise _no_launch(text)
     found: dict[str, int | str] = {"scheme": scheme}

@@ -36,7 +36,7 @@ from collectors.live.target import parse_target, source_file
 
 NO_MARK = (
     "put `with advisor.step():` around a step, or write `for batch in advisor.step(loader):`; "
-    "the step() of torch.profiler.profile counts too"
+    "the step() of torch.profiler.profile counts too. Or give a factory, file.py:NAME"
 )
 # Ends the process with this error, from within code that would catch it.
 Abandon = Callable[[WorkloadError], NoReturn]

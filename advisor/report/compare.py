@@ -20,9 +20,11 @@ from advisor.model.report import Metric, Report
 from advisor.report.compare_kernels import kernel_changes, role_changes
 from advisor.report.compare_work import comparability
 from advisor.report.shift import difference
-from advisor.report.words import INFERRED_MODE, sites_of
+from advisor.report.words import BLIND, INFERRED_MODE, about_ops, sites_of
 
 EXACT_UNITS = ("count", "bytes")
+MAY_HAVE_BEEN = "may have been there: part of the run before cannot be judged, see its warnings"
+MAY_STILL_BE = "may still be there: part of the run after cannot be judged, see its warnings"
 
 
 def compare_reports(
@@ -116,8 +118,13 @@ def _one_graph(before: Report, after: Report) -> bool:
 def finding_changes(before: Report, after: Report) -> tuple[FindingChange, ...]:
     """Findings new, gone, changed and unchanged, in that order."""
     pairs, gone, new = _match(before.findings, after.findings)
-    changes = [_finding(None, finding) for finding in new]
-    changes += [_finding(finding, None) for finding in gone]
+    earlier, later = _hides(before, after), _hides(after, before)
+    changes = [
+        _finding(None, one, MAY_HAVE_BEEN if earlier and about_ops(one) else "") for one in new
+    ]
+    changes += [
+        _finding(one, None, MAY_STILL_BE if later and about_ops(one) else "") for one in gone
+    ]
     changes += [_finding(a, b) for a, b in pairs]
     order: tuple[FindingStatus, ...] = ("new", "gone", "changed", "same")
     return tuple(sorted(changes, key=lambda change: order.index(change.status)))
@@ -160,12 +167,17 @@ def _by_title(finding: Finding) -> tuple[object, ...]:
     return (finding.rule, finding.title)
 
 
-def _finding(before: Finding | None, after: Finding | None) -> FindingChange:
+def _hides(report: Report, other: Report) -> bool:
+    """Whether a part of it cannot be judged that the other report could see."""
+    codes, seen = ({warning.code for warning in one.warnings} for one in (report, other))
+    return bool((codes - seen) & set(BLIND))
+
+
+def _finding(before: Finding | None, after: Finding | None, text: str = "") -> FindingChange:
     known = after or before
     if known is None:
         raise ValueError("a change is of at least one finding")
     status: FindingStatus = "new" if before is None else "gone"
-    text = ""
     if before is not None and after is not None:
         text = _what_changed(before, after)
         status = "changed" if text else "same"

@@ -235,7 +235,8 @@ def _findings(changes: tuple[FindingChange, ...]) -> Block:
 
 
 def _finding_mood(change: FindingChange) -> Mood:
-    return "dim" if change.kind == "note" else STATUS_MOODS[change.status]
+    unsure = change.status in ("new", "gone") and change.text
+    return "dim" if change.kind == "note" or unsure else STATUS_MOODS[change.status]
 
 
 def _roles(comparison: ReportComparison) -> Block:

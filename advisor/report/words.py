@@ -78,14 +78,14 @@ def verdicts(report: Report) -> tuple[tuple[str, Finding], ...]:
     first = first_to_fuse(report)
     if first is None:
         return ()
-    if _about_ops(first):
+    if about_ops(first):
         return (("Fuse first", first),)
     recommended = report.recommended.order
-    others = (f for f in ranked(report) if _about_ops(f) and f.id in recommended)
+    others = (f for f in ranked(report) if about_ops(f) and f.id in recommended)
     return (("Do first", first), *(("Fuse first", f) for f in islice(others, 1)))
 
 
-def _about_ops(finding: Finding) -> bool:
+def about_ops(finding: Finding) -> bool:
     """Whether it names ops or kernels; without a GPU a finding has ops but no kernels."""
     return bool(finding.members) or any(item.kind == "dataflow" for item in finding.evidence)
 

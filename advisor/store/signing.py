@@ -13,6 +13,7 @@ import os
 import secrets
 import stat
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -23,7 +24,15 @@ from advisor.store.directory import RunDirectory
 from advisor.store.files import open_regular, sync_directory
 
 KEY_BYTES = 32
-_REMEDY = "profile the workload on this machine, then apply that run"
+# What is refused of a run that is not this machine's own, and what to do instead.
+_REFUSED = {
+    "apply": (
+        "the run cannot be applied",
+        "profile the workload on this machine, then apply that run",
+    ),
+    "revert": ("the run cannot be reverted", "revert it where it was made and applied"),
+    "again": ("the run cannot be profiled again", "give the target of its workload instead"),
+}
 
 
 def default_key_path() -> Path:
@@ -41,15 +50,22 @@ def sign(run: RunDirectory, key_path: Path | None = None) -> RunInfo:
     return signed
 
 
-def verify(run: RunDirectory, key_path: Path | None = None) -> RefusedError | None:
-    """Why the run cannot be applied here; None if this machine signed it and nothing changed."""
+def verify(
+    run: RunDirectory,
+    key_path: Path | None = None,
+    wish: Literal["apply", "revert", "again"] = "apply",
+) -> RefusedError | None:
+    """Why what is wished of the run is refused here; None if this machine signed it and nothing
+    changed.
+    """
     try:
         why = _fault(run, key_path or default_key_path())
     except AdvisorError as error:
         why = error.line()
     if why is None:
         return None
-    return RefusedError("the run cannot be applied", where=run.id, why=why, remedy=_REMEDY)
+    what, remedy = _REFUSED[wish]
+    return RefusedError(what, where=run.id, why=why, remedy=remedy)
 
 
 def _fault(run: RunDirectory, key_path: Path) -> str | None:

@@ -309,7 +309,8 @@ def _functions_of(module: Any) -> str:
         for name, value in vars(module).items()
         if inspect.isfunction(value) and value.__module__ == module.__name__ and name[0] != "_"
     ]
-    return f"it defines {', '.join(found)}" if 0 < len(found) <= MOST_NAMED else ""
+    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    return f"it defines {', '.join(found[:MOST_NAMED])}{more}" if found else ""
 
 
 def _module_of_file(path: Path, target: str) -> Any:

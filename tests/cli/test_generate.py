@@ -248,6 +248,10 @@ def test_launches_are_read_as_they_are_printed() -> None:
         LaunchConfig(scheme="online", block_columns=4096, num_warps=8, num_stages=3),
         LaunchConfig(scheme="split", splits=8, block_columns=2048, block_rows=2),
         LaunchConfig(scheme="column_sums", splits=8, block_rows=2),
+        LaunchConfig(scheme="looped", block_columns=1024, block_rows=2, unroll=2),
+        LaunchConfig(scheme="scan_blocks", block_rows=4, block_steps=16),
+        LaunchConfig(scheme="gemm", block_rows=128, block_columns=64, block_steps=32, num_stages=4),
+        LaunchConfig(scheme="dealt", block_columns=4096, num_warps=8),
     ):
         assert launch_of(config.label()) == config
     for wrong in ("", "rows=3", "rows", "spiral cols=8", "rows=2 colour=3"):

@@ -299,6 +299,10 @@ def test_a_factory_that_is_not_there_is_told_with_those_that_are(tmp_path: Path)
     with pytest.raises(UsageError) as caught:
         load_workload("several.py:inferenc", CPU, directory=tmp_path)
     assert caught.value.line().endswith("'inferenc'. it defines inference, training")
+    many = "".join(f"def step{number}(): ...\n" for number in range(11))
+    (tmp_path / "many.py").write_text(many)
+    with pytest.raises(UsageError, match=r"it defines step0, .*, step7 and 3 more"):
+        load_workload("many.py:step", CPU, directory=tmp_path)
 
 
 def test_a_step_that_fails_is_a_workload_error_in_one_line(tmp_path: Path) -> None:

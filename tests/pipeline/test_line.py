@@ -102,7 +102,9 @@ def test_revert_forgets_what_was_applied(
 ) -> None:
     shutil.copytree(applied.path, tmp_path / "run")
     run = RunDirectory.at(tmp_path / "run")
+    capsys.readouterr()
     assert command(["revert", str(run.path)]) == 2, "a copy keeps the record it came with"
+    assert "the run cannot be reverted: " in capsys.readouterr().err
     assert run.applied() is not None
     sign(run)
     capsys.readouterr()

@@ -14,13 +14,13 @@ from jsonschema import Draft202012Validator
 from msgspec.structs import replace
 
 from advisor.errors import UsageError
-from advisor.model.base import decode, encode
+from advisor.model.base import Warning_, decode, encode
 from advisor.model.comparison import Difference, KernelChange, ReportComparison
 from advisor.model.metric_names import BETTER, higher_is_better, per_step_name
 from advisor.model.report import KernelRow, Metric, Report
 from advisor.model.schemas import schema_of
 from advisor.model.shifts import interval_of_shift
-from advisor.report.compare import compare_reports
+from advisor.report.compare import MAY_HAVE_BEEN, MAY_STILL_BE, compare_reports
 from advisor.report.compare_document import change_words, comparison_document
 from advisor.report.compare_kernels import kernel_changes
 from advisor.report.compare_work import CHECKS, comparability, operand_shapes, steps_of
@@ -439,6 +439,20 @@ def test_findings_are_new_gone_changed_or_the_same() -> None:
         ("same", "same", "renumbered"),
     ]
     assert found[2].text == "the intervals of the saving do not meet"
+
+
+def test_what_a_run_cannot_show_is_not_said_to_be_gone() -> None:
+    pieces = finding("pieces")
+    host = replace(finding("host"), members=(), evidence=(), title="Host-bound")
+    seen = replace(base(), findings=(pieces, host))
+    opaque = Warning_(code="inferred-opaque", message="launches of which nothing is known")
+    blind = replace(base(), findings=(), warnings=(opaque,))
+    gone = {c.before: c.text for c in compare_reports(seen, blind).findings}
+    assert gone == {"pieces": MAY_STILL_BE, "host": ""}
+    new = {c.after: c.text for c in compare_reports(blind, seen).findings}
+    assert new == {"pieces": MAY_HAVE_BEEN, "host": ""}
+    both = compare_reports(replace(seen, warnings=(opaque,)), blind).findings
+    assert {c.text for c in both} == {""}, "the run before showed it all the same"
 
 
 # --- forms ---
