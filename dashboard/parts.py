@@ -115,12 +115,14 @@ def saving_text(saving: Range | None) -> str:
 
 
 def worth_text(finding: Finding) -> str:
-    """What a finding is worth per step; where exposure is unknown, the kernel time it saves."""
+    """What a finding is worth per step; where exposure is unknown, the kernel time it saves, as in
+    the terminal; with an interval where that is a generated kernel's.
+    """
     kernel, time_ns = kernel_saving(finding), kernel_time_ns(finding)
     if finding.exposed_saving_ns is not None or time_ns is None:
         return saving_text(finding.exposed_saving_ns)
-    text = format_ns(time_ns) if kernel is None else saving_text(kernel)
-    return f"cannot judge; of kernel time {text}"
+    own = kernel is not None and kernel.mid == time_ns
+    return f"cannot judge; of kernel time {saving_text(kernel) if own else format_ns(time_ns)}"
 
 
 def kernel_saving(finding: Finding) -> Range | None:
@@ -130,9 +132,9 @@ def kernel_saving(finding: Finding) -> Range | None:
 
 
 def kernel_time_ns(finding: Finding) -> int | None:
-    """The kernel time that goes with a finding, by a generated kernel or otherwise."""
+    """The kernel time that goes with a finding: as it says itself, else by a generated kernel."""
     kernel = kernel_saving(finding)
-    return kernel.mid if kernel is not None else finding.kernel_saving_ns or None
+    return finding.kernel_saving_ns or (kernel.mid if kernel is not None else None)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Child]], caption: str) -> Component:

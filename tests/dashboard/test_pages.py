@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from advisor.model.applied import KernelResources
 from advisor.model.base import Range, Record
-from advisor.model.findings import Alternative
+from advisor.model.findings import Alternative, Evidence
 from advisor.model.report import KernelRow, Recommended, Source, Tool
 from advisor.model.resources import Cliff, CliffPoint, Fit
 from advisor.model.run import Progress
@@ -306,6 +306,9 @@ def test_without_exposure_the_kernel_time_is_shown() -> None:
     unsure = _changed(launch, id="z", alternatives=(priced,))
     assert worth_text(unsure) == "cannot judge; of kernel time 50 µs (40 µs to 60 µs)"
     assert worth_text(launch) == "cannot judge"
+    told = Evidence(kind="time", text="t", values={"kernel_saving_ns": 70_000})
+    other = _changed(unsure, evidence=(told,))
+    assert worth_text(other) == "cannot judge; of kernel time 70 µs", "as in the terminal"
 
 
 def test_a_finding_of_several_kernels_shows_each(context: Context, run: RunDirectory) -> None:
