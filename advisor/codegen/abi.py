@@ -40,6 +40,9 @@ from advisor.model.walks import walk_of
 
 BLOCKS = ("BLOCK_ROWS", "BLOCK_COLUMNS", "EVEN_ROWS", "EVEN_COLUMNS")
 PARTS = ("PARTS", "PART_COLUMNS")
+# Triton knows of an argument that is a multiple of this, and loads rows of such lengths 16 bytes a
+# time; those of others element by element.
+ALIGNED_COLUMNS = 16
 PARTIAL_DTYPE = "float32"
 # The partial results of a share of a scan's steps: what it does to a state, s' = a s + b.
 LINEAR = ("partial_a", "partial_b")
@@ -86,7 +89,7 @@ class Launch:
     @property
     def aligned(self) -> tuple[str, ...]:
         """Arguments that a launch specialises as divisible by 16."""
-        divisible = (name for name, value in self.scalars.items() if value % 16 == 0)
+        divisible = (name for name, value in self.scalars.items() if value % ALIGNED_COLUMNS == 0)
         return (*self.kernel.tensors, *divisible)
 
 
@@ -211,7 +214,7 @@ def kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
     if scheme == "blocks":
         scalars = (*shape, *rest, *own)
         return (KernelAbi(f"{name}_blocks", reads, writes, scalars, blocks, "blocks"),)
-    streamed = (*blocks, "STAGES", "UNROLL")
+    streamed = (*blocks, "ALIGNED_COLUMNS", "STAGES", "UNROLL")
     if scheme != "split":
         scalars = (*shape, *rest, *own)
         return (KernelAbi(f"{name}_{scheme}", reads, writes, scalars, streamed),)
@@ -428,6 +431,7 @@ def _constants(config: LaunchConfig, rows: int, columns: int) -> dict[str, int |
         "BLOCK_COLUMNS": block,
         "EVEN_ROWS": rows % config.block_rows == 0,
         "EVEN_COLUMNS": columns == block if held else columns % block == 0,
+        "ALIGNED_COLUMNS": columns % ALIGNED_COLUMNS == 0,
         "STAGES": config.num_stages,
         "UNROLL": config.unroll,
         "BLOCK_STEPS": config.block_steps or 1,

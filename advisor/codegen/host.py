@@ -198,6 +198,7 @@ def _arguments(plan: FusionPlan, kernel: abi.KernelAbi, rows: str) -> list[str]:
         "BLOCK_COLUMNS": "block_columns",
         "EVEN_ROWS": f"{rows} % block_rows == 0",
         "EVEN_COLUMNS": f"n_columns {'==' if held else '%'} block_columns{'' if held else ' == 0'}",
+        "ALIGNED_COLUMNS": f"n_columns % {abi.ALIGNED_COLUMNS} == 0",
         "STAGES": "num_stages",
         "UNROLL": "unroll",
         "SPLITS": "triton.next_power_of_2(n_splits)",

@@ -119,14 +119,21 @@ class _Writer:
         return [*lines, *self._row_outputs("row_ok & (split == 0)")]
 
     def _lanes(self) -> list[str]:
-        """How many lanes a block has, if something is folded into them."""
-        if self.side == 1 or not any(one.folds for one in self.schedule.passes):
+        """How many lanes a block has, if something is folded into them.
+
+        Of rows that are not aligned a thread has no columns side by side: to fold them it would
+        exchange each, which costs more than a state of its own; not more than two moments do.
+        """
+        kinds = {fold.kind for one in self.schedule.passes for fold in one.folds}
+        if self.side == 1 or not kinds:
             return []
-        return [
-            "# A lane: as many columns as a thread takes at once.",
-            f"SIDE: tl.constexpr = {self.side} if BLOCK_COLUMNS >= {self.side} else BLOCK_COLUMNS",
-            "LANES: tl.constexpr = BLOCK_COLUMNS // SIDE",
-        ]
+        wide = f"{self.side} if BLOCK_COLUMNS >= {self.side} else BLOCK_COLUMNS"
+        lines = ["# A lane: as many columns as a thread takes at once."]
+        if "moments" in kinds:
+            lines.append(f"SIDE: tl.constexpr = {wide}")
+        else:
+            lines.append(f"SIDE: tl.constexpr = ({wide}) if ALIGNED_COLUMNS else 1")
+        return [*lines, "LANES: tl.constexpr = BLOCK_COLUMNS // SIDE"]
 
     def _part(self) -> list[str]:
         return [

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from advisor.codegen import abi, render
+from advisor.codegen.families import site_launches
 from advisor.errors import IllegalFusionError, InvalidRecordError
 from advisor.model.applied import PlanVerdict
 from advisor.model.base import decode, encode
@@ -235,6 +236,21 @@ def test_values_that_are_no_numbers(name: str, scheme: Scheme, interpreter: Inte
         torch.testing.assert_close(mine, want.expand(mine.shape), equal_nan=True)
 
 
+@pytest.mark.parametrize("columns", [128, 121])
+@pytest.mark.parametrize("name", ["log-softmax", "log-sum-exp", "layer norm"])
+def test_values_that_are_no_numbers_in_lanes_of_several_columns(
+    name: str, columns: int, interpreter: Interpreter
+) -> None:
+    """Of a row some lanes hold nothing else, some none; blocks have several lanes."""
+    plan = NAMED[name]("float32", columns=columns)
+    x = torch.tensor(SPECIAL).repeat_interleave(8, 1)[:, :columns].contiguous()
+    others = [torch.zeros(len(x) if item.spans[0] else 1, columns) for item in plan.inputs[1:]]
+    for scheme in schemes_of(plan)[1:]:
+        got = run(interpreter, plan, [x, *others], config_of(scheme, 32, rows=2))
+        for mine, want in zip(got, evaluate(plan, [x, *others], "native"), strict=True):
+            torch.testing.assert_close(mine, want.expand(mine.shape), equal_nan=True)
+
+
 # --- structure ------------------------------------------------------------------------------------
 
 
@@ -288,6 +304,16 @@ def test_an_output_is_written_in_the_first_pass_that_knows_it() -> None:
     found = schedule(plans.layer_norm(), online=True)
     assert [one.writes for one in found.passes] == [(1,), (0,)]
     assert found.last_read("in0") == 1
+
+
+@pytest.mark.parametrize(("columns", "aligned"), [(8192, True), (50256, True), (50257, False)])
+def test_lanes_are_of_one_column_where_rows_are_not_aligned(columns: int, aligned: bool) -> None:
+    """A thread has no columns side by side to fold: each would have to be exchanged."""
+    plan = plans.log_softmax(columns=columns)
+    config = config_of("online", 4096)
+    (launch,) = site_launches(plan, config, plan.sites[0])
+    assert launch.constants["ALIGNED_COLUMNS"] is aligned
+    assert "ALIGNED_COLUMNS else 1" in render(plan, "online").text
 
 
 def test_hints_follow_who_reads_again() -> None:
