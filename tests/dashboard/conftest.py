@@ -112,9 +112,9 @@ def alive(pid: int) -> bool:
 def browser() -> Iterator[Any]:
     """One Chromium for all tests."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    from tests.dashboard.chromium import CHROMIUM, FLAGS
+    from tests.dashboard.chromium import Chromium
 
     with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield opened
-        opened.close()
+        started = Chromium(driver)
+        yield started
+        started.running.close()

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from advisor.errors import UsageError
 from advisor.model.attempt import Attempt
 from advisor.model.findings import Alternative
 from advisor.store import RunDirectory, RunStore
+from dashboard import jobs
 from dashboard.access import Access, Tokens
 from dashboard.page import finding_path, run_path
 from tests.builders.run import range_of, sample_run
@@ -40,14 +42,31 @@ CUT_OFF = """() => {
 VIEW, APPLY = "view-token-of-twenty-or-more", "apply-token-of-twenty-or-more"
 
 
+@pytest.fixture(scope="module")
+def ports() -> list[int]:
+    """Of the servers of earlier tests; Chromium keeps the libraries of an address."""
+    return []
+
+
 @pytest.fixture
-def serve(store: RunStore) -> Iterator[Callable[..., Served]]:
+def serve(
+    store: RunStore, ports: list[int], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Served]]:
     """Makes servers of the store."""
     made: list[Served] = []
+    monkeypatch.setattr(jobs, "TICK_S", 0.1)
 
     def make(mode: str = "ok", **access: Any) -> Served:
-        made.append(Served(store, mode, Access(**({"allow_apply": True} | access))))
-        return made[-1]
+        allowed = Access(**({"allow_apply": True} | access))
+        if len(made) == len(ports):
+            ports.append(0)
+        try:
+            served = Served(store, mode, allowed, ports[len(made)])
+        except UsageError:  # another process has the port by now
+            served = Served(store, mode, allowed)
+        ports[len(made)] = served.port
+        made.append(served)
+        return served
 
     yield make
     for served in made:
@@ -289,8 +308,7 @@ def test_dark_phone_and_missing_pages(
 ) -> None:
     run = sample_run(store)
     served = serve()
-    phone = {"color_scheme": "dark", "is_mobile": True}
-    with opened(browser, **phone) as page:
+    with opened(browser, color_scheme="dark", is_mobile=True) as page:
         page.set_viewport_size({"width": 390, "height": 800})
         page.goto(served.url(finding_path(run.id, "row-program-1")))
         expect(page.locator(".kernel-source")).to_contain_text("tl.rsqrt")
