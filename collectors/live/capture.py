@@ -256,7 +256,7 @@ def _not_compiled(workload: Workload, error: BaseException) -> WorkloadError:
         error,
         where=workload.target,
         why=_last_line(error),
-        remedy="run it under torch.compile alone to see the whole traceback",
+        remedy="run it by itself, then under torch.compile alone, to see the whole traceback",
     )
 
 
