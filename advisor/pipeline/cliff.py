@@ -115,6 +115,7 @@ def _suited(part: FusionPlan, config: LaunchConfig) -> LaunchConfig:
             scheme="looped",
             block_columns=config.block_columns,
             num_stages=config.num_stages,
+            unroll=config.unroll,
         )
     site = part.sites[0]
     for one in near:

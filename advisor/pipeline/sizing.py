@@ -12,7 +12,7 @@ from advisor.hardware.calibration import TRIP_NS
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.roofline import bandwidth_of
 from advisor.model.applied import KernelResources
-from advisor.model.launch import LaunchConfig, Scheme, grid_size
+from advisor.model.launch import LaunchConfig, Scheme, columns_per_split, grid_size
 from advisor.model.optable import item_bytes
 from advisor.model.plan import FusionPlan
 from advisor.model.resources import Fit
@@ -117,13 +117,16 @@ def _limiter(row: KernelResources) -> str:
 
 def in_flight_bytes(row: KernelResources, gpu: Gpu, plan: FusionPlan, config: LaunchConfig) -> int:
     """Bytes that the programs of one multiprocessor have asked for at once: a tile each, of every
-    tensor that is read tile by tile, times the stages of a pipelined loop."""
+    tensor that is read tile by tile, times the stages of a pipelined loop and the blocks that it
+    takes a turn, as far as a row has any."""
     site, limits = plan.sites[0], gpu.limits
     warps = -(-(row.threads or 1) // limits.warp_size)
     resident = round((row.occupancy or 0.0) * limits.max_warps) // warps
     programs = -(-grid_size(config, site.rows, site.columns) // gpu.sm_count)
     columns = min(config.block_columns or site.columns, site.columns)
-    tile = min(config.block_rows, max(site.rows, 1)) * columns * config.num_stages
+    turns = columns_per_split(config, site.columns) // (config.block_columns or 1)
+    together = config.num_stages * min(config.unroll, turns)
+    tile = min(config.block_rows, max(site.rows, 1)) * columns * together
     return min(resident, programs) * tile * _tile_bytes(plan)
 
 

@@ -20,8 +20,10 @@ from advisor.model.base import decode, load
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.model.resources import Cliff, ResourceTable
-from advisor.pipeline.sizing import judged
+from advisor.pipeline.cliff import _suited
+from advisor.pipeline.sizing import in_flight_bytes, judged
 from advisor.store import RunDirectory
+from tests.builders.plan import rms_norm
 
 RUNS = Path(__file__).resolve().parents[2] / "sample_traces" / "runs"
 EAGER, TRAIN = RUNS / "llama_prefill_eager", RUNS / "llama_train_compile"
@@ -200,6 +202,31 @@ def test_a_target_that_nothing_here_compiles_for(
     monkeypatch.setenv("TRITON_PTXAS_PATH", str(tmp_path / "none"))
     text = " ".join(output(capsys, "resources", NORM, "--gpu", "h200", "--top", 1).split())
     assert "h200: cannot be compiled here: there is no assembler at" in text
+
+
+@pytest.mark.parametrize(
+    ("columns", "config", "tiles"),
+    [
+        (8192, LaunchConfig(scheme="looped", block_columns=2048), 1),
+        (8192, LaunchConfig(scheme="looped", block_columns=2048, unroll=2), 2),
+        (8192, LaunchConfig(scheme="looped", block_columns=2048, num_stages=3), 3),
+        (2048, LaunchConfig(scheme="looped", block_columns=2048, unroll=2), 1),
+        (8192, LaunchConfig(scheme="split", splits=4, block_columns=2048, unroll=4), 1),
+    ],
+)
+def test_the_blocks_of_a_turn_are_in_flight_together(
+    columns: int, config: LaunchConfig, tiles: int
+) -> None:
+    """As many as a row, or the part of a program, has."""
+    gpu, plan = gpu_by_key("h200"), rms_norm(columns=columns)
+    row = KernelResources(gpu=gpu.key, config=config.label(), threads=128, occupancy=0.0625)
+    assert in_flight_bytes(row, gpu, plan, config) == tiles * 2048 * 2
+
+
+def test_the_first_ops_of_a_loop_take_as_many_blocks_a_turn() -> None:
+    """Where they have no such form, the nearest has the same loop."""
+    config = LaunchConfig(scheme="online", block_columns=32, unroll=2)
+    assert _suited(rms_norm(), config).label() == "looped cols=32 warps=4 unroll=2"
 
 
 # --- cliff ----------------------------------------------------------------------------------------
