@@ -78,7 +78,7 @@ def forked() -> Iterator[Forked]:
 
 @pytest.fixture
 def started(forked: Forked, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands of this test start their children by a fork; test_supervisor.py starts real ones."""
+    """Commands of this test fork their children; some of test_supervisor.py start real ones."""
     _fork_children(forked, monkeypatch)
 
 
