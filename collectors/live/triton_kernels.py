@@ -20,7 +20,7 @@ MOST_VARIANTS = 16
 def written_kernels(functions: Iterable[Any] | None = None) -> tuple[KernelCode, ...]:
     """What was compiled of these Triton functions, or of all that are alive in this process."""
     kind = getattr(sys.modules.get("triton.runtime.jit"), "JITFunction", None)
-    if kind is None:
+    if kind is None or (functions is None and _nothing_was_launched()):
         return ()
     alive = gc.get_objects() if functions is None else functions
     found: list[KernelCode] = []
@@ -31,6 +31,12 @@ def written_kernels(functions: Iterable[Any] | None = None) -> tuple[KernelCode,
             if len(variants) <= MOST_VARIANTS:
                 found += [_code(function, compiled) for compiled in variants]
     return tuple(found)
+
+
+def _nothing_was_launched() -> bool:
+    """Triton has chosen no driver yet, as its first launch does: looking at all objects is slow."""
+    config = getattr(sys.modules.get("triton.runtime.driver"), "driver", None)
+    return getattr(config, "_active", config) is None and hasattr(config, "_active")
 
 
 def _compiled(function: Any) -> Iterator[Any]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,3 +59,15 @@ def test_every_launch_has_a_code_and_none_is_invented(monkeypatch: pytest.Monkey
     assert [code.num_warps for code in written_kernels([gated])] == [4, 8]
     monkeypatch.setattr(gated, "device_caches", "kept otherwise")
     assert written_kernels([gated]) == ()
+
+
+def test_all_that_are_alive_are_looked_at_once_anything_was_launched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caches = {0: ({"a": compiled(4)}, {}, None, None, None)}
+    monkeypatch.setattr(gated, "device_caches", caches)
+    config = sys.modules["triton.runtime.driver"].driver
+    monkeypatch.setattr(config, "_active", None)
+    assert written_kernels() == ()
+    monkeypatch.setattr(config, "_active", object())
+    assert [code.name for code in written_kernels() if code.num_warps == 4] == ["gated"]
