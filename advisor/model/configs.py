@@ -59,7 +59,7 @@ HELD_TILE, STREAMED_TILE = 4096, 8192
 # Beyond so many warps each barrier waits for more, and GPUs with warps of 64 have none.
 MANY_WARPS, MANY_DOUBLINGS = 16, 0.1
 # Rows of so many columns fit in registers: a loop reads again what need not be.
-EASY_COLUMNS, EASY_DOUBLINGS = 8192, 0.5
+EASY_COLUMNS, EASY_DOUBLINGS = 8192, 0.6
 # Fewer columns than this are not worth a loop; a split row must leave each program as many.
 SHORTEST_LOOP, SHORTEST_SPLIT = 2048, 4096
 # What an input costs that is read for every element, though it is the same for many of them.
@@ -265,7 +265,7 @@ def _doublings(task: _Task, config: LaunchConfig) -> float:
         + (EASY_DOUBLINGS if streamed and task.columns <= EASY_COLUMNS else 0.0)
         + (MANY_DOUBLINGS if streamed and config.num_warps > MANY_WARPS else 0.0)
         + layouts(config.block_rows, block, config.num_warps, vectors=vectors)
-        + latency(running * tile * config.unroll * max(task.tile_bytes // 2, 1), config.num_stages)
+        + latency(running * tile * config.unroll * max(task.tile_bytes / 2, 1), config.num_stages)
     )
 
 
