@@ -87,11 +87,8 @@ def states(fold: Fold) -> tuple[State, ...]:
 
 def helpers(fold: Fold, side: int) -> tuple[str, ...]:
     """The device functions of a fold into lanes of `side` columns, of here and of the op table."""
-    own = {"exponentials": "add_exponential", "moments": "add_moment"}.get(fold.kind)
-    reducer = REDUCERS.get(fold.kind)
-    if side > 1:
-        return tuple(filter(None, ("in_lanes", f"{own}s" if own else None, reducer)))
-    return tuple(filter(None, (own, reducer)))
+    found = ("in_lanes" if side > 1 else "", _adder(fold, side), REDUCERS.get(fold.kind, ""))
+    return tuple(filter(None, found))
 
 
 def counts(one: Pass, side: int) -> list[str]:
@@ -128,42 +125,46 @@ def _counted(one: Pass) -> bool:
     return any(fold.kind == "moments" for fold in one.folds)
 
 
-def starts(fold: Fold, values: Values) -> list[str]:
+def starts(fold: Fold, values: Values, side: int) -> list[str]:
     """The states before the first block."""
     rows = "BLOCK_ROWS" if values.spaces[fold.operand] == "tile" else "1"
-    lanes = "LANES" if values.side_by_side() > 1 else "BLOCK_COLUMNS"
+    lanes = "LANES" if side > 1 else "BLOCK_COLUMNS"
     shape = f"({rows}, {lanes})"
     return [f"{s.name}_lanes = tl.full({shape}, {s.identity}, tl.float32)" for s in states(fold)]
 
 
-def step(fold: Fold, values: Values) -> str:
-    """One block more."""
-    several = values.side_by_side() > 1
+def step(fold: Fold, values: Values, side: int) -> str:
+    """One block more, into lanes of `side` columns."""
     x, lanes = values.operand(fold.operand, "float32"), f"{fold.result}_lanes"
-    more = "s" if several else ""
     if fold.kind == "exponentials":
         pair = f"{fold.result}_peak_lanes, {lanes}"
-        block = _grouped(masked(x, NOTHING), several)
-        return f"{pair} = add_exponential{more}({pair}, {block}, {_factor(fold)!r})"
+        block = _grouped(masked(x, NOTHING), side)
+        return f"{pair} = {_adder(fold, side)}({pair}, {block}, {_factor(fold)!r})"
     if fold.kind == "moments":
         pair = f"{fold.result}_mean_lanes, {lanes}"
-        given = f"{_grouped(x, several)}, {_grouped('column_ok', several)}"
-        weights = "found, share" if several else "share"
-        return f"{pair} = add_moment{more}({pair}, {given}, {weights})"
+        given = f"{_grouped(x, side)}, {_grouped('column_ok', side)}"
+        weights = "found, share" if side > 1 else "share"
+        return f"{pair} = {_adder(fold, side)}({pair}, {given}, {weights})"
     if fold.kind in ("amax", "amin"):
         larger = REDUCERS[fold.kind]
-        block = masked(x, IDENTITY[fold.kind])
-        if several:
-            block = f"tl.reduce({_grouped(block, several)}, 2, {larger})"
+        block = _grouped(masked(x, IDENTITY[fold.kind]), side)
+        if side > 1:
+            block = f"tl.reduce({block}, 2, {larger})"
         return f"{lanes} = {larger}({lanes}, {block})"
     if fold.kind == "deviations":
         x = f"({x} - {fold.partner}) * ({x} - {fold.partner})"
-    block = masked(x, "0.0")
-    return f"{lanes} += " + (f"tl.sum({_grouped(block, several)}, axis=2)" if several else block)
+    block = _grouped(masked(x, "0.0"), side)
+    return f"{lanes} += " + (f"tl.sum({block}, axis=2)" if side > 1 else block)
 
 
-def _grouped(text: str, several: bool) -> str:
-    return f"in_lanes({text}, SIDE)" if several else text
+def _adder(fold: Fold, side: int) -> str:
+    """The device function that adds one column to a state of several numbers, or several."""
+    one = {"exponentials": "add_exponential", "moments": "add_moment"}.get(fold.kind, "")
+    return f"{one}s" if one and side > 1 else one
+
+
+def _grouped(text: str, side: int) -> str:
+    return f"in_lanes({text}, SIDE)" if side > 1 else text
 
 
 def ends(fold: Fold, parts: str, counts: str, total: str, *, whole: bool) -> list[str]:

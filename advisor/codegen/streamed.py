@@ -152,7 +152,7 @@ class _Writer:
     def _walk(self, number: int, one: Pass, first: str, last: str) -> list[str]:
         """The loop of one pass, with what its folds start from."""
         lines = folds.counts(one, self.side)
-        lines += [line for fold in one.folds for line in folds.starts(fold, self.values)]
+        lines += [line for fold in one.folds for line in folds.starts(fold, self.values, self.side)]
         body = [
             *self.values.columns("start"),
             "column_ok = (columns < n_columns) | EVEN_COLUMNS",
@@ -163,7 +163,7 @@ class _Writer:
             item = self.values.inputs[name]
             body.append(self.values.load(item, self._policy(item, number)))
         body += [self.values.assign(op) for op in one.ops]
-        body += [folds.step(fold, self.values) for fold in one.folds]
+        body += [folds.step(fold, self.values, self.side) for fold in one.folds]
         body += [self.values.store(position) for position in one.writes]
         lines.append(LOOP.format(first=first, last=last))
         total = last if first == "0" else f"{last} - {first}"

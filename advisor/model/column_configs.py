@@ -29,6 +29,7 @@ from advisor.model.optable import item_bytes, spec_of
 from advisor.model.plan import FusionPlan, PlanOp, Site
 from advisor.model.ranking import (
     BASE_REGISTERS,
+    HELD_TILE,
     L2_SHARE,
     REGISTERS_PER_SM,
     idle,
@@ -44,8 +45,6 @@ WARPS, STAGES = (1, 2, 4, 8, 16, 32), (1, 3)
 HELD_SHARES, BLOCK_SHARES = (1, 2, 4), (2, 4, 8)
 COLUMN_BLOCKS = (32, 64, 128, 256, 512, 1024)
 MAX_PER_THREAD = 32
-# Elements of a program with whole rows that are the likeliest to be fast; of blocks, none are.
-HELD_TILE = 4096
 # Tiles alive at a time beside the states: inputs wait for the reductions along their rows, one or
 # several of them.
 LIVE_HELD, LIVE_SEVERAL, LIVE_IN_BLOCKS = 4.0, 8.0, 1.5
@@ -196,6 +195,7 @@ def _doublings(task: _Task, config: LaunchConfig) -> float:
     return (
         _partials(task, config)
         + idle(programs, resident, task.sm_count)
+        # Of the sizes of blocks of columns, none is likelier to be fast.
         + unusual_tile(per_thread, tile, HELD_TILE if task.held else tile)
         + layouts(config.block_rows, block, config.num_warps, vectors=task.vectors)
         + latency(in_flight, config.num_stages)

@@ -32,6 +32,7 @@ from advisor.model.passes import Schedule, can_split, has_online_form, schedule
 from advisor.model.plan import FusionPlan, Site
 from advisor.model.ranking import (
     BASE_REGISTERS,
+    HELD_TILE,
     L1_SHARE,
     L2_SHARE,
     LIVE_TILES,
@@ -54,8 +55,8 @@ STREAMED_BLOCKS, STREAMED_WARPS = (1024, 2048, 4096, 8192, 16384, 32768), (4, 8,
 # Stages and blocks a turn: loads are on their way one block ahead, or those of two blocks together.
 AHEAD = ((1, 1), (1, 2), (3, 1))
 MAX_STREAMED_PER_THREAD = 32
-# Elements of a program that are the likeliest to be fast.
-HELD_TILE, STREAMED_TILE = 4096, 8192
+# Elements of a program in a loop that are the likeliest to be fast.
+STREAMED_TILE = 8192
 # Beyond so many warps each barrier waits for more, and GPUs with warps of 64 have none.
 MANY_WARPS, MANY_DOUBLINGS = 16, 0.1
 # Rows of so many columns fit in registers: a loop reads again what need not be.

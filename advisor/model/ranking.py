@@ -14,6 +14,8 @@ L2_SHARE, L1_SHARE = 0.4, 0.1
 # and for each tensor of one that streams rows (as machine code of softmax and norms has it).
 BASE_REGISTERS, LIVE_TILES = 24, 1.5
 STREAMED_REGISTERS, STREAMED_TILES = 16, 0.33
+# Elements of a program with whole rows that are the likeliest to be fast.
+HELD_TILE = 4096
 # What must be on its way to memory for each multiprocessor to hide latency (Little's law).
 LEAST_IN_FLIGHT_BYTES = 32 << 10
 
@@ -54,6 +56,6 @@ def latency(in_flight_bytes: float, num_stages: int) -> float:
     return max(math.log2(LEAST_IN_FLIGHT_BYTES / max(in_flight_bytes, 1)), 0.0)
 
 
-def unusual_tile(per_thread: float, tile: int, usual: int = 4096) -> float:
+def unusual_tile(per_thread: float, tile: int, usual: int = HELD_TILE) -> float:
     """Doublings for tiles beside two 16-byte loads of bf16 a thread, and the usual elements."""
     return abs(math.log2(per_thread / 16)) / 4 + abs(math.log2(tile / usual)) / 8
