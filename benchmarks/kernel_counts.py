@@ -32,6 +32,8 @@ import kernels
 import torch
 import triton
 from kernel_bounds import FAST, RESULTS, Count, Counts, counts
+from kernel_rows import Row
+from kernel_table import LARGE_BYTES
 from msgspec.structs import replace
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -84,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
     for name, shape, make in kernels.tasks():
         if wanted and name not in wanted:
             continue
-        key = kernels.Row(name=name, shape=shape, gpu="").key
+        key = Row(name=name, shape=shape, gpu="").key
         try:
             plan = _plan(make)
             if plan is not None:
@@ -201,7 +203,7 @@ def _code(cubin: bytes) -> Code:
 
 def table(found: Counts) -> str:
     """Markdown: the rows that arithmetic bounds first."""
-    bound = [row for row in found.rows if row.bound and row.bytes >= kernels.LARGE_BYTES]
+    bound = [row for row in found.rows if row.bound and row.bytes >= LARGE_BYTES]
     lines = [
         "# What bounds the rows of the kernel benchmark, by count",
         "",
@@ -212,7 +214,7 @@ def table(found: Counts) -> str:
         "copy of the same bytes. Arithmetic bounds the row where a copy has below "
         f"{FAST:.2f} of that time.",
         "",
-        f"{len(bound)} of {sum(row.bytes >= kernels.LARGE_BYTES for row in found.rows)} rows of "
+        f"{len(bound)} of {sum(row.bytes >= LARGE_BYTES for row in found.rows)} rows of "
         "64 MB and more are bound by arithmetic.",
         "",
         "| row | MB | instructions | special | least µs | copy µs | bound by |",

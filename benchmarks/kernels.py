@@ -16,7 +16,6 @@ Rows named `plan:ID` are stored plans of a recorded run, where eager is their op
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 import traceback
@@ -24,7 +23,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from statistics import geometric_mean, median
 from typing import Any
 
 import kernel_groups
@@ -33,13 +31,14 @@ import kernel_patterns
 import kernel_random
 import kernel_tasks
 import torch
-from kernel_bounds import FAST, bound_rows
+from kernel_rows import FIELDS, TUNED, Results, Row, read
+from kernel_table import line, table
 from msgspec.structs import replace
 
 from advisor.errors import AdvisorError
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.gpus import find_gpu
-from advisor.model.base import Record, decode, encode, load
+from advisor.model.base import encode, load
 from advisor.model.configs import bytes_read_again, schemes_of
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
@@ -65,63 +64,11 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "kernels.json"
 STORED = HERE.parent / "sample_traces" / "runs" / "llama_train_compile" / "plans"
 CUDA = torch.device("cuda")
-# From so many bytes on a row has to reach the bar; how far it may be behind the best other.
-LARGE_BYTES, SLOWER = 64_000_000, 1.02
-HEAD = (
-    "pattern", "shape", "MB", "ops", "copy", "ours", "of copy", "Inductor", "tuned", "Liger",
-    "eager", "launch", "configuration",
-)  # fmt: skip
-TUNED = "max-autotune-no-cudagraphs"
 # Of each pattern the first shapes go backward too.
 BACKWARD_SHAPES = 2
 SCANS = ((8, 64, 4096), (64, 32, 2048))
 # A kernel that is wrong by more than the rounding of bfloat16 results has no time to report.
 TOLERANCE = 0.02
-
-
-class Row(Record, frozen=True, kw_only=True):
-    """One pattern at one shape; `why` says why nothing of ours was timed.
-
-    `covers` is (ops of the captured graph in our kernel, all of them); `configs` the median of
-    every configuration tried; `others` of other ways to do it (Inductor tuned, Liger's kernels,
-    PyTorch's own fused ones); `intervals` the spread of what was timed beside it. Caches are cold
-    but for `warm_ns`, of which `predicted_ns` is the kernel model's; `launch_ns` is host time.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    gpu: str
-    bytes: int | None = None
-    covers: tuple[int, int] | None = None
-    config: str | None = None
-    ours_ns: int | None = None
-    eager_ns: int | None = None
-    inductor_ns: int | None = None
-    copy_ns: int | None = None
-    peak_ns: int | None = None
-    warm_ns: int | None = None
-    predicted_ns: int | None = None
-    launch_ns: int | None = None
-    error: float | None = None
-    configs: dict[str, int] = {}
-    others: dict[str, int] = {}
-    intervals: dict[str, tuple[int, int]] = {}
-    why: str = ""
-
-    @property
-    def key(self) -> str:
-        """Identifies the row in the file of results."""
-        return f"{self.name} {'x'.join(map(str, self.shape))}"
-
-
-FIELDS = frozenset(Row.__struct_fields__)
-
-
-class Results(Record, frozen=True, kw_only=True):
-    """All rows recorded so far, and what recorded them."""
-
-    versions: dict[str, str] = {}
-    rows: tuple[Row, ...] = ()
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -167,11 +114,6 @@ def merge(parts: Sequence[Path], path: Path) -> None:
     versions = read(parts[0]).versions
     ordered = tuple(rows[key] for key in order if key in rows)
     write_atomic(path, encode(Results(versions=versions, rows=ordered)) + b"\n")
-
-
-def read(path: Path) -> Results:
-    """The recorded rows; none yet if there is no file."""
-    return decode(path.read_bytes(), Results, str(path)) if path.exists() else Results()
 
 
 # --- recording ------------------------------------------------------------------------------------
@@ -238,19 +180,19 @@ def measured(bare: Row, make: Callable[[], Any]) -> Row:
     try:
         made = make()
     except AdvisorError as error:
-        return replaced(bare, why=error.line())
+        return replace(bare, why=error.line())
     if isinstance(made, kernel_groups.Calls):
         return compared(bare, made)
     if made.plan is None:
-        return replaced(bare, why="no program of ours: a family that is not generated yet")
+        return replace(bare, why="no program of ours: a family that is not generated yet")
     gpu = find_gpu(torch.cuda.get_device_name())
     try:
         configs = without_spills(made.plan, gpu) if gpu is not None else ()
         if not configs:
-            return replaced(bare, why="every configuration spills, or the GPU is not in the table")
+            return replace(bare, why="every configuration spills, or the GPU is not in the table")
         return timed(bare, made, made.plan, configs)
     except AdvisorError as error:
-        return replaced(bare, why=error.line())
+        return replace(bare, why=error.line())
 
 
 def timed(
@@ -287,7 +229,7 @@ def timed(
         error = worst_error(plan, given, calls[best]())
     times = {name: timing(values) for name, values in measured.items()}
     columns = {f"{name}_ns": t.median_ns for name, t in times.items() if f"{name}_ns" in FIELDS}
-    return replaced(
+    return replace(
         bare,
         bytes=moved,
         covers=task.covers,
@@ -310,8 +252,8 @@ def moved_bytes(plan: FusionPlan) -> int:
     needed = site_bytes(plan, site)
     if plan.members or "split" not in schemes_of(plan) or gpu is None or gpu.l2_bytes is None:
         return needed
-    again = bytes_read_again(plan, "split") * site.columns
-    return needed + again * site.rows * (again > gpu.l2_bytes)
+    row_bytes = bytes_read_again(plan, "split") * site.columns
+    return needed + row_bytes * site.rows if row_bytes > gpu.l2_bytes else needed
 
 
 def predicted_ns(plan: FusionPlan) -> int | None:
@@ -333,7 +275,7 @@ def compared(bare: Row, calls: kernel_groups.Calls) -> Row:
     measured = gpu_recorder(variants, TIMING_ROUNDS, flusher(torch.device("cuda")))
     times = {name: timing(values) for name, values in measured.items()}
     columns = {f"{name}_ns": t.median_ns for name, t in times.items() if f"{name}_ns" in FIELDS}
-    return replaced(
+    return replace(
         bare,
         bytes=calls.bytes,
         config="one launch",
@@ -357,105 +299,6 @@ def worst_error(plan: FusionPlan, given: list[torch.Tensor], got: Any) -> float:
             scale = scale * (torch.finfo(mine.dtype).eps / torch.finfo(torch.bfloat16).eps)
         worst = max(worst, float(apart.max() / scale)) if apart.numel() else worst
     return worst
-
-
-def replaced(row: Row, **changes: Any) -> Row:
-    """The row with other fields."""
-    fields = {name: getattr(row, name) for name in row.__struct_fields__}
-    return Row(**(fields | changes))
-
-
-# --- table ----------------------------------------------------------------------------------------
-
-
-def line(row: Row) -> str:
-    """One row as text."""
-    if row.ours_ns is None or row.copy_ns is None:
-        return f"{row.key}: {row.why}"
-    by_scheme: dict[str, tuple[int, str]] = {}
-    for label, taken in row.configs.items():
-        scheme = label.split()[0] if not label.startswith("rows=") else "registers"
-        by_scheme[scheme] = min(by_scheme.get(scheme, (taken, label)), (taken, label))
-    found = ", ".join(f"{t / 1000:.1f} us {label}" for t, label in sorted(by_scheme.values()))
-    return f"{row.key}: {row.copy_ns / row.ours_ns:.2f} of a copy; {found}"
-
-
-def table(results: Results) -> str:
-    """Markdown: times in microseconds, and the share of the time of a copy of the same bytes."""
-    lines = [
-        "# Generated kernels",
-        "",
-        "Written by `python benchmarks/kernels.py --table`; times are medians on the GPU, caches",
-        "cold, in µs. `copy` moves the bytes that the kernel must move: 1.00 is its speed. Eager",
-        "and Inductor run the whole pattern; `ops` says how much of it our kernel does. `launch`",
-        "is the host's time for one. fp8 with one scale a tensor must read the tensor twice, and",
-        "no cache holds it: `MB` and `copy` count both. Rows that are bound by arithmetic, by the",
-        "count of `kernel_counts.md`, which was made before them, have `*` at their share.",
-        "",
-        f"| {' | '.join(HEAD)} |",
-        "|---" * len(HEAD) + "|",
-    ]
-    lines += [_cells(row) for row in results.rows]
-    versions = json.dumps(results.versions)
-    return "\n".join([*lines, "", *_figures(results.rows), "", f"Versions: {versions}", ""])
-
-
-def _cells(row: Row) -> str:
-    shape = "×".join(map(str, row.shape))
-    if row.ours_ns is None or row.copy_ns is None or row.bytes is None or row.why:
-        return f"| {row.name} | {shape} |{' |' * (len(HEAD) - 3)} {row.why} |"
-    others = dict(row.others)
-    columns = [row.inductor_ns, others.pop(TUNED, None), others.pop("Liger", None), row.eager_ns]
-    times = [f"{t / 1000:.1f}" if t is not None else "" for t in (*columns, row.launch_ns)]
-    covers = "all" if row.covers is None else f"{row.covers[0]}/{row.covers[1]}"
-    more = (f"{name} {taken / 1000:.1f}" for name, taken in others.items())
-    mark = "*" if row.key in bound_rows() else ""
-    cells = [
-        row.name, shape, f"{row.bytes / 1e6:.0f}", covers, f"{row.copy_ns / 1000:.1f}",
-        f"{row.ours_ns / 1000:.1f}", f"{row.copy_ns / row.ours_ns:.2f}{mark}", *times,
-        "; ".join((row.config or "", *more)),
-    ]  # fmt: skip
-    return f"| {' | '.join(cells)} |"
-
-
-def _figures(rows: Sequence[Row]) -> list[str]:
-    """What the bars are about: large rows, the best other, Inductor, the kernel model."""
-    timed = [row for row in rows if row.ours_ns and row.copy_ns and not row.why]
-    counted = bound_rows()
-    every = [row for row in timed if (row.bytes or 0) >= LARGE_BYTES]
-    large = [row for row in every if row.key not in counted]
-    fast = [row for row in large if (row.copy_ns or 0) >= FAST * (row.ours_ns or 0)]
-    whole = [row for row in timed if row.covers is None or row.covers[0] == row.covers[1]]
-    behind = [row for row in whole if (row.ours_ns or 0) > SLOWER * min(_others(row))]
-    ratios = [row.inductor_ns / (row.ours_ns or 1) for row in whole if row.inductor_ns]
-    errors = [
-        abs(row.predicted_ns - row.warm_ns) / row.warm_ns
-        for row in timed
-        if row.predicted_ns and row.warm_ns
-    ]
-    return [
-        f"- {len(fast)} of {len(large)} rows of 64 MB and more that memory bounds reach "
-        f"{FAST:.2f} of a copy's speed; not: {_names(large, fast)}",
-        f"- {len(every) - len(large)} rows of that size are bound by arithmetic: "
-        f"{_names(every, large)}",
-        f"- {len(behind)} of {len(whole)} rows that our kernel does whole are more than 2 % behind "
-        f"the best other: {_names(behind, [])}",
-        f"- over Inductor, geometric mean of these: {geometric_mean(ratios):.2f}×"
-        if ratios
-        else "- over Inductor: not measured",
-        f"- the kernel model, caches warm: {median(errors):.1%} off in the median of {len(errors)}"
-        if errors
-        else "- the kernel model: not measured",
-    ]
-
-
-def _others(row: Row) -> list[int]:
-    found = (row.inductor_ns, row.eager_ns, *row.others.values())
-    return [taken for taken in found if taken is not None]
-
-
-def _names(rows: Sequence[Row], without: Sequence[Row]) -> str:
-    return ", ".join(row.key for row in rows if row not in without) or "none"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,107 @@
+"""The table of `kernels.py`: rows in Markdown, and what the bars are about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from statistics import geometric_mean, median
+
+from kernel_bounds import FAST, bound_rows
+from kernel_rows import TUNED, Results, Row
+
+# From so many bytes on a row has to reach the bar; how far it may be behind the best other.
+LARGE_BYTES, SLOWER = 64_000_000, 1.02
+HEAD = (
+    "pattern", "shape", "MB", "ops", "copy", "ours", "of copy", "Inductor", "tuned", "Liger",
+    "eager", "launch", "configuration",
+)  # fmt: skip
+
+
+def line(row: Row) -> str:
+    """One row as text."""
+    if row.ours_ns is None or row.copy_ns is None:
+        return f"{row.key}: {row.why}"
+    by_scheme: dict[str, tuple[int, str]] = {}
+    for label, taken in row.configs.items():
+        scheme = label.split()[0] if not label.startswith("rows=") else "registers"
+        by_scheme[scheme] = min(by_scheme.get(scheme, (taken, label)), (taken, label))
+    found = ", ".join(f"{t / 1000:.1f} us {label}" for t, label in sorted(by_scheme.values()))
+    return f"{row.key}: {row.copy_ns / row.ours_ns:.2f} of a copy; {found}"
+
+
+def table(results: Results) -> str:
+    """Markdown: times in microseconds, and the share of the time of a copy of the same bytes."""
+    lines = [
+        "# Generated kernels",
+        "",
+        "Written by `python benchmarks/kernels.py --table`; times are medians on the GPU, caches",
+        "cold, in µs. `copy` moves the bytes that the kernel must move: 1.00 is its speed. Eager",
+        "and Inductor run the whole pattern; `ops` says how much of it our kernel does. `launch`",
+        "is the host's time for one. fp8 with one scale a tensor must read the tensor twice, and",
+        "no cache holds it: `MB` and `copy` count both. Rows that are bound by arithmetic, by the",
+        "count of `kernel_counts.md`, which was made before them, have `*` at their share.",
+        "",
+        f"| {' | '.join(HEAD)} |",
+        "|---" * len(HEAD) + "|",
+    ]
+    lines += [_cells(row) for row in results.rows]
+    versions = json.dumps(results.versions)
+    return "\n".join([*lines, "", *_figures(results.rows), "", f"Versions: {versions}", ""])
+
+
+def _cells(row: Row) -> str:
+    shape = "×".join(map(str, row.shape))
+    if row.ours_ns is None or row.copy_ns is None or row.bytes is None or row.why:
+        return f"| {row.name} | {shape} |{' |' * (len(HEAD) - 3)} {row.why} |"
+    others = dict(row.others)
+    columns = [row.inductor_ns, others.pop(TUNED, None), others.pop("Liger", None), row.eager_ns]
+    times = [f"{t / 1000:.1f}" if t is not None else "" for t in (*columns, row.launch_ns)]
+    covers = "all" if row.covers is None else f"{row.covers[0]}/{row.covers[1]}"
+    more = (f"{name} {taken / 1000:.1f}" for name, taken in others.items())
+    mark = "*" if row.key in bound_rows() else ""
+    cells = [
+        row.name, shape, f"{row.bytes / 1e6:.0f}", covers, f"{row.copy_ns / 1000:.1f}",
+        f"{row.ours_ns / 1000:.1f}", f"{row.copy_ns / row.ours_ns:.2f}{mark}", *times,
+        "; ".join((row.config or "", *more)),
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def _figures(rows: Sequence[Row]) -> list[str]:
+    """What the bars are about: large rows, the best other, Inductor, the kernel model."""
+    timed = [row for row in rows if row.ours_ns and row.copy_ns and not row.why]
+    counted = bound_rows()
+    every = [row for row in timed if (row.bytes or 0) >= LARGE_BYTES]
+    large = [row for row in every if row.key not in counted]
+    fast = [row for row in large if (row.copy_ns or 0) >= FAST * (row.ours_ns or 0)]
+    whole = [row for row in timed if row.covers is None or row.covers[0] == row.covers[1]]
+    behind = [row for row in whole if (row.ours_ns or 0) > SLOWER * min(_others(row))]
+    ratios = [row.inductor_ns / (row.ours_ns or 1) for row in whole if row.inductor_ns]
+    errors = [
+        abs(row.predicted_ns - row.warm_ns) / row.warm_ns
+        for row in timed
+        if row.predicted_ns and row.warm_ns
+    ]
+    return [
+        f"- {len(fast)} of {len(large)} rows of 64 MB and more that memory bounds reach "
+        f"{FAST:.2f} of a copy's speed; not: {_names(large, fast)}",
+        f"- {len(every) - len(large)} rows of that size are bound by arithmetic: "
+        f"{_names(every, large)}",
+        f"- {len(behind)} of {len(whole)} rows that our kernel does whole are more than 2 % behind "
+        f"the best other: {_names(behind, [])}",
+        f"- over Inductor, geometric mean of these: {geometric_mean(ratios):.2f}×"
+        if ratios
+        else "- over Inductor: not measured",
+        f"- the kernel model, caches warm: {median(errors):.1%} off in the median of {len(errors)}"
+        if errors
+        else "- the kernel model: not measured",
+    ]
+
+
+def _others(row: Row) -> list[int]:
+    found = (row.inductor_ns, row.eager_ns, *row.others.values())
+    return [taken for taken in found if taken is not None]
+
+
+def _names(rows: Sequence[Row], without: Sequence[Row]) -> str:
+    return ", ".join(row.key for row in rows if row not in without) or "none"
