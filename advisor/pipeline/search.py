@@ -246,8 +246,8 @@ class Search:
         """Findings by the most that they may gain in the step as it is compiled now.
 
         A run ranks them by what they save beside what ran then, op by op perhaps; within a budget
-        those that can gain nothing are better left. What was kept before comes first, what nobody
-        can tell of before what can only lose.
+        those that can gain nothing are better left. What was kept before comes first; what nobody
+        can tell of comes before what can only lose.
         """
         waiting = [group for group in groups if any(trial.judgement is None for trial in group)]
         new = [group for group in waiting if group[0].finding != KEPT_BEFORE]

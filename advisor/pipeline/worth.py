@@ -61,8 +61,10 @@ def worth_by_finding(
     emit: Emit,
     base: Variant,
 ) -> list[int | None]:
-    """The most that each finding may gain in a step with a recipe, which `base` runs, ns; None
-    where it is not known, or nothing of it is left to be tried.
+    """The most that each finding may gain in a step with a recipe, which `base` runs, ns.
+
+    Where the compiler's time at its sites is not known, it is what the run predicts to be saved of
+    what ran when it was profiled; None without that, or if nothing of it is left to be tried.
     """
     graphs, times = bench.own_kernels(recipe), bench.kernel_times(base)
     gains = []
@@ -72,11 +74,20 @@ def worth_by_finding(
             usable = [name for name in trial.plan_ids if found[name].refused is None]
             if not usable:
                 continue
-            worth = worth_of([found[name].plan for name in usable], graphs, times)
-            known += [worth.gain_ns] if worth.gain_ns is not None else []
+            plans = [found[name].plan for name in usable]
+            worth = worth_of(plans, graphs, times)
+            gain_ns = predicted_gain_ns(plans) if worth.gain_ns is None else worth.gain_ns
+            known += [gain_ns] if gain_ns is not None else []
             emit("measure", "running", plan=usable[0], message=worth.told())
         gains.append(max(known, default=None))
     return gains
+
+
+def predicted_gain_ns(plans: Sequence[FusionPlan]) -> int | None:
+    """What plans together are predicted to save of the profiled step, ns; None if any has none."""
+    predictions = [plan.prediction for plan in plans]
+    known = [prediction.saving_ns.mid for prediction in predictions if prediction is not None]
+    return sum(known) if known and len(known) == len(predictions) else None
 
 
 def worth_of(
