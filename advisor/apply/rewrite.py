@@ -31,6 +31,8 @@ from advisor.model.plan import FusionPlan, PlanInput, Site
 
 # Row numbers are 32-bit in a kernel; the last program's may run past the last row.
 MAX_ROWS = 2**31 - 2**16
+# So are those of columns; the last share of a row that several programs share may end beyond it.
+MAX_COLUMNS = 2**30
 # What takes one seed of those that a graph draws with.
 SEED = "prims.inductor_lookup_seed.default"
 
@@ -163,6 +165,8 @@ def _check_launch(config: LaunchConfig, site: Site) -> None:
     rows = product_rows(site) if config.scheme == "gemm" else site.rows
     if rows > MAX_ROWS:
         raise IllegalFusionError(f"{rows:,} rows are more than a kernel can number")
+    if site.columns > MAX_COLUMNS:
+        raise IllegalFusionError(f"{site.columns:,} columns are more than a kernel can number")
 
 
 def _check_no_write_between(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -322,10 +323,15 @@ def test_a_site_too_wide_for_the_chosen_configuration_is_refused() -> None:
     assert_same(lowered, copy, kernels, 1e-6)
 
 
-def test_more_rows_than_a_kernel_can_number_are_refused() -> None:
+@pytest.mark.parametrize(
+    "size", [{"row_sizes": (2**31,), "columns": 2048}, {"columns": 2**31}], ids=str
+)
+def test_more_than_a_kernel_can_number_is_refused(size: dict[str, Any]) -> None:
+    """Also for a configuration that streams its rows, however long."""
     lowered = models.captured(models.Chain(), torch.randn(6, 48)).graphs[0].lowered
-    kernel = models.ready(models.plans_of(lowered)[0])
-    site = msgspec.structs.replace(kernel.plan.sites[0], row_sizes=(2**31,))
+    looped = LaunchConfig(scheme="looped", block_columns=1024)
+    kernel = models.ready(models.plans_of(lowered)[0], looped)
+    site = msgspec.structs.replace(kernel.plan.sites[0], **size)
     copy = lowered.copy()
     outcomes = rewrite(
         copy.fx_graph, copy.fx_node, copy.fx_aliases, [Swap(kernel, kernel.plan, site)]
