@@ -50,8 +50,8 @@ _ALTERNATIVES = (
     Alternative(
         route="generated_kernel",
         text=(
-            "one launch of a kernel of ours for all parameters (Adam, AdamW, SGD): `apply` times "
-            "it beside the fused one and keeps the faster (--only multi_tensor)"
+            "one launch of a kernel of ours for all parameters (Adam, AdamW, SGD, Lion): `apply` "
+            "times it beside the fused one and keeps the faster (--only multi_tensor)"
         ),
     ),
     Alternative(

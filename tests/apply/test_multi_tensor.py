@@ -26,6 +26,7 @@ from advisor.apply.model.optimizer import device_counts, fuse_optimizer, own_cou
 from advisor.apply.model.update_rules import rule_of
 from advisor.apply.recipe import UNCHANGED
 from advisor.verify.binaries import read_cubin
+from tests.builders.updates import Lion
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,7 +44,7 @@ def test_steps_are_as_near_to_float64_as_the_optimizers_own() -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     errors: dict[str, tuple[float, float]] = told["errors"]
-    assert len(errors) == 10
+    assert len(errors) == 13
     for name, (ours, own) in errors.items():
         assert ours <= max(2.0, 2 * own), (name, ours, own)
     names = ["step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "weight"]
@@ -78,7 +79,13 @@ def test_what_has_no_kernel_says_so() -> None:
     gaps = torch.optim.SGD([torch.nn.Parameter(torch.ones(4, 4)[:, :2])], lr=0.1)
     (weight,) = weights()
     tied = torch.optim.SGD([weight, torch.nn.Parameter(weight.detach()[:1])], lr=0.1)
+    relative = Lion(weights())
+    vars(relative)["decoupled_wd"] = True
     refused = {
+        "the weight decay of this Lion is a share of its first learning rate": relative,
+        "Lion is cautious: its kernel takes every element of an update": Lion(
+            weights(), caution=True
+        ),
         "there is no kernel for the update of RMSprop": torch.optim.RMSprop(weights()),
         "the step of this SGD was replaced by something else": replaced,
         "a parameter is torch.float64 or sparse": wide,
@@ -171,7 +178,7 @@ def test_it_takes_the_place_of_the_fused_step_in_a_recipe() -> None:
     assert recipe.on_model == ("multi_tensor",)
 
 
-@pytest.mark.parametrize("name", ["adam", "sgd"])
+@pytest.mark.parametrize("name", ["adam", "sgd", "lion"])
 def test_kernels_compile_for_an_h200_with_wide_loads_and_no_spills(name: str) -> None:
     import triton
     import triton.language as tl
@@ -188,6 +195,7 @@ def test_kernels_compile_for_an_h200_with_wide_loads_and_no_spills(name: str) ->
     own = {
         "adam": {"decoupled": True, "amsgrad": False},
         "sgd": {"has_momentum": True, "nesterov": True},
+        "lion": {},
     }
     constants |= own[name]
     kernel = getattr(u, name)

@@ -22,6 +22,42 @@ from triton.runtime import interpreter
 
 from advisor.apply.model.multi_tensor import own_step, use_multi_tensor
 
+
+class Lion(torch.optim.Optimizer):
+    """Lion (X. Chen et al., arXiv:2302.06675) as packages have it: PyTorch has none of its own."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+        caution: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+    ) -> None:
+        options = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "caution": caution}
+        super().__init__(params, {**options, "maximize": maximize, "foreach": foreach})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        assert closure is None
+        for group in self.param_groups:
+            (beta1, beta2), rate = group["betas"], float(group["lr"])
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["exp_avg"] = torch.zeros_like(p)
+                g, m = -p.grad if group["maximize"] else p.grad, state["exp_avg"]
+                p.mul_(1.0 - rate * group["weight_decay"])
+                p.add_((m * beta1).add_(g, alpha=1.0 - beta1).sign_(), alpha=-rate)
+                m.mul_(beta2).add_(g, alpha=1.0 - beta2)
+
+
+Lion.__module__ = "timm.optim.lion"
+
 SHAPES = ((7,), (33, 65), (40, 64), (0,), ())
 STEPS = 4
 CASES: dict[str, tuple[Any, dict[str, Any], torch.dtype]] = {
@@ -57,6 +93,13 @@ CASES: dict[str, tuple[Any, dict[str, Any], torch.dtype]] = {
     "sgd, nesterov": (
         torch.optim.SGD,
         {"lr": 0.1, "momentum": 0.9, "nesterov": True},
+        torch.float32,
+    ),
+    "lion": (Lion, {"lr": 0.01, "weight_decay": 0.1}, torch.float32),
+    "lion bfloat16, maximised": (Lion, {"lr": 0.125, "maximize": True}, torch.bfloat16),
+    "lion, rate in memory": (
+        Lion,
+        {"lr": 0.03125, "betas": (0.0, 0.9), "rate_in_memory": True},
         torch.float32,
     ),
 }

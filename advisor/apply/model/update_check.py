@@ -59,7 +59,9 @@ def _trained(
 ) -> dict[str, torch.Tensor]:
     """Parameters and state by name after the first step, which is the optimizer's, and `STEPS`."""
     kept = [torch.nn.Parameter(v.double() if wide else v.clone()) for v in values]
-    optimizer = kind(kept, foreach=False, **options)
+    if "foreach" in inspect.signature(kind).parameters:
+        options = options | {"foreach": False}
+    optimizer = kind(kept, **options)
     if ours:
         use_multi_tensor(optimizer)
     device = values[0].device

@@ -1,11 +1,13 @@
-"""Updates of all parameters of an optimizer as one launch: Adam, AdamW, SGD.
+"""Updates of all parameters of an optimizer as one launch: Adam, AdamW, SGD, Lion.
 
     Adam    m = m + (1 - b1) (g - m)          v = b2 v + (1 - b2) g^2
             p = p - lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) + eps)
     SGD     b = momentum b + (1 - dampening) g        p = p - lr (b, or g + momentum b: Nesterov)
+    Lion    p = p - lr sign(b1 m + (1 - b1) g)        m = b2 m + (1 - b2) g
 
-as in PyTorch (I. Loshchilov, F. Hutter, arXiv:1711.05101; I. Sutskever et al., ICML 2013). Weight
-decay is taken off the parameter (AdamW) or added to the gradient. Parameters are found through a
+as in PyTorch (I. Loshchilov, F. Hutter, arXiv:1711.05101; I. Sutskever et al., ICML 2013), the last
+by X. Chen et al., arXiv:2302.06675. Weight decay is taken off the parameter (AdamW, Lion) or added
+to the gradient. Parameters are found through a
 table in memory, so that the number of tensors is no part of the kernel: a row per parameter with
 the addresses of what belongs to it and its size. A program works on one chunk of one parameter.
 Everything is computed in float32. A scalar that is passed is rounded to it, and 1 - beta taken from
@@ -20,8 +22,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# Columns of the table: parameter, gradient, two moments (SGD: momentum), the largest second moment
-# so far, the count of steps, the number of elements.
+# Columns of the table: parameter, gradient, two moments (SGD and Lion have one), the largest second
+# moment so far, the count of steps, the number of elements.
 FIELDS = 7
 
 
@@ -136,6 +138,34 @@ def _sgd_block(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _lion_block(  # type: ignore[no-untyped-def]
+    parameter,
+    gradient,
+    first,
+    at,
+    ok,
+    masked: tl.constexpr,
+    rate,
+    keep1,
+    keep2,
+    fresh1,
+    fresh2,
+    decay,
+    maximize: tl.constexpr,
+):
+    p = _load(parameter, at, ok, masked)
+    g = _load(gradient, at, ok, masked)
+    m = _load(first, at, ok, masked)
+    if maximize:
+        g = -g
+    # Rounded where PyTorch's two passes (mul, add with alpha) round: near 0 a sign depends on it.
+    mixed = tl.fma(fresh1, g, keep1 * m)
+    sign = tl.where(mixed > 0.0, 1.0, tl.where(mixed < 0.0, -1.0, mixed))  # NaN stays NaN
+    _store(parameter, at, p - rate * decay * p - rate * sign, ok, masked)
+    _store(first, at, tl.fma(fresh2, g, keep2 * m), ok, masked)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def adam(  # type: ignore[no-untyped-def]
     table,
     chunks,
@@ -233,4 +263,48 @@ def sgd(  # type: ignore[no-untyped-def]
             _sgd_block(
                 parameter, gradient, first, at, at < size, True, rate, momentum, fresh, decay,
                 has_momentum, nesterov, maximize,
+            )  # fmt: skip
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def lion(  # type: ignore[no-untyped-def]
+    table,
+    chunks,
+    rate,
+    keep1,
+    keep2,
+    fresh1,
+    fresh2,
+    decay,
+    fields: tl.constexpr,
+    chunk: tl.constexpr,
+    block: tl.constexpr,
+    parameters: tl.constexpr,
+    gradients: tl.constexpr,
+    states: tl.constexpr,
+    aligned: tl.constexpr,
+    rate_in_memory: tl.constexpr,
+    maximize: tl.constexpr,
+):
+    """One program updates `chunk` elements of one parameter, and its only moment."""
+    here = chunks + 2 * tl.program_id(0)
+    entry = table + tl.load(here) * fields
+    begin = tl.load(here + 1).to(tl.int64) * chunk
+    size = tl.load(entry + 6)
+    parameter = _at(entry, 0, parameters, aligned)
+    gradient = _at(entry, 1, gradients, aligned)
+    first = _at(entry, 2, states, aligned)
+    if rate_in_memory:
+        rate = tl.load(rate).to(tl.float32)
+    for offset in range(0, chunk, block):
+        at = begin + offset + tl.arange(0, block)
+        if begin + chunk <= size:
+            _lion_block(
+                parameter, gradient, first, at, at < size, False, rate, keep1, keep2, fresh1,
+                fresh2, decay, maximize,
+            )  # fmt: skip
+        else:
+            _lion_block(
+                parameter, gradient, first, at, at < size, True, rate, keep1, keep2, fresh1,
+                fresh2, decay, maximize,
             )  # fmt: skip

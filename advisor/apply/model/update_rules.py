@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-Kind = Literal["adam", "sgd"]
+Kind = Literal["adam", "sgd", "lion"]
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -30,6 +30,8 @@ class Rule:
         """The tensors of a parameter's state, in the order of the table's columns."""
         if self.kind == "sgd":
             return ("momentum_buffer",) if group["momentum"] else ()
+        if self.kind == "lion":
+            return ("exp_avg",)
         names = ("exp_avg", "exp_avg_sq")
         return (*names, "max_exp_avg_sq") if group["amsgrad"] else names
 
@@ -55,11 +57,12 @@ class Rule:
         spelled = [getattr(tl, str(dtype).removeprefix("torch.")) for dtype in dtypes]
         names = ("parameters", "gradients", "states")
         options |= dict(zip(names, spelled, strict=True))
-        options |= {"fields": update_kernels.FIELDS, "maximize": bool(group["maximize"])}
+        options |= {"fields": update_kernels.FIELDS, "maximize": bool(group.get("maximize"))}
         rate = group["lr"]
         in_memory = isinstance(rate, torch.Tensor) and rate.device == table.device
         rate = rate if in_memory else float(rate)
         grid = (chunks.numel() // 2,)
+        options |= {"rate_in_memory": in_memory}
         if self.kind == "sgd":
             update_kernels.sgd[grid](
                 table,
@@ -68,25 +71,25 @@ class Rule:
                 float(group["momentum"]),
                 1.0 - float(group["dampening"]),
                 float(group["weight_decay"]),
-                rate_in_memory=in_memory,
                 has_momentum=bool(group["momentum"]),
                 nesterov=bool(group["nesterov"]),
                 **options,
             )
             return
         beta1, beta2 = (float(beta) for beta in group["betas"])
+        shares = (beta1, beta2, 1.0 - beta1, 1.0 - beta2)
+        decay = float(group["weight_decay"])
+        if self.kind == "lion":
+            update_kernels.lion[grid](table, chunks, rate, *shares, decay, **options)
+            return
         update_kernels.adam[grid](
             table,
             chunks,
             rate,
             *(math.log(beta) if beta else -math.inf for beta in (beta1, beta2)),
-            beta1,
-            beta2,
-            1.0 - beta1,
-            1.0 - beta2,
+            *shares,
             float(group["eps"]),
-            float(group["weight_decay"]),
-            rate_in_memory=in_memory,
+            decay,
             decoupled=self.decoupled or bool(group.get("decoupled_weight_decay")),
             amsgrad=bool(group["amsgrad"]),
             **options,
@@ -98,12 +101,18 @@ RULES: dict[type[torch.optim.Optimizer], Rule] = {
     torch.optim.Adam: Rule("adam"),
     torch.optim.SGD: Rule("sgd"),
 }
+# Optimizers of other packages, which need not be there, by the full name of their type.
+RULES_BY_NAME = {
+    "lion_pytorch.lion_pytorch.Lion": Rule("lion"),
+    "timm.optim.lion.Lion": Rule("lion"),
+}
 
 
 def rule_of(optimizer: torch.optim.Optimizer) -> Rule | str:
     """The rule of an optimizer, or why its steps stay its own."""
-    name = type(optimizer).__name__
-    rule = RULES.get(type(optimizer))
+    kind = type(optimizer)
+    name = kind.__name__
+    rule = RULES.get(kind) or RULES_BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
     if rule is None:
         return f"there is no kernel for the update of {name}"
     # Schedulers of learning rates wrap the step to see it called, and mark what they wrapped.
@@ -119,6 +128,8 @@ def unfit(rule: Rule, optimizer: torch.optim.Optimizer) -> str | None:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if not parameters:
         return f"{name} has no parameters"
+    if getattr(optimizer, "decoupled_wd", False):
+        return f"the weight decay of this {name} is a share of its first learning rate"
     if len({parameter.device for parameter in parameters}) > 1:
         return "its parameters are on several devices"
     if _overlap(parameters):
@@ -126,7 +137,9 @@ def unfit(rule: Rule, optimizer: torch.optim.Optimizer) -> str | None:
     for group in optimizer.param_groups:
         if group.get("differentiable"):
             return f"{name} is differentiable: a kernel is not"
-        if rule.kind == "adam" and any(isinstance(b, torch.Tensor) for b in group["betas"]):
+        if group.get("caution"):
+            return f"{name} is cautious: its kernel takes every element of an update"
+        if rule.kind != "sgd" and any(isinstance(b, torch.Tensor) for b in group["betas"]):
             return "its betas are tensors"
     for parameter in parameters:
         if type(parameter) not in (torch.nn.Parameter, torch.Tensor):
