@@ -46,27 +46,35 @@ def add_exponentials(peak, total, x, FACTOR: tl.constexpr):
 ''',
     "add_moments": '''
 @triton.jit
-def add_moments(mean, squares, x, ok, count, share):
-    """Mean and sum of squared deviations with the last axis of x more (Chan, Golub, LeVeque).
+def add_moments(pivot, total, squares, x, ok, fresh):
+    """Sum and sum of squares of x - pivot with the last axis of x more, where it is `ok`.
 
-    `count` of x are `ok`; `share` is their part of all so far.
+    The pivot of a lane is the first value of its `fresh` block: beside what lies around it no
+    digits are lost to a mean that is far from 0. One that is infinite is none.
     """
-    own = tl.sum(tl.where(ok, x, 0.0), axis=2) / tl.maximum(count, 1.0)
-    apart = tl.where(ok, x - own[:, :, None], 0.0)
-    moved = tl.where(count > 0, own - mean, 0.0)
-    squares += tl.sum(apart * apart, axis=2) + moved * moved * (count - count * share)
-    return mean + moved * share, squares
+    first = (tl.arange(0, x.shape[2])[None, None, :] == 0) & ok & (tl.abs(x) < float("inf"))
+    pivot = tl.where(fresh, tl.sum(tl.where(first, x, 0.0), axis=2), pivot)
+    apart = tl.where(ok, x - pivot[:, :, None], 0.0)
+    return pivot, total + tl.sum(apart, axis=2), squares + tl.sum(apart * apart, axis=2)
 ''',
     "add_moment": '''
 @triton.jit
-def add_moment(mean, squares, x, ok, share):
-    """Mean and sum of squared deviations with one more x in every lane (Welford).
+def add_moment(pivot, total, squares, x, ok, fresh):
+    """Sum and sum of squares of x - pivot with one x more in every lane that is `ok`.
 
-    `share` is 1 / the number of values so far; lanes that are not `ok` keep theirs.
+    The pivot of a lane is its first x, that of the `fresh` block: beside what lies around it no
+    digits are lost to a mean that is far from 0. One that is infinite is none.
     """
-    apart = x - mean
-    moved = mean + apart * share
-    return tl.where(ok, moved, mean), tl.where(ok, squares + apart * (x - moved), squares)
+    pivot = tl.where(fresh, tl.where(ok & (tl.abs(x) < float("inf")), x, 0.0), pivot)
+    apart = tl.where(ok, x - pivot, 0.0)
+    return pivot, total + apart, squares + apart * apart
+''',
+    "moments": '''
+@triton.jit
+def moments(pivot, total, squares, count):
+    """Mean, and sum of squared deviations from it, of `count` values by their sums of x - pivot."""
+    moved = total / tl.maximum(count, 1)
+    return pivot + moved, squares - total * moved
 ''',
 }
 
@@ -79,50 +87,44 @@ class State(NamedTuple):
 
 
 def states(fold: Fold) -> tuple[State, ...]:
-    """What a fold keeps in every lane."""
+    """What is known of a fold over part of a row."""
     first = NOTHING if fold.kind == "exponentials" else IDENTITY.get(fold.kind, "0.0")
     identities = (first, "0.0")
     return tuple(State(*pair) for pair in zip(fold.states, identities, strict=False))
 
 
+def kept(fold: Fold) -> tuple[State, ...]:
+    """What a fold keeps in every lane along the loop."""
+    if fold.kind != "moments":
+        return states(fold)
+    names = (f"{fold.result}_pivot", f"{fold.result}_total", fold.result)
+    return tuple(State(name, "0.0") for name in names)
+
+
 def helpers(fold: Fold, side: int) -> tuple[str, ...]:
     """The device functions of a fold into lanes of `side` columns, of here and of the op table."""
-    found = ("in_lanes" if side > 1 else "", _adder(fold, side), REDUCERS.get(fold.kind, ""))
+    found = ["in_lanes" if side > 1 else "", _adder(fold, side), REDUCERS.get(fold.kind, "")]
+    found += ["moments"] if fold.kind == "moments" else []
     return tuple(filter(None, found))
 
 
-def counts(one: Pass, side: int) -> list[str]:
-    """How many columns each lane has before the first block, where a fold needs to know."""
-    if side == 1 or not _counted(one):
+def walked(one: Pass, side: int, total: str) -> list[str]:
+    """After the last of `total` columns: what lanes kept as what is known of their values."""
+    found = [fold for fold in one.folds if fold.kind == "moments"]
+    if not found:
         return []
-    return ["seen_lanes = tl.full((1, LANES), 0.0, tl.float32)"]
-
-
-def counting(one: Pass, side: int, first: str, last: str) -> list[str]:
-    """The part of one more block in its lanes' columns from `first` to before `last`."""
-    if not _counted(one):
-        return []
-    if side == 1:
-        done = "start" if first == "0" else f"start - {first}"
-        return [f"share = BLOCK_COLUMNS / ({done} + BLOCK_COLUMNS)"]
-    return [
-        f"left = {last} - start - SIDE * tl.arange(0, LANES)[None, :]",
-        "found = tl.minimum(tl.maximum(left, 0), SIDE).to(tl.float32)",
-        "seen_lanes += found",
-        "share = found / tl.maximum(seen_lanes, 1.0)",
-    ]
-
-
-def counted(one: Pass, side: int, total: str) -> list[str]:
-    """How many columns each lane has after the last block."""
-    if side > 1 or not _counted(one):
-        return []
-    lanes = "tl.arange(0, BLOCK_COLUMNS)[None, :]"
-    return [f"seen_lanes = ({total} + BLOCK_COLUMNS - 1 - {lanes}) // BLOCK_COLUMNS"]
-
-
-def _counted(one: Pass) -> bool:
-    return any(fold.kind == "moments" for fold in one.folds)
+    lines = []
+    if side > 1:
+        lines.append(f"left = {total} % BLOCK_COLUMNS - SIDE * tl.arange(0, LANES)[None, :]")
+        rest = "tl.minimum(tl.maximum(left, 0), SIDE)"
+        lines.append(f"seen_lanes = {total} // BLOCK_COLUMNS * SIDE + {rest}")
+    else:
+        lanes = "tl.arange(0, BLOCK_COLUMNS)[None, :]"
+        lines.append(f"seen_lanes = ({total} + BLOCK_COLUMNS - 1 - {lanes}) // BLOCK_COLUMNS")
+    for fold in found:
+        known = ", ".join(f"{state.name}_lanes" for state in states(fold))
+        lines.append(f"{known} = moments({_kept_names(fold)}, seen_lanes)")
+    return lines
 
 
 def starts(fold: Fold, values: Values, side: int) -> list[str]:
@@ -130,21 +132,20 @@ def starts(fold: Fold, values: Values, side: int) -> list[str]:
     rows = "BLOCK_ROWS" if values.spaces[fold.operand] == "tile" else "1"
     lanes = "LANES" if side > 1 else "BLOCK_COLUMNS"
     shape = f"({rows}, {lanes})"
-    return [f"{s.name}_lanes = tl.full({shape}, {s.identity}, tl.float32)" for s in states(fold)]
+    return [f"{s.name}_lanes = tl.full({shape}, {s.identity}, tl.float32)" for s in kept(fold)]
 
 
-def step(fold: Fold, values: Values, side: int) -> str:
-    """One block more, into lanes of `side` columns."""
+def step(fold: Fold, values: Values, side: int, first: str) -> str:
+    """One block more, into lanes of `side` columns; the first block starts at `first`."""
     x, lanes = values.operand(fold.operand, "float32"), f"{fold.result}_lanes"
     if fold.kind == "exponentials":
         pair = f"{fold.result}_peak_lanes, {lanes}"
         block = _grouped(masked(x, NOTHING), side)
         return f"{pair} = {_adder(fold, side)}({pair}, {block}, {_factor(fold)!r})"
     if fold.kind == "moments":
-        pair = f"{fold.result}_mean_lanes, {lanes}"
+        names = _kept_names(fold)
         given = f"{_grouped(x, side)}, {_grouped('column_ok', side)}"
-        weights = "found, share" if side > 1 else "share"
-        return f"{pair} = {_adder(fold, side)}({pair}, {given}, {weights})"
+        return f"{names} = {_adder(fold, side)}({names}, {given}, start == {first})"
     if fold.kind in ("amax", "amin"):
         larger = REDUCERS[fold.kind]
         block = _grouped(masked(x, IDENTITY[fold.kind]), side)
@@ -155,6 +156,10 @@ def step(fold: Fold, values: Values, side: int) -> str:
         x = f"({x} - {fold.partner}) * ({x} - {fold.partner})"
     block = _grouped(masked(x, "0.0"), side)
     return f"{lanes} += " + (f"tl.sum({block}, axis=2)" if side > 1 else block)
+
+
+def _kept_names(fold: Fold) -> str:
+    return ", ".join(f"{state.name}_lanes" for state in kept(fold))
 
 
 def _adder(fold: Fold, side: int) -> str:
@@ -193,10 +198,11 @@ def ends(fold: Fold, parts: str, counts: str, total: str, *, whole: bool) -> lis
             lines.append(f"{fold.result} = tl.where({test}, {infinite}, {fold.result})")
         return lines
     if fold.kind == "moments":
-        mean, apart = f"{fold.result}_mean", f"{fold.result}_apart"
+        means, apart = f"{fold.result}_mean_{parts}", f"{fold.result}_apart"
+        mean = (fold.partner if whole else "") or f"{fold.result}_mean"
         return [
-            f"{mean} = {_sum(f'{counts} * {mean}_{parts}')} / {total}",
-            f"{apart} = {mean}_{parts} - {mean}",
+            f"{mean} = {_sum(f'{counts} * {means}')} / {total}",
+            f"{apart} = {means} - {mean}",
             f"{fold.result} = {_sum(f'{own} + {counts} * {apart} * {apart}')}{scale}",
         ]
     if fold.kind in ("amax", "amin"):

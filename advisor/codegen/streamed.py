@@ -12,9 +12,12 @@ from advisor.model.launch import Scheme
 from advisor.model.passes import Fold, Pass
 from advisor.model.plan import FusionPlan, PlanInput
 
+# Whole blocks, then what is left of the columns: only that is masked, and has code of its own only
+# where there is any.
+PARTS = "for PART in tl.static_range(1 if EVEN_COLUMNS else 2):"
 LOOP = (
-    "for start in tl.range({first}, {last}, BLOCK_COLUMNS, num_stages=STAGES, "
-    "loop_unroll_factor=UNROLL):"
+    "for start in tl.range({first} if PART == 0 else whole, whole if PART == 0 else {last}, "
+    "BLOCK_COLUMNS, num_stages=STAGES, loop_unroll_factor=UNROLL if PART == 0 else 1):"
 )
 # The number of a program, where it is dealt nothing else than this kernel.
 PROGRAM = "tl.program_id(0)"
@@ -72,6 +75,7 @@ class _Writer:
         """Every pass of a row by one program."""
         passes = self.schedule.passes
         lines = [*indices(), *self._lanes(), *self.values.axes(), *self._row_inputs()]
+        lines.append("whole = n_columns // BLOCK_COLUMNS * BLOCK_COLUMNS")
         lines += [self.values.assign(op) for op in self.schedule.before]
         for number, one in enumerate(passes):
             lines.append(f"# Pass {number + 1} of {len(passes)}: {self._purpose(one)}.")
@@ -140,6 +144,7 @@ class _Writer:
             "split = tl.program_id(1)",
             "first = split * split_columns",
             "last = tl.minimum(first + split_columns, n_columns)",
+            "whole = first + (last - first) // BLOCK_COLUMNS * BLOCK_COLUMNS",
         ]
 
     def _states(self, one: Pass) -> list[tuple[str, folds.State]]:
@@ -151,23 +156,22 @@ class _Writer:
 
     def _walk(self, number: int, one: Pass, first: str, last: str) -> list[str]:
         """The loop of one pass, with what its folds start from."""
-        lines = folds.counts(one, self.side)
-        lines += [line for fold in one.folds for line in folds.starts(fold, self.values, self.side)]
+        lines = [line for fold in one.folds for line in folds.starts(fold, self.values, self.side)]
         body = [
             *self.values.columns("start"),
-            "column_ok = (columns < n_columns) | EVEN_COLUMNS",
+            "column_ok = (columns < n_columns) | (PART == 0)",
             *self.values.column_axes("start"),
         ]
-        body += folds.counting(one, self.side, first, last)
         for name in one.reads:
             item = self.values.inputs[name]
             body.append(self.values.load(item, self._policy(item, number)))
         body += [self.values.assign(op) for op in one.ops]
-        body += [folds.step(fold, self.values, self.side) for fold in one.folds]
+        body += [folds.step(fold, self.values, self.side, first) for fold in one.folds]
         body += [self.values.store(position) for position in one.writes]
-        lines.append(LOOP.format(first=first, last=last))
-        total = last if first == "0" else f"{last} - {first}"
-        return [*lines, *(INDENT + line for line in body), *folds.counted(one, self.side, total)]
+        lines += [PARTS, INDENT + LOOP.format(first=first, last=last)]
+        lines += [2 * INDENT + line for line in body]
+        total = last if first == "0" else f"({last} - {first})"
+        return [*lines, *folds.walked(one, self.side, total)]
 
     def _policy(self, item: PlanInput, number: int) -> str:
         """What is read again should stay in the caches, by this row or by others; the rest not."""
@@ -202,4 +206,5 @@ class _Writer:
 
 
 def _results(fold: Fold) -> tuple[str, ...]:
-    return (fold.partner, fold.result) if fold.kind == "exponentials" else (fold.result,)
+    both = fold.kind in ("exponentials", "moments") and fold.partner
+    return (fold.partner, fold.result) if both else (fold.result,)

@@ -11,7 +11,7 @@ normalizer calculation for softmax, 2018), and the mean with the sum of squared 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from advisor.model.graph import Arg
@@ -29,7 +29,8 @@ class Fold:
 
     `op` is the reduction of the plan that it serves; `result` the value it gives, which for the
     first half of a variance may be no value of the plan but its mean. `partner` is the mean whose
-    deviations are summed, or the maximum that exponentials are relative to; their exponent is
+    deviations are summed, that of the plan that moments give too (empty if it has none), or the
+    maximum that exponentials are relative to; their exponent is
     `factor` (operand - maximum), in base 2 if `binary`; `guarded` takes 0 for an infinite maximum.
     """
 
@@ -118,8 +119,21 @@ class _Scheduler:
             if spec_of(op.op).kind == "reduction":
                 level = self._place_reduction(op, level, joined)
             self.levels[op.name] = level
-        # The maximum comes out of the joint fold.
-        self.folds = [f for f in self.folds if f[1].kind != "amax" or f[1].result not in joined]
+        self.folds = [self._with_mean(*item) for item in self.folds]
+        joined |= {fold.partner for _, fold in self.folds if fold.kind == "moments"}
+        # The maximum, or the mean, comes out of the joint fold.
+        self.folds = [
+            (level, fold)
+            for level, fold in self.folds
+            if fold.kind not in ("amax", "sum") or fold.result not in joined
+        ]
+
+    def _with_mean(self, level: int, fold: Fold) -> tuple[int, Fold]:
+        """Moments that give the plan's mean of the same elements too, if it is one of this pass."""
+        mean = self._mean_of(fold.operand) if fold.kind == "moments" else ""
+        if mean and any(own == level and other.result == mean for own, other in self.folds):
+            return level, replace(fold, partner=mean)
+        return level, fold
 
     def _place_reduction(self, op: PlanOp, level: int, joined: set[str]) -> int:
         operand = str(op.args[0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -319,7 +320,7 @@ def test_lanes_are_of_one_column_where_rows_are_not_aligned(columns: int, aligne
 def test_hints_follow_who_reads_again() -> None:
     text = render(plans.layer_norm(), "online").text
     loads = [
-        line for line in text.replace("\n            ", " ").splitlines() if "tl.load(" in line
+        line for line in re.sub(r"\n {16,}", " ", text).splitlines() if "tl.load(" in line
     ]
     hints = [
         ("in0" in load or "in1" in load, "evict_first" in load, "evict_last" in load)
