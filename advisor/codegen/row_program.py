@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from advisor.codegen import abi, column_sums, float8, folds, gemm, scan
+from advisor.codegen import abi, bfloat16, column_sums, float8, folds, gemm, scan
 from advisor.codegen.column_sums import column_kernels
 from advisor.codegen.exponentials import pointwise_helpers
 from advisor.codegen.expressions import HELPERS, REDUCTIONS, TRITON_DTYPES
@@ -27,7 +27,7 @@ from advisor.model.site_work import computed, equation
 
 IMPORTS = "import torch\nimport triton\nimport triton.language as tl\n"
 HELPER_TEXT = HELPERS | folds.HELPERS | column_sums.HELPERS | float8.HELPERS | scan.HELPERS
-HELPER_TEXT |= gemm.HELPERS
+HELPER_TEXT |= gemm.HELPERS | bfloat16.HELPERS
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,13 @@ def device_code(plan: FusionPlan, scheme: Scheme) -> list[str]:
 
 def helper_names(plan: FusionPlan, scheme: Scheme) -> list[str]:
     """The device functions that the kernels call, sorted: the keys of `HELPER_TEXT`."""
+    converted = float8.helper_names(plan) | bfloat16.helper_names(plan)
     if scheme in SCANS:
-        return sorted(scan.scan_helper_names(plan, scheme) | set(float8.helper_names(plan)))
+        return sorted(scan.scan_helper_names(plan, scheme) | converted)
     if scheme == "gemm":
-        return sorted(gemm.gemm_helper_names(plan) | float8.helper_names(plan))
+        return sorted(gemm.gemm_helper_names(plan) | converted)
     used = {h for op in plan.ops if (h := _reducer(op, scheme)) is not None}
-    used |= pointwise_helpers(plan) | float8.helper_names(plan)
+    used |= pointwise_helpers(plan) | converted
     if scheme in OVER_ROWS:
         used |= column_sums.helper_names(plan, scheme)
     elif scheme not in ("registers", "blocks"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from advisor.codegen import abi
+from advisor.codegen.bfloat16 import TO_BFLOAT16
 from advisor.codegen.exponentials import (
     DIVIDED,
     DRAW,
@@ -301,8 +302,10 @@ class Values:
             if dtype == "float8_e4m3fn":
                 return f"to_{dtype}({wide})"
             return f"to_{dtype}({wide}, {is_bounded(self.plan, arg, FLOAT8_MAX[dtype])})"
-        if dtype in ("float16", "bfloat16"):
-            return f"{name}.to({TRITON_DTYPES[dtype]}).to(tl.float32)"
+        if dtype == "bfloat16":
+            return f"{TO_BFLOAT16}({name if have in FLOATS else f'{name}.to(tl.float32)'})"
+        if dtype == "float16":
+            return f"{name}.to(tl.float16).to(tl.float32)"
         if dtype == "float32":
             return name if have in FLOATS else f"{name}.to(tl.float32)"
         if dtype == "bool":

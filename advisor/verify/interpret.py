@@ -1,5 +1,8 @@
 """A plan run by PyTorch, op by op: in eager's dtypes, or exactly (float64, no rounding casts).
 
+Or `as_planned`: in float64 with the casts to narrow floats that the plan has, which is what its
+kernel rounds. Where what follows amplifies that, a right kernel is far from the exact results.
+
 Random numbers are the kernel's own, in both: float32 also where eager compares them in a narrower
 type, as Inductor does. So both see the mask that the kernel draws. What is stored in eight bits is
 rounded in both too, since rounding is what such a program is for.
@@ -21,7 +24,7 @@ from advisor.verify.philox import uniform
 from advisor.verify.products import product_of
 from advisor.verify.scan_steps import evaluate_scan
 
-Precision = Literal["native", "exact"]
+Precision = Literal["native", "exact", "as_planned"]
 
 
 def _fused(a: Any, b: Any, c: Any) -> torch.Tensor:
@@ -85,15 +88,15 @@ def evaluate(
 ) -> tuple[torch.Tensor, ...]:
     """The plan's outputs for inputs of one dimension an axis (size 1 where an input repeats).
 
-    Outputs have one an axis too, of size 1 where they are the same along it. `exact` computes
-    everything in float64.
+    Outputs have one an axis too, of size 1 where they are the same along it. All but `native`
+    compute everything in float64.
     """
     if plan.members:
         return _by_member(plan, inputs, precision)
     values: dict[str, torch.Tensor] = {}
     for item, tensor in zip(plan.inputs, inputs, strict=True):
-        exact = precision == "exact" and tensor.is_floating_point()
-        values[item.name] = tensor.double() if exact else tensor
+        wide = precision != "native" and tensor.is_floating_point()
+        values[item.name] = tensor.double() if wide else tensor
     sizes = torch.broadcast_shapes(*(tensor.shape for tensor in inputs))
     for item in plan.inputs:
         if item.counts is not None:
@@ -160,6 +163,8 @@ def _apply(op: PlanOp, values: dict[str, torch.Tensor], precision: Precision) ->
     dtype = _dtype(op.dtype, precision)
     if op.op == "cast":
         value = _tensor(op.args[0], values)
+        if precision == "as_planned" and op.dtype in ("float16", "bfloat16"):
+            return value.to(getattr(torch, op.dtype)).double()
         if value.dtype == dtype:
             return value
         # What is too large is the largest number, as compiled; in eager from PyTorch 2.13 on.
@@ -217,7 +222,7 @@ def _tensor(arg: Arg, values: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _dtype(name: str, precision: Precision) -> torch.dtype:
-    if precision == "exact" and name in FLOAT_DTYPES:
+    if precision != "native" and name in FLOAT_DTYPES:
         return torch.float64
     dtype: torch.dtype = getattr(torch, name)
     return dtype

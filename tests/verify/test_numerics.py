@@ -254,3 +254,64 @@ def test_errors_are_counted_in_the_coarsest_type_on_the_way() -> None:
     assert roundings(plan, plan.ops[0].name) == ()
     assert unit_of(torch.float32, roundings(plan, out)) == BFLOAT16
     assert unit_of(torch.float32, ()) == FLOAT32
+
+
+def silu_gradient(dtype: str = "bfloat16") -> FusionPlan:
+    """silu'(x w) for rows x and their weights: rounded on the way, and far below zero x w e^(x w),
+    in which an error of x w is x w times as large.
+    """
+    make = PlanBuilder()
+    x, w = make.input(), make.input(spans=(True, False))
+    inner = make.cast(make.cast(make.op("mul", x, w), dtype), "float32")
+    gate = make.op("sigmoid", inner)
+    slope = make.op("add", make.op("mul", inner, make.op("sub", 1, gate)), 1)
+    return make.plan(make.op("mul", gate, slope), title="silu gradient", columns=40)
+
+
+def far_below_zero(plan: FusionPlan) -> tuple[Case, list[torch.Tensor]]:
+    """Rows of which the plan's cast alone moves results by more than 16 of its last places."""
+    case = Case("", (8,), (40,), "normal", block_rows=2)
+    x, w = make_inputs(plan, case, torch.device("cpu"), seed=0)
+    return case, [x.abs() + 30, -(w.abs() + 1.5)]
+
+
+def as_a_kernel(plan: FusionPlan, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    return tuple(found.float() for found in evaluate(plan, inputs, "as_planned"))
+
+
+def test_what_the_casts_of_a_plan_cost_is_no_fault_of_its_kernel() -> None:
+    plan = silu_gradient()
+    case, inputs = far_below_zero(plan)
+    before = [tensor.clone() for tensor in inputs]
+    found = compared(plan, case, before, inputs, as_a_kernel(plan, inputs))
+    assert (found.max_error_ulps or 0) > 16, "nothing is shown"
+    assert found.passed, found.detail
+
+
+def test_what_is_near_neither_the_exact_nor_the_planned_results_is_wrong() -> None:
+    plan = silu_gradient()
+    case, inputs = far_below_zero(plan)
+    before = [tensor.clone() for tensor in inputs]
+    for factor in (0.5, 0.8, 1.2, 2.0):
+        wrong = [factor * tensor for tensor in as_a_kernel(plan, inputs)]
+        assert "ulps, at most" in compared(plan, case, before, inputs, wrong).detail
+    cut = [tensor.clone() for tensor in inputs]
+    cut[0] *= 1 - 2**-8  # as an x that was rounded to another number, always in one direction
+    assert not compared(plan, case, before, inputs, as_a_kernel(plan, cut)).passed
+
+
+def test_rounding_in_the_middle_is_to_the_nearest_also_interpreted(
+    tmp_path: Path, process: NumericsProcess
+) -> None:
+    """Cut off, as Triton's interpreter does it, it is twice as far from the exact results."""
+    found = quickly(process, silu_gradient(), tmp_path)
+    assert failures_or_none(found) == {}
+    for case in found.cases:
+        assert (case.max_error_ulps or 0) <= (case.eager_error_ulps or 0) + 0.1, case.name
+    cut = ("v1 = to_bfloat16(v0)", "v1 = v0.to(tl.bfloat16).to(tl.float32)")
+    other = quickly(process, silu_gradient(), tmp_path, cut)
+    assert worst_error(other) > 1.5 * worst_error(found), "the interpreter rounds by now"
+
+
+def worst_error(found: Numerics) -> float:
+    return max(case.max_error_ulps or 0 for case in found.cases)
