@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from advisor.model.optable import spec_of
+from advisor.model.optable import FLOAT8_MAX, spec_of
 from advisor.model.plan import FusionPlan, PlanOp
 from analyzers.gradient_names import gradient_name
 
@@ -31,6 +31,7 @@ _WORDS = {
 _SPELLINGS = ("native_", "cudnn_", "miopen_")
 _MANNERS = ("_legit_no_training", "_legit_functional", "_legit", "_for_cpu")
 _GRADIENT = "_backward"
+_EIGHT_BITS = (*FLOAT8_MAX, "int8")
 
 
 def op_word(label: str) -> str:
@@ -77,13 +78,19 @@ def _reduces(op: PlanOp) -> bool:
 
 def _kernel_name(plan: FusionPlan, ops: set[str], reductions: set[str]) -> str:
     if plan.phase == "backward":
-        return gradient_name(plan) or ("norm" if {"rsqrt", "pow"} & ops else "row reduction")
+        found = gradient_name(plan) or ("norm" if {"rsqrt", "pow"} & ops else "row reduction")
+        return "batch norm" if found == "layer norm" and _of_channels(plan) else found
     if "amax" in reductions and "sum" in reductions and "exp" in ops:
         return "masked softmax" if _has_mask(plan) else "softmax"
     if "rsqrt" in ops and _mean_of_squares(plan):
         return "RMS norm"
     if ("rsqrt" in ops or "sqrt" in ops) and reductions & {"var", "mean"}:
-        return "group norm" if any(item.segments for item in plan.inputs) else "layer norm"
+        if any(item.segments for item in plan.inputs):
+            return "group norm"
+        return "batch norm" if _of_channels(plan) else "layer norm"
+    rounded = [op.dtype for op in plan.ops if op.op == "cast" and op.dtype in _EIGHT_BITS]
+    if "amax" in reductions and rounded:
+        return f"quantisation to {rounded[0]}"
     return "row program with " + " and ".join(sorted(reductions))
 
 
@@ -111,6 +118,12 @@ def _is_gate(op: PlanOp, after: Mapping[str, PlanOp]) -> bool:
         inner = other.args[0]
         other = after.get(str(inner))
     return inner == value
+
+
+def _of_channels(plan: FusionPlan) -> bool:
+    """Whether a row is what a channel holds of a whole batch: the columns lie around the rows."""
+    along_columns = any(item.spans[-1] and not any(item.spans[:-1]) for item in plan.inputs)
+    return plan.row_axes == 1 and plan.column_axes > 1 and not along_columns
 
 
 def _mean_of_squares(plan: FusionPlan) -> bool:

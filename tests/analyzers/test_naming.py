@@ -75,6 +75,21 @@ def quantisation() -> Graph:
     return s.build(s.op("div", x, s.reduce("amax", s.op("abs", x))))
 
 
+def quantised(dtype: str) -> Graph:
+    s = Sketch()
+    x = s.input(16, 32)
+    return s.build(s.cast(s.op("div", x, s.reduce("amax", s.op("abs", x))), dtype))
+
+
+def batch_norm() -> Graph:
+    """Of [batch, channels, pixels]: a channel's values lie around those of the others."""
+    s = Sketch()
+    x = s.input(4, 8, 32)
+    mean = s.reduce("mean", x, (0, 2))
+    scale = s.op("rsqrt", s.op("add", s.reduce("var", x, (0, 2)), 1e-5))
+    return s.build(s.op("relu", s.op("mul", s.op("sub", x, mean), scale)))
+
+
 def of_nothing_known() -> Graph:
     s = Sketch()
     x = s.input(16, 32)
@@ -97,6 +112,9 @@ def of_nothing_known() -> Graph:
         (masked_by_addition(), "masked softmax"),
         (masked_by_choice(), "masked softmax"),
         (quantisation(), "row program with amax"),
+        (quantised("int8"), "quantisation to int8"),
+        (quantised("float8_e5m2"), "quantisation to float8_e5m2"),
+        (batch_norm(), "batch norm + ReLU"),
         (of_nothing_known(), "row program with amin and sum"),
     ],
 )
