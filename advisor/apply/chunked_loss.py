@@ -80,8 +80,30 @@ def _chunked(
     Gradients that are not `wanted` are [0].
     """
     total = rows.new_zeros((), dtype=_wide(rows.dtype))
-    by_rows, by_weight, by_bias = _gradients(rows, weight, wanted, total.dtype)
+    gradients = _gradients(rows, weight, wanted, total.dtype)
+    cut_by = Cut(cut[0], bool(cut[1]), cut[2])
+    task = RowTask(ignore_index, label_smoothing, cut_by, any(wanted))
     step = chunk or rows_of_chunk(rows.shape[0], weight.shape[0], rows.element_size())
+    _add_pieces(total, gradients, (rows, weight, bias, labels, factor), task, wanted, step)
+    # The logits of the last piece are gone: the sum in the type of the weight may take their place.
+    by_rows, by_weight, by_bias = gradients
+    return total * factor, by_rows, by_weight.to(held_dtype(weight.dtype)), by_bias
+
+
+def _add_pieces(
+    total: torch.Tensor,
+    gradients: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor],
+    task: RowTask,
+    wanted: list[bool],
+    step: int,
+) -> None:
+    """Add the losses to `total`, and put the gradients in their places, `step` rows at a time.
+
+    `given` are rows, weight, bias, labels and factor.
+    """
+    by_rows, by_weight, by_bias = gradients
+    rows, weight, bias, labels, factor = given
     buffer = rows.new_empty(min(step, rows.shape[0]), weight.shape[0])
     with torch.autocast(rows.device.type, enabled=False):
         for start in range(0, rows.shape[0], step):
@@ -89,9 +111,6 @@ def _chunked(
             part = rows[here]
             logits = buffer[: part.shape[0]]
             _project(part, weight, bias, logits)
-            task = RowTask(
-                ignore_index, label_smoothing, Cut(cut[0], bool(cut[1]), cut[2]), any(wanted)
-            )
             total += pass_over_rows(logits, labels[here], factor, task).sum()
             if wanted[0]:
                 torch.mm(logits, weight, out=by_rows[here])
@@ -99,7 +118,6 @@ def _chunked(
                 _add_product(by_weight, logits, part)
             if wanted[2]:
                 by_bias += logits.sum(0, dtype=total.dtype)
-    return total * factor, by_rows, by_weight.to(held_dtype(weight.dtype)), by_bias
 
 
 @_chunked.register_fake

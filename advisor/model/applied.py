@@ -193,7 +193,9 @@ class ActionVerdict(Record, frozen=True, kw_only=True):
 class SetVerdict(Record, frozen=True, kw_only=True):
     """What was kept, together: step time against eager and against the compiler's defaults.
 
-    `actions` are in the order in which they are done, `plans` in that in which they claim sites. Of
+    `actions` are in the order in which they are done, `plans` in that in which they claim sites.
+    `output_error` is how far results are from eager's, `baseline_error` the compiler's; where these
+    do not settle it, from those of a copy in a wider type, and eager's or the compiler's. Of
     a training step, `loss_divergence` is the largest distance of its losses over some steps from
     those of a run in the type `loss_reference`, relative to the largest loss, `eager_divergence`
     eager's own, `compiled_divergence` the compiler's without what was kept, where eager's did not

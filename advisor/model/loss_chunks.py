@@ -47,13 +47,18 @@ class LossSizes:
         """All logits."""
         return self.rows * self.classes * self.item_bytes
 
-    def saved_bytes(self, chunk: int) -> int:
-        """Memory that the loss needs less: logits, and their gradient where there is one.
+    def saved_bytes(self, chunk: int, *, compiled: bool) -> int:
+        """Memory that the loss needs less than as eager runs it, or the compiler; negative: more.
 
-        What is held in their place: the logits of a chunk, and the sum of the gradient of the
-        weight in float32. Negative where that is more.
+        Whole, there are the logits and, in eager, their gradient: the compiler puts it in their
+        place; and the gradient of the weight. In pieces, there is the sum of that gradient in
+        float32, and beside it first the logits of a chunk, then what the sum is cast to.
         """
-        whole = self.logits_bytes * (2 if self.trains else 1)
         part = min(chunk, self.rows) * self.classes * self.item_bytes
-        added = self.classes * self.features * SUM_BYTES if self.weight_trains else 0
-        return whole - part - added
+        whole = self.logits_bytes * (2 if self.trains and not compiled else 1)
+        if not self.weight_trains:
+            return whole - part
+        weights = self.classes * self.features
+        own, added = weights * self.item_bytes, weights * max(SUM_BYTES, self.item_bytes)
+        cast = own if own != added else 0
+        return whole + own - added - max(part, cast)

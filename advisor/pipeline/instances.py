@@ -18,6 +18,7 @@ from advisor.apply.model.update_check import update_disagreement
 from advisor.apply.recipe import Recipe
 from advisor.errors import AdvisorError, IllegalFusionError
 from advisor.model.actions import ActionKind, facts_of
+from advisor.pipeline.references import widened
 from collectors.live.failures import failure
 from collectors.live.random_numbers import seeded
 from collectors.live.workload import RESULTS_SEED, Workload, is_writable, tensors
@@ -46,6 +47,25 @@ class Instances:
     def fresh(self, recipe: Recipe | None = None) -> Workload:
         """A new twin in the state it is made in, with a recipe's changes if one is given."""
         return self._changed(recipe.on_model if recipe is not None else ())
+
+    def again(self, begun: bool) -> list[torch.Tensor]:
+        """What must agree, of a new twin in the state it is made in if `begun`, else the base's."""
+        return self._new(begun).results_of()
+
+    def exactly(self, begun: bool) -> tuple[list[torch.Tensor], torch.dtype] | None:
+        """The same of a twin that computes in a wider type, and which; None where it is no module.
+
+        It is widened after it has the base's state.
+        """
+        twin = self._new(begun)
+        kind = widened(twin)
+        return None if kind is None else (twin.results_of(), kind)
+
+    def _new(self, begun: bool) -> Workload:
+        twin = self.fresh()
+        if not begun:
+            self._same_state(twin)
+        return twin
 
     def _changed(self, changes: Sequence[ActionKind]) -> Workload:
         twin = self._reload()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -11,6 +12,34 @@ import torch
 # and the rest is not, they are rounding themselves: what is 0 but for it, as the gradient of a bias
 # that a softmax or a norm takes out again. Of them only the size can be held against anything.
 COMPARABLE = 0.1
+# Results that are rounding alone may be so many times as large as those they are compared with.
+NOISE = 8.0
+
+
+class Agreement(NamedTuple):
+    """Difference of our results from those of `reference`, and its own; epsilon of their dtype.
+
+    `note` says why the figures prove nothing, if so.
+    """
+
+    reference: str
+    error: float
+    baseline: float
+    epsilon: float
+    note: str = ""
+
+
+class Results(NamedTuple):
+    """What the step returns by eager, by the compiler alone, and as a variant runs it."""
+
+    eager: list[torch.Tensor]
+    plain: list[torch.Tensor]
+    ours: list[torch.Tensor]
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the compiler's results are eager's, rounded otherwise, and no other ones."""
+        return noise_of(differences(self.plain, self.eager)) is not None
 
 
 def noise_of(gaps: Sequence[float]) -> set[int] | None:
@@ -52,3 +81,56 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     return tensor.double()
+
+
+def agreement(
+    eager: Sequence[torch.Tensor],
+    plain: Sequence[torch.Tensor],
+    ours: Sequence[torch.Tensor],
+    again: Callable[[], Sequence[torch.Tensor]],
+    comparable: bool,
+) -> Agreement | None:
+    """Our results against eager's, beside the compiler's own; None where there are none.
+
+    The compiler draws other random numbers than eager: where its results are not `comparable`,
+    ours, which draw as it does, are compared with them, and it with itself run `again`.
+    """
+    if not eager:
+        return None
+    if comparable:
+        return held("eager", ours, eager, plain)
+    return held("the compiler", ours, plain, again())
+
+
+def held(
+    reference: str,
+    ours: Sequence[torch.Tensor],
+    theirs: Sequence[torch.Tensor],
+    others: Sequence[torch.Tensor],
+) -> Agreement:
+    """Our results against those of the reference, beside `others` that should be the same."""
+    mine, own = differences(ours, theirs), differences(others, theirs)
+    epsilon = epsilon_of(theirs)
+    noise = noise_of(own)
+    if noise is None:
+        baseline = max(own, default=0.0)
+        note = (
+            f"the step's own results change by {baseline:.1e} when it is run again: nothing shows "
+            "that ours agree"
+        )
+        return Agreement(reference, max(mine, default=0.0), baseline, epsilon, note)
+    size = [NOISE * max(1.0, gap) if number in noise else 0.0 for number, gap in enumerate(own)]
+    kept = [number for number, gap in enumerate(mine) if not gap <= size[number]]
+    error = max((mine[number] for number in kept), default=0.0)
+    baseline = max((gap for number, gap in enumerate(own) if number not in noise), default=0.0)
+    return Agreement(reference, error, baseline, epsilon)
+
+
+def epsilon_of(values: Sequence[torch.Tensor]) -> float:
+    """The machine epsilon of the coarsest type among them."""
+    return max((torch.finfo(t.dtype).eps for t in values if t.is_floating_point()), default=0.0)
+
+
+def difference(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> float:
+    """The largest of `differences`."""
+    return max(differences(ours, theirs), default=0.0)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,9 +18,18 @@ from advisor.model.actions import ON_COMPILER, ActionKind
 from advisor.model.applied import Comparison
 from advisor.model.report import Metric
 from advisor.pipeline.backend import SwapLog, Told, recipe_backend, rewrites_of
+from advisor.pipeline.exactness import against_exact
 from advisor.pipeline.graph_programs import GraphPrograms
 from advisor.pipeline.instances import Instances
-from advisor.pipeline.likeness import differences, noise_of
+from advisor.pipeline.likeness import (
+    Agreement,
+    Results,
+    agreement,
+    difference,
+    differences,
+    held,
+    noise_of,
+)
 from advisor.pipeline.peers import Alone, Peers
 from advisor.pipeline.references import undropped, without_dropout
 from advisor.pipeline.switch import PLAIN, GraphSwitch, OwnKernels, Seen, Selection
@@ -36,8 +45,6 @@ from collectors.live.recorder import TRACED_STEPS, record_steps, synchronize
 from collectors.live.workload import Step, Workload
 
 REGION_ROUNDS, STEP_ROUNDS, WARMUP_STEPS = 16, 40, 3
-# Results that are rounding alone may be so many times as large as those they are compared with.
-NOISE = 8.0
 # A step whose own results differ by more from run to run is no measure of ours.
 REPEATABLE = 1e-4
 # Every compiled variant is one more cache entry on the same code objects.
@@ -45,32 +52,6 @@ RECOMPILE_LIMIT = 256
 # Built variants that are kept, newest first: the best so far, and what a trial makes of it.
 KEPT_VARIANTS = 3
 T = TypeVar("T")
-
-
-class Agreement(NamedTuple):
-    """Difference of our results from those of `reference`, and its own; epsilon of their dtype.
-
-    `note` says why the figures prove nothing, if so.
-    """
-
-    reference: str
-    error: float
-    baseline: float
-    epsilon: float
-    note: str = ""
-
-
-class Results(NamedTuple):
-    """What the step returns by eager, by the compiler alone, and as a variant runs it."""
-
-    eager: list[torch.Tensor]
-    plain: list[torch.Tensor]
-    ours: list[torch.Tensor]
-
-    @property
-    def comparable(self) -> bool:
-        """Whether the compiler's results are eager's, rounded otherwise, and no other ones."""
-        return noise_of(differences(self.plain, self.eager)) is not None
 
 
 @dataclass
@@ -340,9 +321,16 @@ class Bench:
             "again: nothing shows that ours agree"
         )
 
+    def against_exact(self, results: Results) -> Agreement | None:
+        """How far ours are from those of a copy that computes more exactly, beside eager's.
+
+        None where there is no such copy.
+        """
+        return against_exact(self._instances, results, self._peers)
+
     def likeness(self, results: Results, proven: Variant) -> Agreement:
         """How far ours are from those of another variant, beside its own from run to run."""
-        return _held("the best so far", results.ours, proven.results(), proven.results())
+        return held("the best so far", results.ours, proven.results(), proven.results())
 
     def without_dropout(self) -> Bench | None:
         """The same of a training step that drops nothing, made once; None if it trains no module.
@@ -388,54 +376,3 @@ def marked(step: Step) -> Step:
 
 def _not_compiled(error: BaseException) -> WorkloadError:
     return WorkloadError("the step cannot be compiled with it", why=first_line(error))
-
-
-def agreement(
-    eager: Sequence[torch.Tensor],
-    plain: Sequence[torch.Tensor],
-    ours: Sequence[torch.Tensor],
-    again: Callable[[], Sequence[torch.Tensor]],
-    comparable: bool,
-) -> Agreement | None:
-    """Our results against eager's, beside the compiler's own; None where there are none.
-
-    The compiler draws other random numbers than eager: where its results are not `comparable`,
-    ours, which draw as it does, are compared with them, and it with itself run `again`.
-    """
-    if not eager:
-        return None
-    if comparable:
-        return _held("eager", ours, eager, plain)
-    return _held("the compiler", ours, plain, again())
-
-
-def _held(
-    reference: str,
-    ours: Sequence[torch.Tensor],
-    theirs: Sequence[torch.Tensor],
-    others: Sequence[torch.Tensor],
-) -> Agreement:
-    """Our results against those of the reference, beside `others` that should be the same."""
-    mine, own, epsilon = differences(ours, theirs), differences(others, theirs), _epsilon(theirs)
-    noise = noise_of(own)
-    if noise is None:
-        baseline = max(own, default=0.0)
-        note = (
-            f"the step's own results change by {baseline:.1e} when it is run again: nothing shows "
-            "that ours agree"
-        )
-        return Agreement(reference, max(mine, default=0.0), baseline, epsilon, note)
-    size = [NOISE * max(1.0, gap) if number in noise else 0.0 for number, gap in enumerate(own)]
-    kept = [number for number, gap in enumerate(mine) if not gap <= size[number]]
-    error = max((mine[number] for number in kept), default=0.0)
-    baseline = max((gap for number, gap in enumerate(own) if number not in noise), default=0.0)
-    return Agreement(reference, error, baseline, epsilon)
-
-
-def _epsilon(values: Sequence[torch.Tensor]) -> float:
-    return max((torch.finfo(t.dtype).eps for t in values if t.is_floating_point()), default=0.0)
-
-
-def difference(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> float:
-    """The largest of `differences`."""
-    return max(differences(ours, theirs), default=0.0)

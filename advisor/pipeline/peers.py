@@ -242,3 +242,13 @@ def together(peers: Peers, topic: str, work: Callable[[], T]) -> T:
             kind = IllegalFusionError if theirs.illegal else WorkloadError
             raise kind(of_rank(peers, rank, theirs.error)) from failed
     return done[0]
+
+
+def tried(run: Callable[[], T]) -> T | None:
+    """The result of what runs on all ranks; None where it fails on one."""
+    try:
+        return run()
+    except AbortedError:
+        raise
+    except AdvisorError:
+        return None

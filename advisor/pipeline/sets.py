@@ -15,9 +15,11 @@ from advisor.model.actions import FOR_MEMORY
 from advisor.model.applied import SetVerdict
 from advisor.model.run import Emit
 from advisor.pipeline.budget import Budget
+from advisor.pipeline.exactness import may_be_rounding
 from advisor.pipeline.graph_programs import NO_SITE
 from advisor.pipeline.journal import Journal
-from advisor.pipeline.measure import Agreement, Bench, Variant
+from advisor.pipeline.likeness import Agreement, Results
+from advisor.pipeline.measure import Bench, Variant
 from advisor.pipeline.peers import Peers, all_say, together
 from advisor.pipeline.training import LossCurves
 from advisor.pipeline.trials import Trial
@@ -162,15 +164,18 @@ def disagreement(
 ) -> tuple[str, Agreement | None]:
     """Why a variant's results are not good enough on some rank, "" if they are; own figures.
 
-    Where random numbers make them others than the compiler's, they may be those of a variant that
-    is `proven` already, or agree with eager's once nothing is dropped in either.
+    Where they are further from eager's than the compiler's are, an exacter run decides. Where
+    random numbers make them others than the compiler's, they may be those of a variant that is
+    `proven` already, or agree with eager's once nothing is dropped in either.
     """
     results = together(peers, "results", lambda: bench.results(variant))
     comparable = all_say(peers, "comparable", results.comparable)
     found = together(peers, "compare", lambda: bench.agreement(results, comparable))
     why = objection(peers, "results agree", _difference(found))
-    if not why or comparable:
+    if not why:
         return why, found
+    if comparable:
+        return _decided_exactly(peers, bench, results, why, found)
     if proven is not None and proven is not bench.compiled:
         alike = together(peers, "compare again", lambda: bench.likeness(results, proven))
         if not objection(peers, "results agree still", _difference(alike)):
@@ -185,6 +190,18 @@ def disagreement(
         raise
     except AdvisorError as error:
         return f"{why}; without dropout the step cannot be compared: {error.line()}", found
+
+
+def _decided_exactly(
+    peers: Peers, bench: Bench, results: Results, why: str, found: Agreement | None
+) -> tuple[str, Agreement | None]:
+    """Whether results that are not eager's are as near to the exact ones; `why` if nobody knows."""
+    if not all_say(peers, "it may be rounding", may_be_rounding(found)):
+        return why, found
+    exact = bench.against_exact(results)
+    if exact is None:
+        return why, found
+    return objection(peers, "results agree exactly", _difference(exact)), exact
 
 
 def _drift(curves: LossCurves | str | None, found: Agreement | None) -> str:

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from advisor.errors import AbortedError, AdvisorError
-from advisor.pipeline.peers import Alone, Peers, all_say, together
+from advisor.pipeline.peers import Alone, Peers, all_say, together, tried
 from advisor.pipeline.references import Reload, undropped, widened, without_dropout
 from advisor.pipeline.votes import objection
 from collectors.live.random_numbers import seeded
@@ -101,7 +100,7 @@ def loss_curves(
         if dropout_off:
             reload, ours = undropped(reload), _undropped_run(ours)
             plain = _undropped_run(plain) if plain is not None else None
-            first = _tried(lambda: _eager(reload, ranks))
+            first = tried(lambda: _eager(reload, ranks))
             if first is None:
                 return f"{DRAWN}, and without dropout the step does not run"
     if first is None:
@@ -152,25 +151,15 @@ def _undropped_run(ours: Ours) -> Ours:
     return load
 
 
-def _tried(run: Callable[[], T]) -> T | None:
-    """The result of what runs on all ranks; None where it fails on one."""
-    try:
-        return run()
-    except AbortedError:
-        raise
-    except AdvisorError:
-        return None
-
-
 def _reference(reload: Reload, ranks: Peers) -> tuple[_Losses | None, str]:
     """Losses of a copy that computes more exactly, and in which type; None if some rank cannot."""
-    made = _tried(lambda: together(ranks, "a wider copy", lambda: _wider(reload)))
+    made = tried(lambda: together(ranks, "a wider copy", lambda: _wider(reload)))
     if made is None:
         return None, "a wider type"
     twin, kind = made
     if not all_say(ranks, "it is a module", kind is not None):
         return None, "another type"
-    run = _tried(lambda: together(ranks, "its losses", lambda: _losses(twin, None, SEED)))
+    run = tried(lambda: together(ranks, "its losses", lambda: _losses(twin, None, SEED)))
     all_ran = all_say(ranks, "the reference runs", run is not None)
     return run if all_ran else None, str(kind).removeprefix("torch.")
 

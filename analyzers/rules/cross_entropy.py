@@ -80,7 +80,7 @@ def _memory(losses: list[LossSizes]) -> tuple[Evidence, ...]:
     """What the losses need less memory for, computed with their projections in pieces."""
     chunks = [rows_of_chunk(loss.rows, loss.classes, loss.item_bytes) for loss in losses]
     saved = sum(
-        max(loss.saved_bytes(chunk), 0)
+        max(loss.saved_bytes(chunk, compiled=False), 0)
         for loss, chunk in zip(losses, chunks, strict=True)
         if chunk < loss.rows
     )

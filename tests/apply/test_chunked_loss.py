@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from torch.nn import functional
 from advisor.apply.chunked_loss import chunked_cross_entropy
 from advisor.apply.loss_rows import Cut
 from advisor.hardware.gpus import gpu_by_key
-from advisor.model.loss_chunks import MOST_BYTES, MOST_ROWS, rows_of_chunk
+from advisor.model.loss_chunks import MOST_BYTES, MOST_ROWS, LossSizes, rows_of_chunk
 from advisor.verify.resources import ResourceRequest, resources_of
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +102,38 @@ def test_chunks_of_models() -> None:
     assert rows_of_chunk(8_192, 128_256, 2) == 2_048
     assert rows_of_chunk(4_096, 32_000, 2) == 1_024
     assert rows_of_chunk(65_536, 256_000, 4) == 1_024
+
+
+def test_the_sum_is_cast_where_the_logits_were() -> None:
+    """Of float32 sums and the bfloat16 gradient nothing is held beside them but that by rows."""
+    rows, classes, features, chunk = 64, 2048, 512, 16
+    h = torch.randn(rows, features, dtype=torch.bfloat16, requires_grad=True)
+    w = torch.randn(classes, features, dtype=torch.bfloat16, requires_grad=True)
+    y = torch.randint(0, classes, (rows,))
+    with torch.profiler.profile(profile_memory=True) as seen:
+        ours(h, w, y, chunk)
+    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    peak = max(itertools.accumulate(event.nbytes() for event in events))
+    held = classes * features * (4 + 2) + rows * features * 2
+    assert held <= peak < held + chunk * classes * 2
+
+
+@pytest.mark.parametrize(
+    ("item", "trains", "saved"),
+    [
+        # 64 logits; 8 weights, their sum in float32; two rows are 8 logits, as many as are cast.
+        (2, True, 64 * 2 + 8 * 2 - 8 * 4 - 16),
+        # Of the weight's own type nothing is cast, and as much is held either way.
+        (4, True, 64 * 4 - 8 * 4),
+        (2, False, 64 * 2 - 16),
+    ],
+)
+def test_what_is_saved_beside_the_compiler(item: int, trains: bool, saved: int) -> None:
+    sizes = LossSizes(16, 4, 2, item, trains, trains)
+    assert sizes.saved_bytes(2, compiled=True) == saved
+    more = sizes.logits_bytes if trains else 0
+    assert sizes.saved_bytes(2, compiled=False) == saved + more
 
 
 INTERPRETED = """

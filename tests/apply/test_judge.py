@@ -9,7 +9,7 @@ import torch
 
 from advisor.apply.judge import judge_region, judge_set, outputs_agree
 from advisor.model.applied import Comparison, Timing
-from advisor.pipeline.measure import Results, agreement, difference
+from advisor.pipeline.likeness import Results, agreement, difference
 
 
 def comparison(low: int, mid: int, high: int, *, before: int = 1_000_000) -> Comparison:

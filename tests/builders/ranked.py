@@ -20,7 +20,8 @@ from torch import nn
 from advisor.apply.recipe import Recipe
 from advisor.errors import AbortedError, AdvisorError, WorkloadError
 from advisor.model.applied import Comparison
-from advisor.pipeline.measure import Bench, Results, Variant
+from advisor.pipeline.likeness import Results
+from advisor.pipeline.measure import Bench, Variant
 from advisor.pipeline.peers import Peers, Ranks, peers_of, peers_of_group
 from advisor.pipeline.ranks import rank_here
 from advisor.pipeline.search import Search

@@ -23,9 +23,12 @@ from advisor.apply.model.step_graph import WARMUP, ModuleGraph, StepGraph
 from advisor.apply.recipe import UNCHANGED, Recipe
 from advisor.errors import IllegalFusionError, WorkloadError
 from advisor.model.actions import ActionKind
+from advisor.model.loss_chunks import LossSizes, rows_of_chunk
 from advisor.pipeline.api import AppliedRun
 from advisor.pipeline.measure import Bench
+from advisor.pipeline.peers import Alone
 from advisor.pipeline.search import Search
+from advisor.pipeline.sets import disagreement
 from advisor.pipeline.trials import KINDS, Trial
 from collectors.live.workload import Workload
 
@@ -130,15 +133,17 @@ def test_a_loss_in_pieces_keeps_its_gradients_and_needs_less_memory(dtype: torch
     bench = Bench(make(), make)
     variant = bench.build(UNCHANGED.with_action("chunked_loss"))
     assert [item.refused for item in variant.log.rewritten] == [None]
-    results = bench.results(variant)
-    found = bench.agreement(results, results.comparable)
-    assert found is not None
-    assert outputs_agree(found.error, found.baseline, found.epsilon)
+    # By an exacter run where sums over all rows are further from eager's than the compiler's are.
+    assert disagreement(Alone(), bench, variant)[0] == ""
     before, after = bench.peak_memory(bench.compiled), bench.peak_memory(variant)
     assert before is not None
     assert after is not None
-    # At least the logits of three quarters of all rows, in their own type.
-    assert before - after > ROWS * CLASSES * dtype.itemsize * 3 // 4
+    # What the design says: of logits a piece, and the sum of the gradient in float32. The compiler
+    # holds one activation more for the gradient of what is before: it recomputes the tanh.
+    sizes = LossSizes(ROWS, CLASSES, FEATURES, dtype.itemsize)
+    piece = rows_of_chunk(ROWS, CLASSES, dtype.itemsize)
+    saved = sizes.saved_bytes(piece, compiled=True) - ROWS * FEATURES * dtype.itemsize
+    assert before - after > 0.99 * saved
 
 
 @pytest.mark.parametrize("capped", [False, True])

@@ -21,7 +21,7 @@ from advisor.model.configs import default_config, schemes_of
 from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.backend import SwapLog, plan_backend
-from advisor.pipeline.measure import difference
+from advisor.pipeline.likeness import difference
 from advisor.samples import resnet_block, transformer_block, unet_block
 from advisor.store import RunDirectory
 from collectors.live.capture import Capture, capture, no_compile_caches

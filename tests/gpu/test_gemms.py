@@ -25,7 +25,7 @@ from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.backend import SwapLog, plan_backend
 from advisor.pipeline.candidates import without_spills
-from advisor.pipeline.measure import difference
+from advisor.pipeline.likeness import difference
 from advisor.verify._numerics_worker import run_case
 from advisor.verify.cases import Case
 from advisor.verify.kernel_module import load_module

@@ -19,7 +19,7 @@ from advisor.apply.kernels import ReadyKernel, load_kernel
 from advisor.model.base import Phase
 from advisor.model.configs import default_config
 from advisor.pipeline.backend import SwapLog
-from advisor.pipeline.measure import difference
+from advisor.pipeline.likeness import difference
 from advisor.pipeline.switch import GraphSwitch
 from advisor.samples import resnet_block, unet_block
 from collectors.live.capture import Capture, capture, no_compile_caches

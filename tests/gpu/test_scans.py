@@ -20,7 +20,7 @@ from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.backend import SwapLog, plan_backend
 from advisor.pipeline.candidates import without_spills
-from advisor.pipeline.measure import difference
+from advisor.pipeline.likeness import difference
 from advisor.samples import mamba_block
 from advisor.verify._numerics_worker import run_case
 from advisor.verify.cases import Case

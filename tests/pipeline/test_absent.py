@@ -24,7 +24,8 @@ from advisor.pipeline.graph_programs import (
     programs_of,
     why_no_site,
 )
-from advisor.pipeline.measure import Agreement, Bench, Results, Variant
+from advisor.pipeline.likeness import Agreement, Results
+from advisor.pipeline.measure import Bench, Variant
 from advisor.pipeline.search import Search
 from advisor.pipeline.training import LossCurves
 from advisor.pipeline.trials import Trial

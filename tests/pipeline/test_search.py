@@ -21,7 +21,8 @@ from advisor.model.plan import FusionPlan
 from advisor.pipeline.backend import SwapLog
 from advisor.pipeline.budget import Budget
 from advisor.pipeline.candidates import Candidate
-from advisor.pipeline.measure import Agreement, Bench, Results, Variant
+from advisor.pipeline.likeness import Agreement, Results
+from advisor.pipeline.measure import Bench, Variant
 from advisor.pipeline.search import NO_FLEX, Search, rewritten_by, unlimited
 from advisor.pipeline.switch import OwnKernels
 from advisor.pipeline.training import LossCurves

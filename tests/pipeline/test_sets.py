@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from advisor.errors import AbortedError, AdvisorError, WorkloadError
-from advisor.pipeline.measure import Agreement, Bench, Results, Variant, agreement
+from advisor.pipeline.likeness import Agreement, Results, agreement
+from advisor.pipeline.measure import Bench, Variant
 from advisor.pipeline.peers import Alone
 from advisor.pipeline.sets import disagreement
 

@@ -20,7 +20,7 @@ from advisor.apply.judge import outputs_agree
 from advisor.model.applied import ActionVerdict, Applied, SetVerdict
 from advisor.pipeline import backend as backend_module
 from advisor.pipeline.backend import SwapLog
-from advisor.pipeline.measure import difference
+from advisor.pipeline.likeness import difference
 from advisor.store import RunDirectory
 from collectors.live.capture import capture, no_compile_caches
 from collectors.live.workload import Workload

@@ -90,7 +90,7 @@ def _priced(site: LossSite, chunk: int | None) -> str:
     if sizes is None:
         return "the logits never exist whole"
     wanted = chunk or rows_of_chunk(sizes.rows, sizes.classes, sizes.item_bytes)
-    saved = sizes.saved_bytes(wanted)
+    saved = sizes.saved_bytes(wanted, compiled=True)
     if chunk is None and wanted >= sizes.rows:
         raise IllegalFusionError(f"it would save no memory: {sizes.rows} rows are one piece")
     if chunk is None and saved <= 0:
