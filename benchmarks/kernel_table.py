@@ -29,8 +29,11 @@ def line(row: Row) -> str:
     return f"{row.key}: {row.copy_ns / row.ours_ns:.2f} of a copy; {found}"
 
 
-def table(results: Results) -> str:
-    """Markdown: times in microseconds, and the share of the time of a copy of the same bytes."""
+def table(results: Results, wanted: Sequence[str]) -> str:
+    """Markdown: times in microseconds, and the share of the time of a copy of the same bytes.
+
+    `wanted` are the keys of all rows that there are to measure.
+    """
     lines = [
         "# Generated kernels",
         "",
@@ -46,7 +49,8 @@ def table(results: Results) -> str:
     ]
     lines += [_cells(row) for row in results.rows]
     versions = json.dumps(results.versions)
-    return "\n".join([*lines, "", *_figures(results.rows), "", f"Versions: {versions}", ""])
+    figures = [*_figures(results.rows), _not_there(results.rows, wanted)]
+    return "\n".join([*lines, "", *figures, "", f"Versions: {versions}", ""])
 
 
 def _cells(row: Row) -> str:
@@ -96,6 +100,16 @@ def _figures(rows: Sequence[Row]) -> list[str]:
         if errors
         else "- the kernel model: not measured",
     ]
+
+
+def _not_there(rows: Sequence[Row], wanted: Sequence[str]) -> str:
+    """What was not measured: a row that the machine's time did not reach, or that failed there."""
+    known = {row.key for row in rows}
+    missing = [key for key in wanted if key not in known]
+    return (
+        f"- {len(missing)} of {len(wanted)} rows are not there (the time on the GPU ended before "
+        f"them, or what failed is to be tried again): {', '.join(missing) or 'none'}"
+    )
 
 
 def _others(row: Row) -> list[int]:

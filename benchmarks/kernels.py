@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.merge:
         merge(options.merge, options.results)
     if options.table:
-        sys.stdout.write(table(read(options.results)))
+        sys.stdout.write(table(read(options.results), wanted_keys()))
     if options.table or options.merge:
         return 0
     if not torch.cuda.is_available():
@@ -110,9 +110,8 @@ def shard(text: str) -> tuple[int, int]:
 def merge(parts: Sequence[Path], path: Path) -> None:
     """Put the rows of other files into one, in the order of the tasks; theirs replace its own."""
     rows = {row.key: row for part in (path, *parts) for row in read(part).rows}
-    order = [Row(name=name, shape=shape, gpu="").key for name, shape, _ in tasks()]
     versions = read(parts[0]).versions
-    ordered = tuple(rows[key] for key in order if key in rows)
+    ordered = tuple(rows[key] for key in wanted_keys() if key in rows)
     write_atomic(path, encode(Results(versions=versions, rows=ordered)) + b"\n")
 
 
@@ -146,6 +145,11 @@ def record_rows(options: argparse.Namespace) -> None:
             options.results, encode(Results(versions=found, rows=tuple(kept.values()))) + b"\n"
         )
         sys.stderr.write(f"{time.monotonic() - begun:5.1f} s  {line(row)}\n")
+
+
+def wanted_keys() -> list[str]:
+    """The keys of all rows that there are to measure, in their order."""
+    return [Row(name=name, shape=shape, gpu="").key for name, shape, _ in tasks()]
 
 
 def tasks() -> Iterator[tuple[str, tuple[int, ...], Callable[[], Any]]]:

@@ -32,3 +32,16 @@ def test_what_a_benchmark_imports_is_there(path: Path) -> None:
         and importlib.util.find_spec(f"{module}.{name}") is None
     ]
     assert not missing
+
+
+def test_the_table_of_kernels_names_the_rows_that_are_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    rows, tables = importlib.import_module("kernel_rows"), importlib.import_module("kernel_table")
+    refused = rows.Row(name="softmax", shape=(4, 8), gpu="a GPU", why="it spills")
+    text = tables.table(rows.Results(rows=(refused,)), ["softmax 4x8", "rope 2x2"])
+    assert "it spills" in text
+    (told,) = (line for line in text.splitlines() if "are not there" in line)
+    assert told.startswith("- 1 of 2 rows")
+    assert told.endswith(": rope 2x2")
