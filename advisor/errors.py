@@ -6,6 +6,7 @@ EXIT_OK = 0
 EXIT_GATE_FAILED = 1
 EXIT_USAGE = 2
 EXIT_UNREADABLE = 3
+EXIT_UNKNOWN = 4
 
 
 class AdvisorError(Exception):

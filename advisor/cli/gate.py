@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from advisor.cli.output import echo, echo_json, write_text
 from advisor.cli.reports import read_report
-from advisor.errors import EXIT_GATE_FAILED, EXIT_OK, EXIT_UNREADABLE, UnreadableError, UsageError
+from advisor.errors import UnreadableError, UsageError
 from advisor.model.base import encode
 from advisor.model.gate import GateConfig, GateResult
 from advisor.model.report import Report
 from advisor.report.annotations import to_annotations
-from advisor.report.gate import judge
+from advisor.report.gate import EXITS, judge
 from advisor.report.gate_config import MAX_CONFIG_BYTES, default_config, read_config
 from advisor.report.gate_document import gate_document
 from advisor.report.junit import to_junit
@@ -22,7 +23,6 @@ from advisor.report.plain_document import to_terminal
 from advisor.report.sarif import to_sarif
 from advisor.store.files import read_bounded
 
-EXITS = {"passed": EXIT_OK, "failed": EXIT_GATE_FAILED, "not_comparable": EXIT_UNREADABLE}
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -32,6 +32,8 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--config", type=_FILE,
               help="Limits, TOML; without it: no regressions and, beside a baseline, no step, GPU "
               "time or launches that grew by more than 5 %.")  # fmt: skip
+@click.option("--allow-unknown", is_flag=True, help="Let pass what nobody can tell, with a word "
+              "of it.")  # fmt: skip
 @click.option("--junit", type=_FILE, help="Write JUnit XML.")
 @click.option("--sarif", type=_FILE, help="Write SARIF 2.1.0.")
 @click.option("--markdown", type=_FILE, help="Write Markdown, for a summary or a comment.")
@@ -43,6 +45,7 @@ def gate(
     report: Path,
     baseline: Path | None,
     config: Path | None,
+    allow_unknown: bool,
     junit: Path | None,
     sarif: Path | None,
     markdown: Path | None,
@@ -52,8 +55,9 @@ def gate(
     """Check REPORT, a run directory or report.json, against limits.
 
     Exit code 0 if it keeps to all, 1 if not, 2 for wrong usage or limits, 3 if a file cannot be
-    read or the baseline is of other work. Beside a baseline, fused kernels that lost against what
-    they replaced are regressions of REPORT. An empty or partial capture never passes.
+    read or the baseline is of other work, 4 if nobody can tell: whether both are of the same work,
+    or which fused kernels lost. Beside a baseline, those that lost against what they replaced are
+    regressions of REPORT. An empty or partial capture never passes.
     `fusion-advisor schema gate` prints what the configuration may hold.
     """
     if github and as_json:
@@ -65,7 +69,10 @@ def gate(
 
         subject, untold = with_regressions(subject, report, against, baseline)
     labels = (str(report), str(baseline))
-    result = judge(_config(config, subject, against), subject, against, labels, untold)
+    limits = _config(config, subject, against)
+    if allow_unknown:
+        limits = replace(limits, comparison=replace(limits.comparison, allow_unknown=True))
+    result = judge(limits, subject, against, labels, untold)
     for path, text in (
         (junit, to_junit(result, subject.created) if junit else ""),
         (sarif, to_sarif(result, subject, str(Path.cwd())) if sarif else ""),

@@ -1,4 +1,7 @@
-"""`GateConfig` (gates.toml) and `GateResult`: what a report must keep to, and whether it does."""
+"""`GateConfig` (gates.toml) and `GateResult`: what a report must keep to, and whether it does.
+
+What nobody can tell is neither: it is unknown, and passes only where that is allowed.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from advisor.model.comparison import Comparability
 from advisor.model.findings import Kind
 
 GATE_SCHEMA_VERSION = 1
-CheckStatus = Literal["passed", "failed"]
-GateStatus = Literal["passed", "failed", "not_comparable"]
+CheckStatus = Literal["passed", "failed", "unknown"]
+GateStatus = Literal["passed", "failed", "not_comparable", "unknown"]
 
 
 class MetricLimit(Record, frozen=True, kw_only=True):
@@ -81,10 +84,14 @@ class CaptureLimit(Record, frozen=True, kw_only=True):
 
 
 class ComparisonLimit(Record, frozen=True, kw_only=True):
-    """Checks of the same work that may differ from the baseline, and the least score."""
+    """Checks of the same work that may differ from the baseline, and the least score.
+
+    With `allow_unknown` a gate passes where nobody can tell whether all of its limits hold.
+    """
 
     accept: tuple[str, ...] = ()
     min_score: float | int | None = None
+    allow_unknown: bool = False
 
     def check(self) -> None:
         if self.min_score is not None and not 0 <= self.min_score <= 1:
@@ -122,7 +129,10 @@ class GateCheck(Record, frozen=True, kw_only=True):
 
 
 class GateResult(Record, frozen=True, kw_only=True):
-    """`status` is passed only if every check passed; not comparable outranks failed."""
+    """`status` is passed only if every check passed, or is unknown where that is allowed.
+
+    Not comparable outranks failed, and failed outranks unknown.
+    """
 
     schema_version: int = GATE_SCHEMA_VERSION
     status: GateStatus
@@ -130,13 +140,21 @@ class GateResult(Record, frozen=True, kw_only=True):
     baseline: str | None = None
     checks: tuple[GateCheck, ...]
     comparability: Comparability | None = None
+    allow_unknown: bool = False
 
     def check(self) -> None:
-        failed = any(check.status == "failed" for check in self.checks)
-        if self.status == "passed" and (failed or not self.checks):
+        against = self.failed or (self.unknown and not self.allow_unknown)
+        if self.status == "passed" and (against or not self.checks):
             raise InvalidRecordError("a gate passes only where every check passed")
+        if self.status == "unknown" and (self.failed or not self.unknown):
+            raise InvalidRecordError("a gate is unknown where a check is, and none failed")
 
     @property
     def failed(self) -> tuple[GateCheck, ...]:
         """The checks that failed, in order."""
         return tuple(check for check in self.checks if check.status == "failed")
+
+    @property
+    def unknown(self) -> tuple[GateCheck, ...]:
+        """The checks that nobody can make, in order."""
+        return tuple(check for check in self.checks if check.status == "unknown")

@@ -12,18 +12,29 @@ MAX_ANNOTATIONS = 10
 
 
 def to_annotations(result: GateResult, report: Report) -> str:
-    """One `::error` a failed check, one `::warning` a regression that the gate let pass."""
+    """One `::error` a check that failed or is unknown, a `::warning` where that is allowed.
+
+    And one `::warning` a regression that the gate let pass.
+    """
     by_id = {finding.id: finding for finding in report.findings}
     errors = []
     for check in result.failed:
         first = next((by_id[i] for i in check.findings if i in by_id), None)
         errors.append(_command("error", f"Gate: {check.name}", check.text, first))
+    told = [
+        _command("warning" if result.allow_unknown else "error", f"Gate: {c.name}", c.text, None)
+        for c in result.unknown
+    ]
     counted = {finding for check in result.failed for finding in check.findings}
     warnings = [
         _command("warning", finding.title, finding.action, finding)
         for finding in report.findings
         if finding.kind == "regression" and finding.id not in counted
     ]
+    if result.allow_unknown:
+        warnings = told + warnings
+    else:
+        errors += told
     return "".join(f"{text}\n" for kind in (errors, warnings) for text in _limited(kind))
 
 

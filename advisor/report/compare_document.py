@@ -10,6 +10,7 @@ from advisor.model.comparison import (
     ReportComparison,
 )
 from advisor.model.overfusion import UNPAIRED, Bisection
+from advisor.report.compare_work import unmade
 from advisor.report.document import (
     Block,
     Content,
@@ -109,7 +110,7 @@ def _signed(fraction: float) -> str:
 
 def _comparability(found: Comparability) -> list[Block]:
     score = f"Comparability {found.score:.2f} of 1."
-    unknown = _unknown(found)
+    unknown = [name.replace("_", " ") for name in unmade(found)]
     if found.comparable and unknown:
         least = f"Comparable as far as is known, but not of both: {', '.join(unknown)}. "
         head = (Words(least, "warn"), Words(score))
@@ -138,17 +139,6 @@ def _comparability(found: Comparability) -> list[Block]:
     ]
     titles = ("Same work?", "Before", "After", "Outcome", "Needed")
     return [*blocks, table([(title, False) for title in titles], rows)]
-
-
-def _unknown(found: Comparability) -> list[str]:
-    """Required checks that nobody can make; the same work says what a graph and shapes would."""
-    outcomes = {check.name: check.outcome for check in found.checks}
-    told = ("graph_hash", "shapes") if outcomes.get("work") == "agree" else ()
-    return [
-        check.name.replace("_", " ")
-        for check in found.checks
-        if check.required and check.outcome == "unknown" and check.name not in told
-    ]
 
 
 def _regressions(comparison: ReportComparison) -> list[Block]:

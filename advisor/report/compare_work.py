@@ -65,6 +65,25 @@ def score(checks: Iterable[IdentityCheck]) -> float:
     return sum(check.weight * worth[check.outcome] for check in all_checks) / total
 
 
+def unmade(found: Comparability) -> list[str]:
+    """Required checks that nobody can make.
+
+    The same operations tell what a graph and shapes would, and the same graph what operations
+    would. Where no figure of either is per step, nothing rests on their number of steps.
+    """
+    outcomes = {check.name: check.outcome for check in found.checks}
+    told = {"graph_hash", "shapes"} if outcomes.get("work") == "agree" else set()
+    told |= {"work", "shapes"} if outcomes.get("graph_hash") == "agree" else set()
+    return [
+        check.name
+        for check in found.checks
+        if check.required
+        and check.outcome == "unknown"
+        and check.name not in told
+        and not (check.name == "steps" and check.before is None and check.after is None)
+    ]
+
+
 def steps_of(report: Report) -> int | None:
     """Profiled steps behind the per-step figures; None where no metric is per step."""
     lengths = Counter(

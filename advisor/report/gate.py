@@ -1,12 +1,24 @@
-"""Whether a report keeps to its limits. A capture that is empty or partial never does."""
+"""Whether a report keeps to its limits. A capture that is empty or partial never does.
+
+Where a baseline does not show whether it does, that is unknown: neither passed nor failed.
+"""
 
 from __future__ import annotations
 
-from advisor.errors import UsageError
+from collections.abc import Iterable
+
+from advisor.errors import (
+    EXIT_GATE_FAILED,
+    EXIT_OK,
+    EXIT_UNKNOWN,
+    EXIT_UNREADABLE,
+    UsageError,
+)
 from advisor.model.comparison import Comparability, Difference
 from advisor.model.findings import Finding
 from advisor.model.gate import (
     CaptureLimit,
+    ComparisonLimit,
     FindingLimit,
     GateCheck,
     GateConfig,
@@ -16,13 +28,21 @@ from advisor.model.gate import (
 )
 from advisor.model.report import INCOMPLETE, Metric, Report
 from advisor.report.compare import finding_changes, metric_changes
-from advisor.report.compare_work import comparability
+from advisor.report.compare_work import comparability, unmade
 from advisor.report.gate_config import check_names
 from advisor.units import counted, format_fraction, format_ns, format_value
 
+EXITS: dict[GateStatus, int] = {
+    "passed": EXIT_OK,
+    "failed": EXIT_GATE_FAILED,
+    "not_comparable": EXIT_UNREADABLE,
+    "unknown": EXIT_UNKNOWN,
+}
 # Warnings after which figures are of a part of the run, and nothing can be concluded from them.
 PARTIAL = (INCOMPLETE, "truncated", "salvaged", "ranks_missing", "empty")
 # Warnings about single events that are lost; a configuration may allow them.
+# The rule of what a baseline shows; its findings are regressions and notes.
+OVER_FUSION = "over-fusion"
 LOSSY = ("event_dropped", "event_untimed", "duration_impossible")
 
 
@@ -49,19 +69,27 @@ def judge(
     if baseline is not None:
         checks.append(capture_check("baseline", baseline, config.capture))
         same = comparability(baseline, report, config.comparison.accept)
-        checks.append(_comparable(same, config.comparison.min_score))
+        checks.append(_comparable(same, config.comparison))
     status: GateStatus = "not_comparable"
     if same is None or same.comparable:
         checks += [_metric(limit, report, baseline) for limit in config.metric]
         checks += [_findings(limit, report, baseline, untold) for limit in config.finding]
-        status = "failed" if any(c.status == "failed" for c in checks) else "passed"
+        status = _status(checks, config.comparison.allow_unknown)
     return GateResult(
         status=status,
         report=labels[0],
         baseline=None if baseline is None else labels[1],
         checks=tuple(checks),
         comparability=same,
+        allow_unknown=config.comparison.allow_unknown,
     )
+
+
+def _status(checks: Iterable[GateCheck], allow_unknown: bool) -> GateStatus:
+    found = {check.status for check in checks}
+    if "failed" in found:
+        return "failed"
+    return "unknown" if "unknown" in found and not allow_unknown else "passed"
 
 
 def capture_check(which: str, report: Report, allowed: CaptureLimit) -> GateCheck:
@@ -105,14 +133,19 @@ def _has_trace(report: Report) -> bool:
     return any("trace" in source.kind or "kineto" in source.kind for source in report.sources)
 
 
-def _comparable(found: Comparability, least: float | None) -> GateCheck:
-    name = "same work as the baseline"
+def _comparable(found: Comparability, limit: ComparisonLimit) -> GateCheck:
+    name, least = "same work as the baseline", limit.min_score
     if found.reasons:
         return _checked(name, False, f"not comparable: {'; '.join(found.reasons)}")
     score = f"comparability {found.score:.2f}"
     if least is not None and found.score < least:
         return _checked(name, False, f"{score} is below {least:.2f}")
     accepted = f", accepted to differ: {', '.join(found.accepted)}" if found.accepted else ""
+    untold = [check for check in unmade(found) if check not in limit.accept]
+    if untold:
+        names = ", ".join(check.replace("_", " ") for check in untold)
+        text = f"{score}{accepted}, but not known of both: {names}"
+        return GateCheck(name=name, status="unknown", text=text)
     return _checked(name, True, f"{score}{accepted}")
 
 
@@ -179,11 +212,15 @@ def _findings(
     text = f"{len(hits)} found, at most {limit.max} allowed"
     if unpriced:
         text += f"; {unpriced} without a price not counted"
-    if untold and (limit.kind == "regression" or limit.rule == "over-fusion"):
-        text += f"; whether fused kernels lost against the baseline cannot be told: {untold}"
+    hidden = untold if limit.kind != "opportunity" and limit.rule in (None, OVER_FUSION) else ""
+    if hidden:
+        text += f"; whether fused kernels lost against the baseline cannot be told: {hidden}"
+    ids = tuple(f.id for f in hits)
     if len(hits) > limit.max:
         text += f": {', '.join(f'{f.title} ({f.id})' for f in hits)}"
-    return _checked(name, len(hits) <= limit.max, text, tuple(f.id for f in hits))
+    elif hidden:
+        return GateCheck(name=name, status="unknown", text=text, findings=ids)
+    return _checked(name, len(hits) <= limit.max, text, ids)
 
 
 def describe(limit: FindingLimit) -> str:

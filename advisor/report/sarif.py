@@ -9,19 +9,18 @@ from urllib.parse import quote
 
 import msgspec
 
-from advisor.errors import EXIT_GATE_FAILED, EXIT_OK, EXIT_UNREADABLE
 from advisor.model.base import Location
 from advisor.model.findings import Finding
 from advisor.model.gate import GateCheck, GateResult
 from advisor.model.report import Report
 from advisor.report.document import visible
+from advisor.report.gate import EXITS
 from advisor.report.text import range_text
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 ROOT = "%SRCROOT%"
 CHECK_RULE = "gate"
 LEVELS = {"regression": "warning", "opportunity": "note", "note": "none"}
-EXITS = {"passed": EXIT_OK, "failed": EXIT_GATE_FAILED, "not_comparable": EXIT_UNREADABLE}
 # More results are dropped by the services; more places of one result are not shown.
 MAX_RESULTS = 5_000
 MAX_PLACES = 20
@@ -30,11 +29,13 @@ MAX_PLACES = 20
 def to_sarif(result: GateResult, report: Report, root: str = "") -> str:
     """The log as JSON; files below `root` (an absolute path) are named relative to it.
 
-    Findings that break a limit are errors, other regressions warnings, opportunities notes.
+    Findings that break a limit are errors, other regressions warnings, opportunities notes; what is
+    unknown is open.
     """
+    untold = [check for check in result.checks if check.status != "passed"]
     broken = {i for check in result.failed for i in check.findings}
     rules = list(dict.fromkeys([CHECK_RULE, *(visible(f.rule) for f in report.findings)]))
-    results = [_check(check, result.report, root) for check in result.failed]
+    results = [_check(check, result.report, root) for check in untold]
     results += [_finding(f, f.id in broken, result.report, rules, root) for f in report.findings]
     run = {
         "tool": {
@@ -54,7 +55,7 @@ def to_sarif(result: GateResult, report: Report, root: str = "") -> str:
 
 def _rule(rule: str, report: Report) -> dict[str, Any]:
     if rule == CHECK_RULE:
-        text = "A limit of the gate is broken."
+        text = "A limit of the gate is broken, or nobody can tell."
     else:
         titles = (f.title for f in report.findings if visible(f.rule) == rule)
         text = visible(next(titles, rule))
@@ -65,7 +66,9 @@ def _check(check: GateCheck, label: str, root: str) -> dict[str, Any]:
     return {
         "ruleId": CHECK_RULE,
         "ruleIndex": 0,
-        "level": "error",
+        # No level but none goes with what could not be decided (SARIF 2.1.0, 3.27.9 and 3.27.10).
+        "level": "error" if check.status == "failed" else "none",
+        "kind": "fail" if check.status == "failed" else "open",
         "message": {"text": f"{visible(check.name)}: {visible(check.text)}"},
         "locations": [{"physicalLocation": {"artifactLocation": _artifact(label, root)}}],
         "partialFingerprints": {"check/v1": _fingerprint(CHECK_RULE, check.name)},

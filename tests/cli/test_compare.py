@@ -41,7 +41,7 @@ def test_the_same_work_is_compared(
     assert run(["compare", *pair]) == 0
     out = capsys.readouterr().out
     # Nothing in these reports says what was computed: the name alone proves nothing.
-    unknown = "Comparable as far as is known, but not of both: graph hash, steps, work. "
+    unknown = "Comparable as far as is known, but not of both: graph hash, work. "
     assert unknown in " ".join(out.split())
     assert "-50.0 % (-50.3 % … -49.7 %)" in out
 

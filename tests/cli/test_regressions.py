@@ -35,7 +35,7 @@ def made(path: Path, *kernels: Launch, codes: tuple[KernelCode, ...] = ()) -> st
     starts = [sum(x.time_ns for x in kernels[:place]) for place in range(len(kernels))]
     placed = [replace(x, start_ns=start) for x, start in zip(kernels, starts, strict=True)]
     stored = RunDirectory.create_at(path)
-    stored.write_report(builders.report())
+    stored.write_report(builders.captured())
     stored.write_step(
         StepRecord(launches=tuple(placed), busy_ns=whole, span_ns=whole, gpu="h200", codes=codes)
     )
@@ -87,10 +87,21 @@ def test_gate_says_where_nobody_can_tell_what_lost(
     """A baseline whose step is gone: none found is not none there."""
     before, after = runs
     (Path(before) / "step.json").unlink()
-    assert run(["gate", after, "--config", str(limits), "--baseline", before]) == 0
+    gate = ["gate", after, "--config", str(limits), "--baseline", before]
+    assert run(gate) == 4
     text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("Gate undecided")
+    assert "of 4 checks 1 unknown" in text
     assert "0 found, at most 0 allowed; whether fused kernels lost against the baseline" in text
     assert "cannot be told" in text
+    assert "--allow-unknown" in text
+    assert run([*gate, "--allow-unknown"]) == 0
+    assert capsys.readouterr().out.startswith("Gate passed as far as is known")
+    limits.write_text(LIMITS + "[comparison]\nallow_unknown = true\n")
+    assert run(gate) == 0
+    # What is known to fail fails, whatever else is unknown.
+    limits.write_text(LIMITS + '[[metric]]\nname = "step_ns"\nmax = 1\n')
+    assert run(gate) == run([*gate, "--allow-unknown"]) == 1
 
 
 def test_on_another_gpu_a_longer_time_is_no_regression(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from msgspec.structs import replace
 
-from advisor.errors import UsageError
+from advisor.errors import InvalidRecordError, UsageError
 from advisor.model.base import Location, Warning_, decode, encode
 from advisor.model.findings import Evidence
 from advisor.model.gate import (
@@ -39,7 +39,7 @@ from advisor.report.markdown import to_markdown
 from advisor.report.sarif import to_sarif
 from analyzers.rules import RULES
 from tests.model import strategies
-from tests.model.builders import finding, price, report
+from tests.model.builders import captured, finding, price, report
 from tests.report.test_forms import FORBIDDEN, HOSTILE, Page, assert_harmless, rendered
 
 
@@ -51,7 +51,7 @@ def steps(*values: int, provenance: str = "measured") -> Metric:
 
 
 def with_step(*values: int, **fields: str) -> Report:
-    return replace(report(), metrics={"step_ns": steps(*values, **fields)})
+    return replace(captured(), metrics={"step_ns": steps(*values, **fields)})
 
 
 def metric_gate(**bounds: Any) -> GateConfig:
@@ -206,14 +206,88 @@ def test_an_empty_capture_never_passes() -> None:
 
 
 def test_other_work_is_refused_with_reasons() -> None:
-    other = replace(report(), workload=replace(report().workload, rank=1))
-    result = judge(findings_gate(max=99), report(), other)
+    own = captured()
+    other = replace(own, workload=replace(own.workload, rank=1))
+    result = judge(findings_gate(max=99), own, other)
     assert result.status == "not_comparable"
     assert "rank: 1 before, 0 after" in why(result)
     accepted = replace(findings_gate(max=99), comparison=ComparisonLimit(accept=("rank",)))
-    assert judge(accepted, report(), other).status == "passed"
+    assert judge(accepted, own, other).status == "passed"
     picky = replace(accepted, comparison=ComparisonLimit(accept=("rank",), min_score=0.99))
-    assert "is below 0.99" in why(judge(picky, report(), other))
+    assert "is below 0.99" in why(judge(picky, own, other))
+
+
+def undecided() -> tuple[GateResult, GateResult]:
+    """Two reports of which no graph and no matrix product is known; the same where that may be."""
+    allowed = replace(findings_gate(max=99), comparison=ComparisonLimit(allow_unknown=True))
+    same = report(), report()
+    return judge(findings_gate(max=99), *same), judge(allowed, *same)
+
+
+def test_what_cannot_be_compared_does_not_pass_unless_allowed() -> None:
+    strict, allowed = undecided()
+    assert (strict.status, allowed.status) == ("unknown", "passed")
+    assert [check.name for check in strict.unknown] == ["same work as the baseline"]
+    assert "not known of both: graph hash, work" in strict.unknown[0].text
+    assert strict.checks == allowed.checks
+    named = replace(findings_gate(max=99), comparison=ComparisonLimit(accept=("graph_hash",)))
+    assert judge(named, report(), report()).unknown[0].text.endswith("of both: work")
+    named = replace(named, comparison=ComparisonLimit(accept=("graph_hash", "work")))
+    assert judge(named, report(), report()).status == "passed"
+    assert judge(findings_gate(max=0), report(), report()).status == "failed", "it outranks"
+    assert judge(findings_gate(max=99), report()).status == "passed", "without a baseline"
+
+
+@pytest.mark.parametrize(
+    ("limit", "status"),
+    [
+        ({"kind": "regression"}, "unknown"),
+        ({"rule": "over-fusion"}, "unknown"),
+        ({"kind": "note"}, "unknown"),
+        ({}, "unknown"),
+        ({"kind": "opportunity"}, "passed"),
+        ({"rule": "pointwise-chain"}, "passed"),
+        ({"kind": "regression", "rule": "pointwise-chain"}, "passed"),
+    ],
+)
+def test_limits_that_hidden_losses_would_count_against_are_unknown(
+    limit: dict[str, Any], status: str
+) -> None:
+    gate = findings_gate(max=9, **limit)
+    assert judge(gate, captured(), captured(), untold="no step").status == status
+    assert judge(gate, captured(), captured()).status == "passed"
+
+
+def test_a_result_that_contradicts_its_checks_is_refused() -> None:
+    strict, allowed = undecided()
+    for wrong in (
+        replace(strict, status="passed"),
+        replace(allowed, allow_unknown=False),
+        replace(strict, checks=strict.checks[:1]),
+        replace(broken()[0], status="unknown"),
+    ):
+        with pytest.raises(InvalidRecordError):
+            wrong.check()
+
+
+def test_every_output_tells_what_is_unknown() -> None:
+    strict, allowed = undecided()
+    assert "error title=Gate%3A same work" in to_annotations(strict, report())
+    assert "warning title=Gate%3A same work" in to_annotations(allowed, report())
+    for result, element, code in ((strict, "error", 4), (allowed, "skipped", 0)):
+        suite = ET.fromstring(to_junit(result, ""))[0]
+        assert [case.get("name") for case in suite if case.find(element) is not None] == [
+            "same work as the baseline"
+        ]
+        counts = (suite.get("errors"), suite.get("skipped"), suite.get("failures"))
+        assert counts == (("1", "0", "0") if code else ("0", "1", "0"))
+        log = to_sarif(result, report())
+        assert (assert_sarif(log)[0]["kind"], assert_sarif(log)[0]["level"]) == ("open", "none")
+        assert json.loads(log)["runs"][0]["invocations"][0]["exitCode"] == code
+    markdown = to_markdown(gate_document(strict))
+    assert markdown.startswith("# Gate undecided")
+    assert "allow_unknown = true" in markdown
+    assert to_markdown(gate_document(allowed)).startswith("# Gate passed as far as is known")
 
 
 # --- configuration ---
@@ -236,6 +310,7 @@ allow_warnings = ["event_dropped"]
 [comparison]
 accept = ["mode"]
 min_score = 0.5
+allow_unknown = true
 """
 
 
@@ -246,6 +321,7 @@ def test_a_configuration_is_read() -> None:
     )
     assert config.finding == (FindingLimit(kind="opportunity", saving_above_ns=50_000, max=2),)
     assert config.comparison.min_score == 0.5
+    assert config.comparison.allow_unknown
 
 
 def test_the_configuration_of_the_readme_is_valid() -> None:
@@ -478,6 +554,7 @@ def test_any_report_is_judged_and_written(
     root = ET.fromstring(to_junit(result, subject.created))
     assert len(root.findall(".//failure")) == len(result.failed)
     assert to_annotations(result, subject).count("::error") >= bool(result.failed)
+    assert len(root.findall(".//error")) == len(result.unknown)
 
 
 def test_evidence_is_not_needed_to_be_counted() -> None:
