@@ -19,13 +19,13 @@ from advisor.pipeline.apply import apply_run
 from advisor.pipeline.options import ProfileOptions
 from advisor.pipeline.peers import peers_of_group
 from advisor.pipeline.profile import profile
-from advisor.pipeline.ranks import rank_directory
-from advisor.store import RunDirectory
+from advisor.pipeline.ranks import Rank, rank_directory
+from advisor.store import DEFAULT_ROOT, RunDirectory, RunStore
 
 
 @overload
 def optimize(
-    model: nn.Module, inputs: Any, *, run: str | Path, budget_s: float | None = None
+    model: nn.Module, inputs: Any, *, run: str | Path | None = None, budget_s: float | None = None
 ) -> OptimizedModule: ...
 @overload
 def optimize(
@@ -33,27 +33,34 @@ def optimize(
     inputs: torch.optim.Optimizer,
     loss: Loss,
     *,
-    run: str | Path,
+    run: str | Path | None = None,
     budget_s: float | None = None,
 ) -> OptimizedStep: ...
 def optimize(
     model: nn.Module,
-    inputs: Any,
+    inputs: Any = None,
     loss: Loss | None = None,
     *,
-    run: str | Path,
+    run: str | Path | None = None,
     budget_s: float | None = None,
 ) -> OptimizedModule | OptimizedStep:
     """Find out what makes a step faster, and do it.
 
-    `optimize(model, inputs, run=...)` for inference, with a tensor, a tuple or a dict of keyword
-    arguments; `optimize(model, optimizer, loss, run=...)` for training, where `loss(model)` is a
-    scalar. Profiles and applies copies of the model within `budget_s` seconds, keeps the record in
-    the new run directory `run`, and returns what `advisor.load(run).apply(...)` does; where nothing
-    paid, that is the model under plain `torch.compile`. In a process group all ranks call it alike
-    and come to one verdict, each with a run of its own, `run/rankK`. Raises `UsageError` without a
-    GPU: nothing can be measured there.
+    `optimize(model, inputs)` for inference, with a tensor, a tuple or a dict of keyword arguments;
+    `optimize(model, optimizer, loss)` for training, where `loss(model)` is a scalar. Profiles and
+    applies copies of the model within `budget_s` seconds, keeps the record in the new run directory
+    `run` (else one in `runs`, named after the time and the model), and returns what
+    `advisor.load(run).apply(...)` does; where nothing paid, that is the model under plain
+    `torch.compile`. In a process group all ranks call it alike, with the same `run`, and come to
+    one verdict, each with a run of its own, `run/rankK`. Raises `UsageError` for a step without its
+    model, and without a GPU: nothing can be measured there.
     """
+    if not isinstance(model, nn.Module) or inputs is None:
+        raise UsageError(
+            "optimize needs a model with its inputs, or with its optimizer and loss(model)",
+            why="trials run on copies, and a step by itself cannot be copied",
+            remedy="fusion-advisor profile FILE.py:FACTORY and apply take a factory of any step",
+        )
     if not torch.cuda.is_available():
         raise UsageError(
             "optimize needs a GPU",
@@ -61,14 +68,23 @@ def optimize(
             remedy="fusion-advisor profile and apply say what they can without one",
         )
     made = (model, inputs) if loss is None else (model, inputs, loss)
-    rank, peers = peers_of_group(Path(run).name)
-    place = Path(run) if rank is None else rank_directory(Path(run), rank)
-    directory = RunDirectory.create_at(place)
+    rank, peers = peers_of_group(Path(run or "run").name)
+    directory = _directory(model, run, rank)
     with _target(made) as target:
         profile(ProfileOptions(target=target), directory, lambda *_: None)
         applied = apply_run(directory, (), lambda *_, **__: None, budget_s, peers=peers)
     kept = load(directory.path) if applied.set.verdict == "kept" else AppliedRun(UNCHANGED)
     return kept.apply(model) if loss is None else kept.apply(model, inputs, loss)
+
+
+def _directory(model: nn.Module, run: str | Path | None, rank: Rank | None) -> RunDirectory:
+    """The new run: where it was asked for, else in the folder of runs."""
+    path = Path(run) if run is not None else None
+    if rank is not None:
+        path = rank_directory(path, rank)
+    if path is None:
+        return RunStore(DEFAULT_ROOT).create(type(model).__name__)
+    return RunDirectory.create_at(path)
 
 
 @contextmanager

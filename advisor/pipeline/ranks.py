@@ -53,7 +53,7 @@ def rank_directory(out: Path | None, rank: Rank) -> Path:
         raise UsageError(
             "several ranks need one directory",
             where=f"rank {rank.rank} of {rank.world_size}",
-            remedy="name it with --out: rank K writes RUN_DIR/rankK",
+            remedy="name it with --out (or run=): rank K writes RUN_DIR/rankK",
         )
     return out / f"rank{rank.rank}"
 

@@ -15,6 +15,7 @@ from advisor.model.actions import ActionKind, facts_of
 from advisor.model.applied import ActionVerdict, Applied, SetVerdict
 from advisor.pipeline import optimizing
 from advisor.pipeline.api import Given
+from advisor.pipeline.ranks import Rank
 from advisor.store import RunDirectory
 from collectors.live.workload import load_workload
 
@@ -145,6 +146,24 @@ def test_optimize_needs_a_gpu_and_says_what_does_not(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="optimize needs a GPU"):
         advisor.optimize(nn.Linear(3, 3), torch.randn(2, 3), run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_optimize_takes_no_step_without_its_model() -> None:
+    model = nn.Linear(3, 3)
+    for given in ((lambda: model(torch.ones(2, 3)),), (model,)):
+        with pytest.raises(UsageError, match="a model with its inputs, or with its optimizer"):
+            advisor.optimize(*given)  # type: ignore[call-overload]
+
+
+def test_the_run_of_optimize_is_among_the_others_where_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = optimizing._directory(nn.Linear(3, 3), None, None).path
+    assert made.parent == tmp_path / "runs"
+    assert "-Linear-" in made.name
+    with pytest.raises(UsageError, match="several ranks need one directory"):
+        optimizing._directory(nn.Linear(3, 3), None, Rank(1, 2, 1))
 
 
 def test_an_object_in_memory_is_a_target_of_copies() -> None:
