@@ -23,6 +23,17 @@ from advisor.model.walks import walk_of
 COMBINERS = {"amax": "max_nan", "amin": "min_nan"}
 
 HELPERS: dict[str, str] = {
+    "add_to_mean": '''
+@triton.jit
+def add_to_mean(mean, squares, x, ok, share):
+    """Mean and sum of squared deviations with one more x in every lane (Welford).
+
+    `share` is 1 / the number of values so far; lanes that are not `ok` keep theirs.
+    """
+    apart = x - mean
+    moved = mean + apart * share
+    return tl.where(ok, moved, mean), tl.where(ok, squares + apart * (x - moved), squares)
+''',
     "merge_moments": '''
 @triton.jit
 def merge_moments(count, mean, squares, count_2, mean_2, squares_2):
@@ -57,7 +68,7 @@ def helper_names(plan: FusionPlan, scheme: Scheme) -> set[str]:
     kinds = {op.op for op in plan.ops if op.over_rows}
     found = {COMBINERS[kind] for kind in kinds if kind in COMBINERS}
     if "var" in kinds:
-        found.add("add_moment")
+        found.add("add_to_mean")
         found |= {"merge_moments"} if scheme == "column_sums" else set()
     return found
 
@@ -214,7 +225,7 @@ class _Writer:
         x, lanes = self.values.operand(op.args[0], "float32"), f"{op.name}_lanes"
         if op.op == "var":
             means = f"{op.name}_mean_lanes"
-            call = f"add_moment({means}, {lanes}, {x}, row_ok & column_ok, weight)"
+            call = f"add_to_mean({means}, {lanes}, {x}, row_ok & column_ok, weight)"
             return f"{means}, {lanes} = {call}"
         taken = f"tl.where(row_ok & column_ok, {x}, {_State(op).identity})"
         if op.op in COMBINERS:
