@@ -31,7 +31,7 @@ OPTIONS: dict[Scheme, dict[str, int]] = {
     "scan_blocks": {"block_steps": 16},
     "scan_chunks": {"splits": 3},
 }
-WHOLE = "FUSION_ADVISOR_WHOLE_MATRIX"
+WHOLE = "FUSION_ADVISOR_MATRIX"
 LENGTHS = (0, 1, 7, 128, 1000)
 DTYPES = ("float32", "bfloat16", "float16")
 
