@@ -71,12 +71,23 @@ class AnsweringChild:
             assert process.stdin is not None
             process.stdin.write(request + b"\n")
             process.stdin.flush()
-            line = line_of(self._answers, limit_s)
         except TimeoutError:
             self._stop()
             raise
         except BrokenPipeError:
-            line = b""
+            raise DiedError(self._died()) from None
+        return self.hear(limit_s)
+
+    def hear(self, limit_s: float) -> bytes:
+        """What the child says next, within `limit_s` seconds: a line, or as many as it has said.
+
+        Raises as `ask` does.
+        """
+        try:
+            line = line_of(self._answers, limit_s)
+        except TimeoutError:
+            self._stop()
+            raise
         if not line:
             raise DiedError(self._died())
         return line

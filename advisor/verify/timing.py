@@ -145,12 +145,14 @@ def best_config(
     record: KernelRecorder,
     device: torch.device,
     usable: Sequence[LaunchConfig],
+    wait: Callable[[], object] = torch.cuda.synchronize,
 ) -> LaunchConfig:
     """The fastest usable configuration at the plan's first site, inputs cold in cache.
 
-    `sources` are the plan's kernel files by scheme.
+    `sources` are the plan's kernel files by scheme; `wait` is called after the first launch of
+    each.
     """
-    calls = configured_calls(plan, sources, device, usable)
+    calls = configured_calls(plan, sources, device, usable, wait=wait)
     if len(calls) == 1:
         return usable[0]
     measured = record(calls, SEARCH_ROUNDS, flusher(device))
@@ -235,13 +237,18 @@ def configured_calls(
     device: torch.device,
     configs: Sequence[LaunchConfig],
     inputs: list[torch.Tensor] | None = None,
+    wait: Callable[[], object] = torch.cuda.synchronize,
 ) -> dict[str, Callable[[], object]]:
-    """Launches by configuration label, on one set of inputs and outputs."""
+    """Launches by configuration label, on one set of inputs and outputs.
+
+    Each is launched once, and waited for: one that never ends is in the way of loading the next.
+    """
     modules = {scheme: load_module(sources[scheme]) for scheme in {c.scheme for c in configs}}
     given = inputs or site_inputs(plan, plan.sites[0], device)
     first = modules[configs[0].scheme].fused
     laid_out = site_outputs(plan, plan.sites[0], device)
     out = first(*given, out=laid_out, **configs[0].options())
+    wait()
 
     def call(config: LaunchConfig) -> Callable[[], object]:
         fused, options = modules[config.scheme].fused, config.options()
@@ -250,7 +257,7 @@ def configured_calls(
     calls = {config.label(): call(config) for config in configs}
     for launch in calls.values():
         launch()
-    torch.cuda.synchronize()
+        wait()
     return calls
 
 

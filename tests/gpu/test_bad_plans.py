@@ -16,8 +16,8 @@ from tests.builders import bad_kernels
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 ROOT = Path(__file__).parents[2]
 FACTORY = f"{ROOT / 'tests' / 'builders' / 'bad_workload.py'}:large"
-# Importing torch and compiling a kernel for some cases takes half of it.
-LIMIT_S = 30
+# For one launch of the kernel without an end: any other takes milliseconds.
+LIMIT_S = 10
 # What is planted in the nine programs, in the order of the model's lines.
 PLANTED = (
     "wrong",
@@ -66,7 +66,8 @@ def test_every_bad_plan_is_taken_out_for_its_true_reason(
     assert "ulps, at most" in wrong[1]
     assert "an input was overwritten" in alias[1]
     assert "illegal memory access" in illegal[1]
-    assert f"it has no end within {LIMIT_S} s" in looping[1]
+    # It is met where kernels are timed, before they are verified.
+    assert looping[1] == f"timed alone, it has no end within {LIMIT_S} s"
     assert "every configuration spills registers" in spilling[1]
     # In the model; what was asked for after the crash was judged in a new process.
     assert slow[0] == "reverted"

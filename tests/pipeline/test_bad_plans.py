@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 pytest.importorskip("torch", reason="applying needs torch")
@@ -14,13 +15,16 @@ pytest.importorskip("triton", reason="interpreting kernels needs triton")
 from advisor.apply import kernels
 from advisor.cli.main import run as command
 from advisor.codegen import KernelSource
+from advisor.errors import IllegalFusionError
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.plan import FusionPlan
 from advisor.pipeline import candidates
 from advisor.pipeline.sizing import requests, spills
 from advisor.store import RunDirectory
+from advisor.verify.numerics import NumericsProcess
 from advisor.verify.resources import resources_of
+from advisor.verify.timing_process import TimingProcess, TimingRequest
 from tests.builders import bad_kernels
 
 pytestmark = pytest.mark.usefixtures("started")
@@ -61,6 +65,28 @@ def test_each_bad_kernel_is_out_for_its_own_reason_and_the_good_one_stays(
     assert "an input was overwritten" in reasons["overwriting"][1]
     assert "it has no end within 3 s" in reasons["endless"][1]
     assert "was killed by signal 11 (SIGSEGV)" in reasons["crashing"][1]
+
+
+def test_where_kernels_are_timed_the_endless_one_costs_the_planted_limit_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There it is met first; compiling it is not within that limit, nor is another plan."""
+    for where, name in (
+        (kernels, "render"),
+        (NumericsProcess, "verify"),
+        (TimingProcess, "time"),
+    ):
+        monkeypatch.setattr(where, name, getattr(where, name))
+    monkeypatch.setenv(bad_kernels.VARIABLE, "looping=endless,looping=slow to compile")
+    monkeypatch.setenv(bad_kernels.LIMIT_VARIABLE, "0.3")
+    bad_kernels.plant_from_environment()
+    config = LaunchConfig(num_warps=4)
+    with TimingProcess("cpu", "tests.verify.timing_child") as process:
+        for plan in ("slow to compile", "good"):
+            request = TimingRequest(plan=plan, sources={}, usable=(config,), bytes_moved=8)
+            assert process.time(request).config == config
+        with pytest.raises(IllegalFusionError, match=r"timed alone, it has no end within 0\.3 s"):
+            process.time(msgspec.structs.replace(request, plan="endless"))
 
 
 @pytest.mark.parametrize("kind", ["illegal", "looping", "slow", "spilling"])

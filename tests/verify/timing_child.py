@@ -11,7 +11,7 @@ import msgspec
 
 from advisor.model.applied import KernelTiming, Timing
 from advisor.verify.child import READY
-from advisor.verify.timing_process import TimingAnswer, TimingRequest
+from advisor.verify.timing_process import ENDED, LAUNCHED, TimingAnswer, TimingRequest
 
 LATE_S = 0.2
 
@@ -26,6 +26,14 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGSEGV)
         if request.plan == "loop":
             time.sleep(60)
+        # It waits for two launches, as a real one does for each configuration.
+        for _ in range(2):
+            os.write(answers, LAUNCHED + b"\n")
+            if request.plan == "endless":
+                time.sleep(60)
+            os.write(answers, ENDED + b"\n")
+        if request.plan == "slow to compile":
+            time.sleep(3 * LATE_S)
         ns = Timing(median_ns=os.getpid(), low_ns=1, high_ns=os.getpid(), samples=1)
         found = KernelTiming(
             shape="1", config=request.usable[0].label(), bytes=request.bytes_moved, kernel=ns,
