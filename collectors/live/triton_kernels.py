@@ -15,6 +15,8 @@ from advisor.model.overfusion import KernelCode, Scalar
 
 # A kernel compiled in more ways than this was tuned, and which of them ran is anybody's guess.
 MOST_VARIANTS = 16
+# Triton's name for a multiple of 16.
+DIVISIBILITY = "tt.divisibility"
 
 
 def written_kernels(functions: Iterable[Any] | None = None) -> tuple[KernelCode, ...]:
@@ -91,8 +93,13 @@ def aligned_names(names: Sequence[str], attributes: Mapping[Any, Any]) -> tuple[
     return tuple(
         names[at[0]]
         for at, kinds in attributes.items()
-        if isinstance(at, tuple) and at[0] < len(names) and kinds
+        if isinstance(at, tuple) and at[0] < len(names) and _divides(kinds)
     )
+
+
+def _divides(kinds: Iterable[Sequence[Any]]) -> bool:
+    """Whether it is among what is said of an argument; AMD's backend says a pointer's range too."""
+    return any(kind and kind[0] == DIVISIBILITY for kind in kinds)
 
 
 def count_of(held: Any, name: str) -> int | None:

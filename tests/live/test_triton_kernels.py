@@ -5,17 +5,24 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 
+from advisor.model.overfusion import KernelCode  # noqa: E402
 from analyzers.overfusion.kernel_source import read_kernel  # noqa: E402
-from collectors.live.triton_kernels import written_kernels  # noqa: E402
+from collectors.live.triton_kernels import aligned_names, written_kernels  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
 
 
 @triton.jit
@@ -71,3 +78,39 @@ def test_all_that_are_alive_are_looked_at_once_anything_was_launched(
     assert written_kernels() == ()
     monkeypatch.setattr(config, "_active", object())
     assert [code.name for code in written_kernels() if code.num_warps == 4] == ["gated"]
+
+
+def test_what_triton_itself_compiled_is_read(tmp_path: Path) -> None:
+    """No stand-in for its caches: they are no public API, and differ from version to version."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.live.triton_child"],
+        cwd=ROOT,
+        env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    before, after = msgspec.json.decode(done.stdout, type=list[tuple[KernelCode, ...]])
+    assert before == ()
+    wide, narrow = after
+    assert (wide.name, wide.num_warps, wide.num_stages) == ("gated", 8, 2)
+    assert wide.constants == {"one": 1, "BLOCK": 1024, "AGAIN": False, "unused": None}
+    assert wide.signature == {"x": "*fp32", "y": "*fp32", "size": "i32"}
+    assert (wide.aligned, narrow.aligned) == (("x", "y", "size"), ("x", "y"))
+    for code, exponentials in ((wide, 1024), (narrow, 2 * 256)):
+        reading = read_kernel(code)
+        assert reading is not None
+        assert reading.complete
+        assert [access.lanes for access in reading.accesses] == [code.constants["BLOCK"]] * 2
+        assert sum(special.results for special in reading.specials) == 2 * exponentials
+
+
+def test_what_else_is_said_of_a_pointer_is_no_alignment() -> None:
+    attributes = {
+        (0,): [["tt.divisibility", 16], ["tt.pointer_range", 32]],
+        (1,): [["tt.pointer_range", 32]],
+        (2,): [],
+    }
+    assert aligned_names(["x", "y", "size"], attributes) == ("x",)
