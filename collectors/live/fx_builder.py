@@ -144,8 +144,10 @@ class GraphBuilder:
         if size.node.maybe_as_int() is not None:
             return int(size)
         text = str(size.node.expr)
+        shapes = size.node.shape_env
+        known = getattr(shapes, "backed_var_to_val", None)  # formerly var_to_val
         for symbol in size.node.expr.free_symbols:
-            hint = size.node.shape_env.var_to_val.get(symbol)
+            hint = (shapes.var_to_val if known is None else known).get(symbol)
             if hint is not None:
                 self.hints[str(symbol)] = int(hint)
         # A sum of symbols is a symbol of its own to whoever multiplies sizes.
