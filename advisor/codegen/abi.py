@@ -214,7 +214,7 @@ def kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
     if scheme == "blocks":
         scalars = (*shape, *rest, *own)
         return (KernelAbi(f"{name}_blocks", reads, writes, scalars, blocks, "blocks"),)
-    streamed = (*blocks, "ALIGNED_COLUMNS", "STAGES", "UNROLL")
+    streamed = (*blocks, "ALIGNED_COLUMNS", "REST_APART", "STAGES", "UNROLL")
     if scheme != "split":
         scalars = (*shape, *rest, *own)
         return (KernelAbi(f"{name}_{scheme}", reads, writes, scalars, streamed),)
@@ -432,6 +432,7 @@ def _constants(config: LaunchConfig, rows: int, columns: int) -> dict[str, int |
         "EVEN_ROWS": rows % config.block_rows == 0,
         "EVEN_COLUMNS": columns == block if held else columns % block == 0,
         "ALIGNED_COLUMNS": columns % ALIGNED_COLUMNS == 0,
+        "REST_APART": columns % block > 0 and columns // block % config.unroll == 0,
         "STAGES": config.num_stages,
         "UNROLL": config.unroll,
         "BLOCK_STEPS": config.block_steps or 1,

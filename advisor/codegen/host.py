@@ -199,6 +199,7 @@ def _arguments(plan: FusionPlan, kernel: abi.KernelAbi, rows: str) -> list[str]:
         "EVEN_ROWS": f"{rows} % block_rows == 0",
         "EVEN_COLUMNS": f"n_columns {'==' if held else '%'} block_columns{'' if held else ' == 0'}",
         "ALIGNED_COLUMNS": f"n_columns % {abi.ALIGNED_COLUMNS} == 0",
+        "REST_APART": "0 < n_columns % block_columns and n_columns // block_columns % unroll == 0",
         "STAGES": "num_stages",
         "UNROLL": "unroll",
         "SPLITS": "triton.next_power_of_2(n_splits)",

@@ -12,9 +12,9 @@ from advisor.model.launch import Scheme
 from advisor.model.passes import Fold, Pass
 from advisor.model.plan import FusionPlan, PlanInput
 
-# Whole blocks, then what is left of the columns: only that is masked, and has code of its own only
-# where there is any.
-PARTS = "for PART in tl.static_range(1 if EVEN_COLUMNS else 2):"
+# What is left of the columns after whole blocks has a loop of its own, so that these need no masks;
+# but where blocks go together that it would part, it is one of them.
+PARTS = "for PART in tl.static_range(2 if REST_APART else 1):"
 LOOP = (
     "for start in tl.range({first} if PART == 0 else whole, whole if PART == 0 else {last}, "
     "BLOCK_COLUMNS, num_stages=STAGES, loop_unroll_factor=UNROLL if PART == 0 else 1):"
@@ -75,7 +75,9 @@ class _Writer:
         """Every pass of a row by one program."""
         passes = self.schedule.passes
         lines = [*indices(), *self._lanes(), *self.values.axes(), *self._row_inputs()]
-        lines.append("whole = n_columns // BLOCK_COLUMNS * BLOCK_COLUMNS")
+        lines.append(
+            "whole = n_columns // BLOCK_COLUMNS * BLOCK_COLUMNS if REST_APART else n_columns"
+        )
         lines += [self.values.assign(op) for op in self.schedule.before]
         for number, one in enumerate(passes):
             lines.append(f"# Pass {number + 1} of {len(passes)}: {self._purpose(one)}.")
@@ -144,7 +146,8 @@ class _Writer:
             "split = tl.program_id(1)",
             "first = split * split_columns",
             "last = tl.minimum(first + split_columns, n_columns)",
-            "whole = first + (last - first) // BLOCK_COLUMNS * BLOCK_COLUMNS",
+            "blocks = (last - first) // BLOCK_COLUMNS",
+            "whole = first + blocks * BLOCK_COLUMNS if REST_APART else last",
         ]
 
     def _states(self, one: Pass) -> list[tuple[str, folds.State]]:
@@ -159,7 +162,7 @@ class _Writer:
         lines = [line for fold in one.folds for line in folds.starts(fold, self.values, self.side)]
         body = [
             *self.values.columns("start"),
-            "column_ok = (columns < n_columns) | (PART == 0)",
+            "column_ok = (columns < n_columns) | EVEN_COLUMNS | (REST_APART & (PART == 0))",
             *self.values.column_axes("start"),
         ]
         for name in one.reads:
