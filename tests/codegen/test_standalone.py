@@ -282,3 +282,21 @@ def test_a_group_of_programs_checks_every_member(tmp_path: Path, forked: Forked)
     assert done.stdout.count("passed  3 members") == 3
     with pytest.raises(IllegalFusionError, match="no operator with a gradient"):
         render_file(Standalone(plan, export.config, "not timed", custom_op=True))
+
+
+def test_what_the_casts_of_an_equation_cost_is_no_fault_of_its_kernel(
+    tmp_path: Path, forked: Forked
+) -> None:
+    """e^-x of a large x that was rounded: x times as far off as x was."""
+    make = PlanBuilder()
+    x = make.op("add", make.op("abs", make.input()), 50.0)
+    rounded = make.cast(make.cast(x, "bfloat16"), "float32")
+    plan = make.plan(make.op("exp", make.op("neg", rounded)), title="far", columns=50)
+    done = quickly(forked, rendered(plan), tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0.00 from the equation with its casts" in done.stdout
+    before, kernel = rendered(plan).split("def row_program", 1)
+    wrong = kernel.replace("v1 = v0 + 50.0", "v1 = v0 + 49.5", 1)
+    done = quickly(forked, f"{before}def row_program{wrong}", tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAILED" in done.stdout
