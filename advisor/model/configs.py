@@ -49,11 +49,11 @@ from advisor.model.site_work import sector_bytes, site_bytes
 
 # The H200's figures stand in where the GPU is not named: they only order the list.
 SM_COUNT, L2_BYTES, L1_BYTES = 132, 50 << 20, 200 << 10
-KEPT: dict[Scheme, int] = {"registers": 12, "looped": 9, "online": 9, "split": 6}
+KEPT: dict[Scheme, int] = {"registers": 12, "looped": 10, "online": 10, "split": 6}
 WARPS = (1, 2, 4, 8, 16, 32)
 STREAMED_BLOCKS, STREAMED_WARPS = (1024, 2048, 4096, 8192, 16384, 32768), (4, 8, 16, 32)
-# Stages and blocks a turn: loads are on their way one block ahead, or those of two blocks together.
-AHEAD = ((1, 1), (1, 2), (3, 1))
+# Stages and blocks a turn: loads are on their way ahead, or those of several blocks together.
+AHEAD = ((1, 1), (1, 2), (1, 3), (1, 4), (3, 1))
 MAX_STREAMED_PER_THREAD = 32
 # Elements of a program in a loop that are the likeliest to be fast.
 STREAMED_TILE = 8192
