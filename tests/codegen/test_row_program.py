@@ -226,17 +226,26 @@ def test_integers_keep_all_their_bits(interpreter: Interpreter) -> None:
         assert torch.equal(got, want)
 
 
-def test_a_cast_to_bfloat16_is_pytorchs(interpreter: Interpreter) -> None:
-    """Bit for bit around all ties, at the ends of the range, infinite and NaN."""
+def rounded_to_bfloat16() -> tuple[FusionPlan, torch.Tensor]:
+    """A cast in the middle; numbers around ties of all sizes, at the ends, infinite and NaN."""
     make = PlanBuilder()
     plan = make.plan(make.op("mul", make.cast(make.cast(make.input(), "bfloat16"), "float32"), 1.0))
     kept = torch.arange(0, 1 << 15, 61, dtype=torch.int32) << 16
     near = torch.cat([kept + 0x7FFF, kept + 0x8000, kept + 0x8001]).view(torch.float32)
     odd = torch.tensor([3.4e38, 3.39e38, 1e-45, 0.0, float("inf"), torch.nan])
-    x = torch.cat([near, odd, -near, -odd]).reshape(1, -1)
-    (got,) = interpreter.run(render(plan).text, [x], [(tuple(x.shape), torch.float32)])
+    return plan, torch.cat([near, odd, -near, -odd]).reshape(1, -1)
+
+
+def assert_rounded(got: torch.Tensor, x: torch.Tensor) -> None:
+    """Bit for bit as PyTorch rounds, but for the bits of NaN."""
     assert torch.equal(got.nan_to_num(7.0), x.bfloat16().float().nan_to_num(7.0))
     assert torch.equal(got.signbit()[~got.isnan()], x.signbit()[~got.isnan()])
+
+
+def test_a_cast_to_bfloat16_is_pytorchs(interpreter: Interpreter) -> None:
+    plan, x = rounded_to_bfloat16()
+    (got,) = interpreter.run(render(plan).text, [x], [(tuple(x.shape), torch.float32)])
+    assert_rounded(got, x)
 
 
 def test_an_integer_becomes_a_bfloat16(interpreter: Interpreter) -> None:

@@ -31,8 +31,10 @@ from tests.builders.verified import verify_numerics
 from tests.codegen import plans
 from tests.codegen.programs import Program
 from tests.codegen.test_column_sums import NAMED as SUMMED
+from tests.codegen.test_row_program import assert_rounded, rounded_to_bfloat16
 from tests.codegen.test_schemes import IN_PARTS, NAMED
 from tests.verify import test_op_table as table
+from tests.verify.test_numerics import silu_gradient
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 CUDA = torch.device("cuda")
@@ -136,6 +138,18 @@ def test_an_illegal_address_costs_the_child_alone(tmp_path: Path) -> None:
     assert not found.passed
     assert "the kernel's process ended with status" in found.cases[0].detail
     assert torch.ones(4, device=CUDA).sum().item() == 4
+
+
+def test_a_cast_to_bfloat16_is_pytorchs(tmp_path: Path) -> None:
+    plan, x = rounded_to_bfloat16()
+    (got,) = launched(plan, [x], tmp_path, block_rows=1)
+    assert_rounded(got, x)
+
+
+def test_what_the_casts_of_a_plan_cost_is_no_fault_of_its_kernel(tmp_path: Path) -> None:
+    """The gradient of a SiLU, whose error far below zero is that of its rounded argument."""
+    found = verdict(silu_gradient(), tmp_path)
+    assert found.passed, [case for case in found.cases if not case.passed]
 
 
 def test_time_stands_in_proportion_to_a_copy(tmp_path: Path) -> None:
