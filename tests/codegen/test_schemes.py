@@ -252,6 +252,39 @@ def test_values_that_are_no_numbers_in_lanes_of_several_columns(
             torch.testing.assert_close(mine, want.expand(mine.shape), equal_nan=True)
 
 
+def _hard_rows(columns: int) -> torch.Tensor:
+    """Rows far from 0, or with lanes whose first value, the pivot, is far from the others."""
+    noise = torch.randn(5, columns, generator=torch.Generator().manual_seed(0))
+    place = torch.arange(columns)
+    far = noise[0] + 1e4
+    spike = torch.where(place == 0, 1e4, noise[1])  # the pivot of its lane
+    every = torch.where(place % 8 == 0, 1e3, noise[2])  # all pivots are
+    ramp = place / columns * 1e3 + noise[3]
+    return torch.stack([far, spike, every, ramp, torch.full((columns,), 3.7)])
+
+
+@pytest.mark.parametrize("columns", [4096, 4089])
+@pytest.mark.parametrize("scheme", ["online", "split"])
+def test_a_variance_keeps_its_digits(
+    scheme: Scheme, columns: int, interpreter: Interpreter
+) -> None:
+    make = PlanBuilder()
+    x = make.input("float32")
+    plan = make.plan(make.op("var", x, correction=1.0), make.op("mean", x), title="moments", sizes=(5,),
+                     columns=columns)  # fmt: skip
+    rows = _hard_rows(columns)
+    options = {"block_columns": 512} | ({"splits": 3} if scheme == "split" else {})
+    var, mean = interpreter.run(
+        render(plan, scheme).text, [rows], [((5, 1), torch.float32)] * 2, **options
+    )
+    wanted = rows.double().var(1, keepdim=True)
+    apart = (mean.double() - rows.double().mean(1, keepdim=True)).abs()
+    eps = torch.finfo(torch.float32).eps
+    assert torch.all(apart <= 4 * eps * (rows.double().mean(1, keepdim=True).abs() + wanted.sqrt()))
+    # What a float32 mean of 1e4 leaves of deviations of 1; squares alone would leave nothing.
+    torch.testing.assert_close(var.double(), wanted, rtol=1e-4, atol=1e-10)
+
+
 # --- structure ------------------------------------------------------------------------------------
 
 
@@ -319,9 +352,7 @@ def test_lanes_are_of_one_column_where_rows_are_not_aligned(columns: int, aligne
 
 def test_hints_follow_who_reads_again() -> None:
     text = render(plans.layer_norm(), "online").text
-    loads = [
-        line for line in re.sub(r"\n {16,}", " ", text).splitlines() if "tl.load(" in line
-    ]
+    loads = [line for line in re.sub(r"\n {16,}", " ", text).splitlines() if "tl.load(" in line]
     hints = [
         ("in0" in load or "in1" in load, "evict_first" in load, "evict_last" in load)
         for load in loads
