@@ -270,8 +270,8 @@ def test_a_variance_keeps_its_digits(
 ) -> None:
     make = PlanBuilder()
     x = make.input("float32")
-    plan = make.plan(make.op("var", x, correction=1.0), make.op("mean", x), title="moments", sizes=(5,),
-                     columns=columns)  # fmt: skip
+    found = make.op("var", x, correction=1.0), make.op("mean", x)
+    plan = make.plan(*found, title="moments", sizes=(5,), columns=columns)
     rows = _hard_rows(columns)
     options = {"block_columns": 512} | ({"splits": 3} if scheme == "split" else {})
     var, mean = interpreter.run(
