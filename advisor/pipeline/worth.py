@@ -25,12 +25,14 @@ class Worth(NamedTuple):
     """Sites of some plans in the compiled step, what its kernels of them take now, and ours would.
 
     `now_ns` counts a kernel that computes something else too as a whole: it is the most that can be
-    gained. It is None where it is not known, and so is `ours_ns`.
+    gained. It is None where it is not known, and so is `ours_ns`; `timed_ns` are those of the
+    compiler's kernels of which the time is known.
     """
 
     sites: int
     now_ns: int | None
     ours_ns: int | None
+    timed_ns: int = 0
 
     @property
     def gain_ns(self) -> int | None:
@@ -63,8 +65,9 @@ def worth_by_finding(
 ) -> list[int | None]:
     """The most that each finding may gain in a step with a recipe, which `base` runs, ns.
 
-    Where the compiler's time at its sites is not known, it is what the run predicts to be saved of
-    what ran when it was profiled; None without that, or if nothing of it is left to be tried.
+    Where not all of the compiler's time at its sites is known, as that of a library's product, it
+    is the part that is, but no more than the run predicts to be saved of what ran when it was
+    profiled; None without that, or if nothing of it is left to be tried.
     """
     graphs, times = bench.own_kernels(recipe), bench.kernel_times(base)
     gains = []
@@ -76,7 +79,9 @@ def worth_by_finding(
                 continue
             plans = [found[name].plan for name in usable]
             worth = worth_of(plans, graphs, times)
-            gain_ns = predicted_gain_ns(plans) if worth.gain_ns is None else worth.gain_ns
+            gain_ns, most_ns = worth.gain_ns, predicted_gain_ns(plans)
+            if gain_ns is None and most_ns is not None:
+                gain_ns = min(worth.timed_ns, most_ns)
             known += [gain_ns] if gain_ns is not None else []
             emit("measure", "running", plan=usable[0], message=worth.told())
         gains.append(max(known, default=None))
@@ -116,4 +121,5 @@ def worth_of(
     shares = {n: 1.0 if places[n] > 1 else count / calls[n] for n, count in replaced.items()}
     now = sum(times.get(name, 0) * share for name, share in shares.items())
     known = replaced.keys() <= times.keys() and (now > 0 or not sites)
-    return Worth(sites, round(now) if known else None, round(ours) if modelled else None)
+    ours_ns = round(ours) if modelled else None
+    return Worth(sites, round(now) if known else None, ours_ns, round(now))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import cast
 
 import pytest
@@ -115,16 +115,17 @@ def test_kernels_that_took_no_time_were_not_timed(own: OwnKernels) -> None:
 
 
 class Timed:
-    """A bench that knows what one step's kernels take."""
+    """A bench that knows what one step's kernels take, but for those that nobody timed."""
 
-    def __init__(self, own: OwnKernels) -> None:
-        self.own = own
+    def __init__(self, own: OwnKernels, untimed: Collection[str] = ()) -> None:
+        self.own, self.untimed = own, untimed
 
     def own_kernels(self, recipe: Recipe) -> list[OwnKernels]:
         return [self.own]
 
     def kernel_times(self, variant: Variant) -> dict[str, int]:
-        return dict.fromkeys((k.name for k in self.own.seen.kernels), 1_000)
+        names = (k.name for k in self.own.seen.kernels if k.name not in self.untimed)
+        return dict.fromkeys(names, 1_000)
 
 
 def test_what_was_refused_is_told_nothing_of(own: OwnKernels) -> None:
@@ -150,3 +151,20 @@ def test_a_plan_without_a_site_gains_nothing(own: OwnKernels) -> None:
     found = worth_of([priced(own, 300)], [OwnKernels(None, own.seen)], {})
     assert (found.sites, found.gain_ns) == (0, 0)
     assert found.told() == "no site of it is in the compiled graphs"
+
+
+@pytest.mark.parametrize(("after_ns", "wanted"), [(300, 1_000), (10, 90)])
+def test_what_is_known_in_part_is_worth_that_part_at_most_what_is_predicted(
+    own: OwnKernels, after_ns: int, wanted: int
+) -> None:
+    """A library's product beside the compiler's kernels, which was not timed."""
+    plan = priced(own, after_ns)
+    first, second = (k for k in own.seen.kernels if any("exp" in node for node in k.nodes))
+    kernels = first, CompiledKernel("library", second.nodes)
+    both = OwnKernels(own.programs, own.seen._replace(kernels=kernels))
+    bench, base = Timed(both, ["library"]), Variant("base", list, list, list)
+    (gain,) = worth_by_finding(
+        [[Trial("row-program-1", (plan.id,))]], {plan.id: Candidate(plan)}, cast(Bench, bench),
+        UNCHANGED, lambda *_, **__: None, base,
+    )  # fmt: skip
+    assert gain == wanted
