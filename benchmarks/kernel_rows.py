@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from advisor.model.base import Record, decode
+from advisor.model.launch import LaunchConfig
+from advisor.model.plan import FusionPlan
 
 TUNED = "max-autotune-no-cudagraphs"
 
@@ -16,6 +18,8 @@ class Row(Record, frozen=True, kw_only=True):
     every configuration tried; `others` of other ways to do it (Inductor tuned, Liger's kernels,
     PyTorch's own fused ones); `intervals` the spread of what was timed beside it. Caches are cold
     but for `warm_ns`, of which `predicted_ns` is the kernel model's; `launch_ns` is host time.
+    `plan` is what our kernel was generated from, `launch` the configuration called `config`, and
+    `day` when it was timed.
     """
 
     name: str
@@ -36,6 +40,9 @@ class Row(Record, frozen=True, kw_only=True):
     configs: dict[str, int] = {}
     others: dict[str, int] = {}
     intervals: dict[str, tuple[int, int]] = {}
+    plan: FusionPlan | None = None
+    launch: LaunchConfig | None = None
+    day: str = ""
     why: str = ""
 
     @property

@@ -16,6 +16,7 @@ Rows named `plan:ID` are stored plans of a recorded run, where eager is their op
 from __future__ import annotations
 
 import argparse
+import datetime
 import sys
 import time
 import traceback
@@ -58,6 +59,7 @@ from advisor.verify.timing import (
     host_time_ns,
     site_inputs,
 )
+from advisor.verify.toolchain import triton_version
 from analyzers.program_cost import program_time
 
 HERE = Path(__file__).parent
@@ -125,7 +127,11 @@ def record_rows(options: argparse.Namespace) -> None:
     rows = {} if options.again else {row.key: row for row in results.rows}
     kept = {row.key: row for row in results.rows}
     wanted = set(filter(None, options.only.split(",")))
-    found = {"torch": str(torch.__version__), "cuda": str(torch.version.cuda)}
+    found = {
+        "torch": str(torch.__version__),
+        "cuda": str(torch.version.cuda),
+        "triton": triton_version(),
+    }
     number, count = options.shard
     for name, shape, make in islice(tasks(), number, None, count):
         bare = Row(name=name, shape=shape, gpu=torch.cuda.get_device_name())
@@ -238,6 +244,9 @@ def timed(
         bytes=moved,
         covers=task.covers,
         config=best,
+        plan=plan,
+        launch=next(config for config in configs if config.label() == best),
+        day=datetime.date.today().isoformat(),
         **columns,
         warm_ns=warm.median_ns,
         predicted_ns=predicted_ns(plan),

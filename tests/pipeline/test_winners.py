@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from advisor.errors import InvalidRecordError
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.applied import KernelTiming, Timing
-from advisor.model.base import load
+from advisor.model.base import encode, load
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.model.winners import Winner, Winners, bucket_of, kernel_key
@@ -25,11 +27,14 @@ from advisor.pipeline.winners import (
     winner_of,
     winner_path,
 )
-from benchmarks.winners import RUNS, table_of
+from benchmarks.kernel_rows import Results, Row, read
+from benchmarks.winners import ROWS, RUNS, table_of
 from tests.builders.plan import rms_norm
 
 H200, A100 = gpu_by_key("h200"), gpu_by_key("a100")
 CONFIG = LaunchConfig(block_rows=4, num_warps=16)
+# Every tenth of the kernels that ship is compiled, all with FUSION_ADVISOR_MATRIX=1.
+STRIDE = 1 if os.environ.get("FUSION_ADVISOR_MATRIX") else 10
 RUN = RUNS / "llama_prefill_eager"
 
 
@@ -81,7 +86,7 @@ def test_a_damaged_winner_is_searched_again_and_a_folder_may_be_shut(tmp_path: P
 def test_what_ships_is_what_was_measured() -> None:
     """The committed table is the one that the recorded runs give; every entry was timed."""
     table = load(SHIPPED / "h200.json", Winners)
-    assert table == table_of(sorted(RUNS.iterdir()), H200), "python benchmarks/winners.py"
+    assert table == table_of(sorted(RUNS.iterdir()), ROWS, H200), "python benchmarks/winners.py"
     assert all((winner.copy_bandwidth_fraction or 0) >= 0.9 for winner in table.winners)
     plan = load(RUN / "plans" / "3fe649bf68e9e1d6.json", FusionPlan)
     found = shipped_winner(plan, H200)
@@ -91,17 +96,35 @@ def test_what_ships_is_what_was_measured() -> None:
     assert shipped_winner(plan, A100) is None, "nothing was measured there"
 
 
+@pytest.mark.parametrize(("copied_ns", "ships"), [(9_000, True), (8_000, False)])
+def test_what_the_benchmark_found_near_a_copy_ships(
+    copied_ns: int, ships: bool, tmp_path: Path
+) -> None:
+    plan = rms_norm(columns=2048)
+    found: dict[str, Any] = {
+        "config": CONFIG.label(),
+        "launch": CONFIG,
+        "ours_ns": 9_500,
+        "copy_ns": copied_ns,
+    }
+    row = Row(name="rmsnorm", shape=(4096, 2048), gpu="NVIDIA H200", plan=plan, day="now", **found)
+    rows = tmp_path / "kernels.json"
+    rows.write_bytes(encode(Results(versions={"triton": "3.6.0"}, rows=(row,))))
+    table = table_of([], rows, H200)
+    shipped = [(w.kernel, w.config, w.kernel_ns, w.triton) for w in table.winners]
+    assert shipped == ([(kernel_key(plan), CONFIG, 9_500, "3.6.0")] if ships else [])
+    assert table_of([], rows, A100).winners == ()
+
+
 def test_no_winner_that_ships_spills() -> None:
     pytest.importorskip("triton", reason="compiling needs triton")
     from advisor.pipeline.sizing import judged, requests
     from advisor.verify.resources import resources_of
 
-    plans = {
-        (kernel_key(plan), bucket_of(plan.sites[0])): plan
-        for path in RUNS.glob("*/plans/*.json")
-        if (plan := load(path, FusionPlan)).sites
-    }
-    for winner in load(SHIPPED / "h200.json", Winners).winners:
+    stored = [load(path, FusionPlan) for path in RUNS.glob("*/plans/*.json")]
+    stored += [row.plan for row in read(ROWS).rows if row.plan is not None]
+    plans = {(kernel_key(plan), bucket_of(plan.sites[0])): plan for plan in stored if plan.sites}
+    for winner in load(SHIPPED / "h200.json", Winners).winners[::STRIDE]:
         plan = plans[winner.kernel, winner.bucket]
         for (row,) in resources_of(requests(plan, winner.config), [H200]):
             assert judged(row, H200, plan, winner.config)[0] == "use", (plan.title, row)
