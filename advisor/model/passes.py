@@ -5,7 +5,8 @@ lies between two reductions is computed again from the inputs, not stored. Two a
 need one pass instead of two, because a partial result can be corrected when more of the row is
 seen: the maximum with the sum of exponentials relative to it (Milakov and Gimelshein, Online
 normalizer calculation for softmax, 2018), and the mean with the sum of squared deviations from it
-(Welford 1962; merged as by Chan, Golub and LeVeque 1983). Both are found in the dataflow alone.
+(sums beside a value of the data, then merged: Chan, Golub and LeVeque, Algorithms for computing the
+sample variance, 1983). Both are found in the dataflow alone.
 """
 
 from __future__ import annotations
