@@ -92,6 +92,11 @@ class Launch:
         divisible = (name for name, value in self.scalars.items() if value % ALIGNED_COLUMNS == 0)
         return (*self.kernel.tensors, *divisible)
 
+    @property
+    def ones(self) -> dict[str, int | bool]:
+        """Arguments that a launch compiles in as constants, because they are 1."""
+        return {name: 1 for name, value in self.scalars.items() if value == 1}
+
 
 @dataclass(frozen=True)
 class Strided:
