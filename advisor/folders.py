@@ -23,6 +23,15 @@ def cache_folder() -> Path:
     return _folder("XDG_CACHE_HOME", Path.home() / ".cache")
 
 
+def triton_cache() -> Path:
+    """Where kernels lie that are compiled to be launched by children of this process.
+
+    The folder that Triton or PyTorch's compiler has been told of, else one of ours.
+    """
+    named = os.environ.get("TRITON_CACHE_DIR")
+    return Path(named) if named else cache_folder() / "triton"
+
+
 def state_folder() -> Path:
     """`$XDG_STATE_HOME/fusion-advisor`, by default below `~/.local/state`."""
     return _folder("XDG_STATE_HOME", Path.home() / ".local" / "state")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import sys
 import time
 import traceback
@@ -37,6 +38,7 @@ from kernel_table import line, table
 from msgspec.structs import replace
 
 from advisor.errors import AdvisorError
+from advisor.folders import triton_cache
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.gpus import find_gpu
 from advisor.model.base import encode, load
@@ -93,6 +95,7 @@ def main(arguments: Sequence[str]) -> int:
     if not torch.cuda.is_available():
         sys.stderr.write("a GPU is needed; --table prints what was recorded\n")
         return 2
+    os.environ["TRITON_CACHE_DIR"] = str(triton_cache())  # what was sized is compiled already
     record_rows(options)
     return 0
 

@@ -16,6 +16,7 @@ import torch
 from advisor.apply.kernels import ReadyKernel, load_kernel, write_source
 from advisor.codegen import KernelSource
 from advisor.errors import AdvisorError, IllegalFusionError
+from advisor.folders import triton_cache
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
 from advisor.model.applied import KernelResources, KernelTiming, Numerics
@@ -203,7 +204,8 @@ def without_spills(
     """The configurations (by default all that the model thinks of) none of whose kernels spills."""
     configs = modelled_configs(plan, here) if configs is None else configs
     wanted = [requests(plan, config) for config in configs]
-    rows = iter(resources_of([one for group in wanted for one in group], [here]))
+    flat = [one for group in wanted for one in group]
+    rows = iter(resources_of(flat, [here], launched=triton_cache()))
     fits = [not any(spills(next(rows)[0]) for _ in group) for group in wanted]
     return tuple(config for config, fit in zip(configs, fits, strict=True) if fit)
 

@@ -6,19 +6,22 @@ import re
 from pathlib import Path
 
 from advisor.apply.kernels import write_source
+from advisor.codegen.abi import Launch
 from advisor.codegen.families import site_launches
 from advisor.folders import cache_folder
 from advisor.hardware.calibration import TRIP_NS
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.roofline import bandwidth_of
 from advisor.model.applied import KernelResources
-from advisor.model.launch import LaunchConfig, Scheme, columns_per_split, grid_size
+from advisor.model.launch import SCANS, LaunchConfig, Scheme, columns_per_split, grid_size
 from advisor.model.optable import item_bytes
 from advisor.model.plan import FusionPlan
 from advisor.model.resources import Fit
 from advisor.units import NS_PER_S, format_bytes
 from advisor.verify.resources import CANNOT_COMPILE, ResourceRequest
 
+# Triton's own number where a launch names none.
+UNSTAGED = 3
 # A few bytes come from slow paths and cost nothing; more is a configuration to avoid.
 TOLERATED_SPILL_BYTES = 32
 # What ptxas and LLVM say of a target that is too old or too new for them.
@@ -33,15 +36,20 @@ def requests(plan: FusionPlan, config: LaunchConfig) -> list[ResourceRequest]:
         ResourceRequest(
             source=str(path),
             kernel=launch.kernel.name,
-            signature=launch.types,
-            constexprs=dict(launch.constants),
+            signature={n: t for n, t in launch.types.items() if n not in launch.ones},
+            constexprs=launch.constants | launch.ones,
             aligned=launch.aligned,
             num_warps=config.num_warps,
-            num_stages=config.num_stages,
+            num_stages=config.num_stages if _is_staged(launch, config) else UNSTAGED,
             config=config.label(),
         )
         for launch in calls
     ]
+
+
+def _is_staged(launch: Launch, config: LaunchConfig) -> bool:
+    """Whether the launcher passes the stages on to this kernel."""
+    return config.scheme in (*SCANS, "gemm") or "STAGES" in launch.constants
 
 
 def scheme_source(plan: FusionPlan, scheme: Scheme) -> Path:

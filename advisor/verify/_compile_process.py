@@ -26,9 +26,13 @@ _STDERR_TAIL_BYTES = 1 << 16
 
 
 class CompileProcess:
-    """A compiling child that answers one job at a time and is replaced after a crash or timeout."""
+    """A compiling child that answers one job at a time and is replaced after a crash or timeout.
 
-    def __init__(self) -> None:
+    What it compiles is left in `kept`, a folder that launches look into; else nothing is.
+    """
+
+    def __init__(self, kept: Path | None = None) -> None:
+        self._kept = kept
         self._folder = tempfile.TemporaryDirectory(prefix="fusion-advisor-compile-")
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self._process: subprocess.Popen[bytes] | None = None
@@ -81,7 +85,7 @@ class CompileProcess:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             cwd=self._folder.name,
-            env=worker_environment(os.environ, self._folder.name),
+            env=worker_environment(os.environ, str(self._kept or self._folder.name)),
             start_new_session=True,
         )
         assert process.stdout is not None
@@ -112,7 +116,7 @@ class CompileProcess:
 
 
 def worker_environment(environment: Mapping[str, str], cache_folder: str) -> dict[str, str]:
-    """The child's environment: no interpreter, no shared Triton cache, and ptxas told to speak."""
+    """The child's environment: no interpreter, a cache of Triton, and ptxas told to speak."""
     kept = {
         name: value
         for name, value in environment.items()
@@ -123,5 +127,7 @@ def worker_environment(environment: Mapping[str, str], cache_folder: str) -> dic
     return kept | {
         "PYTHONPATH": os.pathsep.join(path),
         "TRITON_CACHE_DIR": cache_folder,
+        # What is found compiled comes without the words of ptxas.
+        "TRITON_ALWAYS_COMPILE": "1",
         "TRITON_DUMP_PTXAS_LOG": "1",
     }

@@ -15,6 +15,7 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ def compile_job(job: CompileJob) -> Usage:
             for name in kernel.arg_names
         },
         constexprs=constants,
-        attrs={(kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n in job.aligned},
+        attrs=_attributes(kernel.arg_names, constants, job.aligned),
     )
     options = {"num_warps": job.num_warps, "num_stages": job.num_stages}
     if job.max_registers is not None:
@@ -144,6 +145,22 @@ def compile_job(job: CompileJob) -> Usage:
     else:
         usage = read_cubin(compiled.asm["cubin"], log.getvalue())
     return msgspec.structs.replace(usage, shared_bytes=int(compiled.metadata.shared))
+
+
+def _attributes(
+    names: Sequence[str], constants: Collection[str], aligned: Collection[str]
+) -> dict[tuple[int], list[list[str | int]]]:
+    """What a launch says of each argument, so that it finds what is compiled here.
+
+    Triton tells what it has compiled by it too; from 3.7 on by an entry of each constant as well.
+    """
+    version = importlib.import_module("triton").__version__
+    of_constants = tuple(map(int, version.split(".")[:2])) >= (3, 7)
+    return {
+        (number,): [["tt.divisibility", 16]] if name in aligned else []
+        for number, name in enumerate(names)
+        if of_constants or name not in constants
+    }
 
 
 def main() -> None:

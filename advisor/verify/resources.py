@@ -73,12 +73,15 @@ def resources_of(
     timeout_s: float = 60.0,
     cache: Path | None = None,
     processes: int | None = None,
+    launched: Path | None = None,
 ) -> tuple[tuple[KernelResources, ...], ...]:
     """For every request, one row per GPU in the order of `gpus`.
 
     `timeout_s` holds for each compilation. `cache` is the folder of stored results, by default the
-    user's. Raises `MissingDependencyError` without Triton, `UnreadableError` if a source is
-    missing, `UsageError` for a constant that is not finite.
+    user's. Kernels that will be launched here are left in Triton's cache `launched`, where a launch
+    that is specialised as its request says need not compile them again. Raises
+    `MissingDependencyError` without Triton, `UnreadableError` if a source is missing, `UsageError`
+    for a constant that is not finite.
     """
     folder = (cache_folder() / "resources") if cache is None else cache
     targets = {gpu.arch: gpu.target for gpu in gpus}
@@ -98,7 +101,7 @@ def resources_of(
         elif (stored := _load(folder, key)) is not None:
             usages[key] = stored
     missing = {key: jobs[where] for where, key in keys.items() if key not in usages}
-    fresh = _compile_all(missing, timeout_s, processes)
+    fresh = _compile_all(missing, timeout_s, processes, launched)
     for key, usage in fresh.items():
         if isinstance(usage, Usage):
             _save(folder, key, usage)
@@ -155,7 +158,10 @@ def _save(folder: Path, key: str, usage: Usage) -> None:
 
 
 def _compile_all(
-    jobs: Mapping[str, CompileJob], timeout_s: float, processes: int | None
+    jobs: Mapping[str, CompileJob],
+    timeout_s: float,
+    processes: int | None,
+    launched: Path | None,
 ) -> dict[str, Usage | str]:
     """Results by key; every child takes the next job when it has finished one."""
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -169,7 +175,7 @@ def _compile_all(
                 results[key] = process.compile(jobs[key], timeout_s)
 
     wanted = min(len(jobs), processes or min(os.cpu_count() or 1, _MAX_PROCESSES))
-    children = [CompileProcess() for _ in range(wanted)]
+    children = [CompileProcess(launched) for _ in range(wanted)]
     with ThreadPoolExecutor(max(wanted, 1)) as pool:
         try:
             for future in [pool.submit(work, child) for child in children]:

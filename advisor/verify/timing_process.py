@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from time import monotonic
 
 import msgspec
 
 from advisor.errors import IllegalFusionError
+from advisor.folders import triton_cache
 from advisor.model.applied import KernelTiming
 from advisor.model.base import Record
 from advisor.model.launch import LaunchConfig, Scheme
@@ -41,7 +43,9 @@ class TimingProcess(AnsweringChild):
     """A child that times one plan after the other; started when it is first needed, or before."""
 
     def __init__(self, device: str, worker: str = WORKER) -> None:
-        super().__init__(worker, device)
+        # What was sized is compiled already, and lies there.
+        environment = os.environ | {"TRITON_CACHE_DIR": str(triton_cache())}
+        super().__init__(worker, device, environment=environment)
 
     def time(
         self,
