@@ -37,7 +37,7 @@ def requests(plan: FusionPlan, config: LaunchConfig) -> list[ResourceRequest]:
             source=str(path),
             kernel=launch.kernel.name,
             signature={n: t for n, t in launch.types.items() if n not in launch.ones},
-            constexprs=launch.constants | launch.ones,
+            constexprs={**launch.constants, **launch.ones},
             aligned=launch.aligned,
             num_warps=config.num_warps,
             num_stages=config.num_stages if _is_staged(launch, config) else UNSTAGED,
