@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
+from advisor.hardware.learned import AS_MODELLED
 from advisor.model.base import Range
 from advisor.model.findings import Evidence
 from advisor.model.report import Metric
+from advisor.model.scores import ResidualQuantiles
 from advisor.model.trace import Trace
 from advisor.units import counted, format_fraction, format_ns
 from analyzers.activities import NONE, activities, step_of
@@ -45,8 +47,8 @@ class Situation:
     """What the prices rest on: the device, its calibration, and the step if one was recorded.
 
     `step_ns` is the clean step, `busy_ns` the device's part of it, `exposure` the step to replay;
-    all are None without a GPU: what the step waits for is then unknown. `interval_factor` widens
-    the intervals of predicted savings as earlier measurements on this GPU taught.
+    all are None without a GPU: what the step waits for is then unknown. `residuals` correct the
+    modelled times of new kernels as earlier measurements on this GPU taught.
     """
 
     gpu: Gpu
@@ -55,7 +57,7 @@ class Situation:
     step_ns: int | None = None
     busy_ns: int | None = None
     exposure: Exposure | None = None
-    interval_factor: float = 1.0
+    residuals: ResidualQuantiles = AS_MODELLED
 
 
 @dataclass(frozen=True)

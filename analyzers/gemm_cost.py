@@ -6,14 +6,14 @@
 The first term is certain: the kernel of what follows goes, with a write and a read of the product.
 The others are a bet: a generated product reaches a share of the library's speed that is not known
 before it is measured, and the more of the step is the product, the more that share decides. So the
-interval is wide, and its lower end mostly below zero.
+interval is wide, and its lower end mostly below zero. What other kernels' residuals teach says
+nothing of that share, and is not applied.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from advisor.hardware.learned import widened
 from advisor.model.base import Range
 from advisor.model.gemm import arithmetic_of, operands, product_flops, product_rows
 from advisor.model.gemm_configs import gemm_configs, tiles_of
@@ -239,7 +239,7 @@ def gemm_prediction(
     return Prediction(
         before_ns=worth.product.plus(worth.follows),
         after_ns=worth.after,
-        saving_ns=widened(worth.saving, situation.interval_factor),
+        saving_ns=worth.saving,
         bytes_before=max(moved, after),
         bytes_after=after,
         basis=BASIS,

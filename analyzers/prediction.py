@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
-from advisor.hardware.learned import widened
+from advisor.hardware.learned import AS_MODELLED, recalibrated
 from advisor.model.base import Location, Phase, Range
 from advisor.model.findings import Member
 from advisor.model.guards import Prediction
@@ -67,34 +67,40 @@ def predicted(
 ) -> Prediction:
     """The prediction for claimed nodes that these kernels, each at its site, take the place of.
 
-    Times are of one step, in ns, saving = before - after with the interval of both; `basis` says
-    whether present times were measured, modelled, or both.
+    Times are of one step, in ns, saving = before - after with the interval of both, where after is
+    modelled and then corrected as earlier plans on this GPU taught; `basis` says whether present
+    times were measured, modelled, or both.
     """
-    gpu, calibration = situation.gpu, situation.calibration
+    gpu, calibration, learned = situation.gpu, situation.calibration, situation.residuals
     before, moved, basis = _before(claimed, situation)
     residuals = [
         residual_time(item.facts.flow, item.price.shared, item.nodes, gpu, calibration)
         for item in claimed
     ]
-    after = sum_of(
+    modelled = sum_of(
         [
             *_kernel_times(kernels, gpu, calibration),
             *(left for left in residuals if left is not None),
         ]
     )
-    saving = Range(
+    after = recalibrated(modelled, learned)
+    return Prediction(
+        before_ns=before,
+        after_ns=after,
+        saving_ns=_saving(before, after),
+        bytes_before=moved,
+        bytes_after=sum(site_bytes(plan, site) for plan, site in kernels),
+        basis=basis,
+        modelled_saving_ns=None if learned == AS_MODELLED else _saving(before, modelled),
+    )
+
+
+def _saving(before: Range, after: Range) -> Range:
+    return Range(
         low=before.low - after.high,
         mid=before.mid - after.mid,
         high=before.high - after.low,
         coverage=after.coverage,
-    )
-    return Prediction(
-        before_ns=before,
-        after_ns=after,
-        saving_ns=widened(saving, situation.interval_factor),
-        bytes_before=moved,
-        bytes_after=sum(site_bytes(plan, site) for plan, site in kernels),
-        basis=basis,
     )
 
 

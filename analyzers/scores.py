@@ -1,17 +1,23 @@
-"""How well predictions did: every plan that was measured, kept or not."""
+"""How well predictions did: every plan that was measured, kept or not, and what that teaches."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 
-from advisor.hardware.learned import FEWEST_PLANS, LARGEST_FACTOR, SMALLEST_FACTOR
+from advisor.hardware.learned import (
+    FEWEST_PLANS,
+    LARGEST_RESIDUAL,
+    SMALLEST_HALF,
+    residual_of,
+    time_at,
+)
 from advisor.model.applied import Applied, Comparison, PlanVerdict
 from advisor.model.base import Range
-from advisor.model.scores import PlanScore, Scores
+from advisor.model.scores import HeldOut, PlanScore, ResidualQuantiles, Scores
 
-COVERAGE = 0.8
+# One plan of so many lies beyond each end of an 80 % interval.
+_ONE_BEYOND_OF = 10
 
 
 def score(applications: Iterable[tuple[str, Applied | None]]) -> Scores:
@@ -24,12 +30,12 @@ def score(applications: Iterable[tuple[str, Applied | None]]) -> Scores:
         without += not found
     if not plans:
         return Scores(plans=(), runs_without=without)
-    errors = [item.error for item in plans if item.error is not None]
     return Scores(
         plans=tuple(plans),
-        median_error=median(errors) if errors else None,
+        median_error=_median(item.error for item in plans),
         coverage=sum(item.inside for item in plans) / len(plans),
-        interval_factor=interval_factor(plans),
+        residuals=residual_quantiles(_residuals(plans)),
+        held_out=held_out(plans),
         runs_without=without,
     )
 
@@ -48,7 +54,9 @@ def _score(
     before = verdict.replaced_ns
     if before is None and measured.clock == "kernel":  # else it is the whole step
         before = measured.before.median_ns
-    gap = abs(predicted.mid - measured.gain_mid_ns)
+    gain = measured.gain_mid_ns
+    modelled = verdict.modelled_ns or predicted
+    product = verdict.launch is not None and verdict.launch.scheme == "gemm"
     return PlanScore(
         run=run,
         plan_id=verdict.plan_id,
@@ -56,29 +64,76 @@ def _score(
         gpu=gpu,
         kept=verdict.verdict == "kept",
         predicted_ns=predicted,
-        measured_ns=Range(
-            low=measured.gain_low_ns, mid=measured.gain_mid_ns, high=measured.gain_high_ns
-        ),
+        modelled_ns=modelled,
+        measured_ns=Range(low=measured.gain_low_ns, mid=gain, high=measured.gain_high_ns),
         before_ns=before,
-        error=gap / before if before else None,
-        inside=predicted.low <= measured.gain_mid_ns <= predicted.high,
+        error=abs(predicted.mid - gain) / before if before else None,
+        residual=None if product else residual_of(_negative(modelled), -gain),
+        inside=predicted.low <= gain <= predicted.high,
     )
 
 
-def interval_factor(plans: Iterable[PlanScore]) -> float | None:
-    """The factor for half-widths at which four fifths of the intervals hold; None if too few.
+def _negative(saving: Range) -> Range:
+    """What is left, but for a constant: saving = before - after, where before is one figure."""
+    return Range(low=-saving.high, mid=-saving.mid, high=-saving.low)
 
-    It is the 80 % quantile of |measured - middle| over the half-width on that side.
+
+def residual_quantiles(residuals: Iterable[float]) -> ResidualQuantiles | None:
+    """What past residuals say of the next plan's; None if they are too few.
+
+    The ends are the k-th smallest and the k-th largest, k = floor((n + 1) / 10): if the next plan
+    is exchangeable with these n, it lies beyond either with a probability of at most k / (n + 1),
+    whatever the distribution (split conformal prediction with a side each: Vovk, Gammerman, Shafer,
+    Algorithmic Learning in a Random World, 2005; Romano, Patterson, Candès, Conformalized Quantile
+    Regression, 2019, theorem 2).
     """
-    needed = sorted(_needed(item) for item in plans)
-    if len(needed) < FEWEST_PLANS:
+    bound = LARGEST_RESIDUAL
+    ordered = sorted(min(max(residual, -bound), bound) for residual in residuals)
+    if len(ordered) < FEWEST_PLANS:
         return None
-    place = math.ceil(COVERAGE * len(needed)) - 1
-    return min(max(needed[place], SMALLEST_FACTOR), LARGEST_FACTOR)
+    beyond = (len(ordered) + 1) // _ONE_BEYOND_OF
+    inner = bound - SMALLEST_HALF
+    mid = min(max(median(ordered), -inner), inner)
+    return ResidualQuantiles(
+        low=min(ordered[beyond - 1], mid - SMALLEST_HALF),
+        mid=mid,
+        high=max(ordered[-beyond], mid + SMALLEST_HALF),
+    )
 
 
-def _needed(item: PlanScore) -> float:
-    gap = item.measured_ns.mid - item.predicted_ns.mid
-    predicted = item.predicted_ns
-    half = predicted.high - predicted.mid if gap > 0 else predicted.mid - predicted.low
-    return abs(gap) / half if half else (math.inf if gap else 0.0)
+def held_out(plans: Sequence[PlanScore]) -> HeldOut | None:
+    """Each run by what all others teach, as plans of one run are alike; None if they are too few.
+
+    Plans without a residual are left out.
+    """
+    inside: list[bool] = []
+    errors: list[float | None] = []
+    for run in dict.fromkeys(item.run for item in plans):
+        learned = residual_quantiles(_residuals(item for item in plans if item.run != run))
+        if learned is None:
+            return None
+        for item in plans:
+            if item.run == run and item.residual is not None:
+                inside.append(learned.low <= item.residual <= learned.high)
+                errors.append(_error(item, learned))
+    if not inside:
+        return None
+    return HeldOut(
+        plans=len(inside), coverage=sum(inside) / len(inside), median_error=_median(errors)
+    )
+
+
+def _error(item: PlanScore, learned: ResidualQuantiles) -> float | None:
+    """The error of the middle that was learned."""
+    predicted_ns = -time_at(_negative(item.modelled_ns), learned.mid)
+    gap = abs(predicted_ns - item.measured_ns.mid)
+    return gap / item.before_ns if item.before_ns else None
+
+
+def _residuals(plans: Iterable[PlanScore]) -> list[float]:
+    return [item.residual for item in plans if item.residual is not None]
+
+
+def _median(errors: Iterable[float | None]) -> float | None:
+    known = [error for error in errors if error is not None]
+    return median(known) if known else None

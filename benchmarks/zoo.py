@@ -356,6 +356,20 @@ def _calibration(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         f"Of {len(scores.plans)} plans, kept or not, what was predicted to be saved of eager's own "
         f"kernels is within {scores.median_error:.1%} of their time in the median; "
         f"{scores.coverage:.0%} of the 80 % intervals hold.",
+        *_cross_validated(scores.held_out),
+    ]
+
+
+def _cross_validated(found: Any) -> list[str]:
+    """How predictions do that learn: each model as the plans of all others teach it."""
+    if found is None or found.median_error is None:
+        return []
+    return [
+        "",
+        "Cross-validated, with what is predicted of each model learned from the plans of all other "
+        f"models (as by `fusion-advisor calibration --learn`): of {found.plans} plans "
+        f"{found.coverage:.0%} of the 80 % intervals hold; the median error is "
+        f"{found.median_error:.1%}.",
     ]
 
 

@@ -1,4 +1,4 @@
-"""`fusion-advisor calibration`: how well predictions did, and intervals that learn from it."""
+"""`fusion-advisor calibration`: how well predictions did, and predictions that learn from it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from advisor.model.base import encode
 from advisor.model.scores import Scores
 from advisor.report.scores import render_scores
 from advisor.store import DEFAULT_ROOT, RunDirectory, RunStore
+from advisor.units import counted
 from analyzers.scores import score
 
 
@@ -24,7 +25,7 @@ from analyzers.scores import score
 @click.option(
     "--learn",
     is_flag=True,
-    help=f"Store the factor for the intervals of this GPU ({FEWEST_PLANS} plans at least).",
+    help=f"Predict on this GPU as these plans teach from now on ({FEWEST_PLANS} at least).",
 )
 def calibration(runs: tuple[Path, ...], as_json: bool, learn: bool) -> None:
     """Hold what was predicted against what was measured, for every plan applied, kept or not.
@@ -61,12 +62,11 @@ def _learn(scores: Scores) -> Path:
             why=f"these plans were measured on {', '.join(sorted(devices)) or 'none'}",
             remedy="give runs of one GPU",
         )
-    if scores.interval_factor is None:
+    teaching = sum(item.residual is not None for item in scores.plans)
+    if scores.residuals is None:
         raise UsageError(
-            f"{len(scores.plans)} plans are too few to learn from",
+            f"{counted(teaching, 'plan')} are too few to learn from",
             remedy=f"apply more runs; {FEWEST_PLANS} measured plans are needed",
         )
-    found = LearnedIntervals(
-        gpu=gpu.key, interval_factor=scores.interval_factor, plans=len(scores.plans)
-    )
+    found = LearnedIntervals(gpu=gpu.key, residuals=scores.residuals, plans=teaching)
     return save_learned(found, learned_path(gpu))

@@ -128,11 +128,12 @@ class RankVote(Record, frozen=True, kw_only=True):
 class PlanVerdict(Record, frozen=True, kw_only=True):
     """The life of one plan in one application.
 
-    `measured` is like for like with `predicted_ns`, both per step; `replaced_ns` is what the ops of
-    the plan take without it, as the prediction has it. `region` is the compiled step with the plan
-    against the step without it, which decides. `launch` is how its kernel is launched; records of
-    earlier versions have `block_rows` and `num_warps` in its place. `votes` are those of all ranks
-    of a job of several, here as in the other verdicts; all other figures are this rank's.
+    `measured` is like for like with `predicted_ns`, both per step; `modelled_ns` is the prediction
+    without what was learned of earlier plans, None where nothing was; `replaced_ns` is what the ops
+    of the plan take without it, as the prediction has it. `region` is the compiled step with the
+    plan against the step without it, which decides. `launch` is how its kernel is launched; records
+    of earlier versions have `block_rows` and `num_warps` in its place. `votes` are those of all
+    ranks of a job of several, here as in the other verdicts; all other figures are this rank's.
     """
 
     plan_id: str
@@ -142,6 +143,7 @@ class PlanVerdict(Record, frozen=True, kw_only=True):
     sites_expected: int
     sites_swapped: int | None = None
     predicted_ns: Range | None = None
+    modelled_ns: Range | None = None
     replaced_ns: int | None = None
     measured: Comparison | None = None
     region: Comparison | None = None

@@ -17,7 +17,11 @@ class Guard(Record, frozen=True, kw_only=True):
 
 
 class Prediction(Record, frozen=True, kw_only=True):
-    """Modelled kernel and saved time of all sites in one step, and what the figures rest on."""
+    """Modelled kernel and saved time of all sites in one step, and what the figures rest on.
+
+    `modelled_saving_ns` is the saving before earlier plans' residuals changed it, None where none
+    were learned.
+    """
 
     before_ns: Range
     after_ns: Range
@@ -25,6 +29,7 @@ class Prediction(Record, frozen=True, kw_only=True):
     bytes_before: int
     bytes_after: int
     basis: str
+    modelled_saving_ns: Range | None = None
 
     def check(self) -> None:
         if self.bytes_before < 0 or self.bytes_after < 0:

@@ -9,7 +9,7 @@ from pathlib import Path
 from advisor.codegen import render
 from advisor.errors import WorkloadError
 from advisor.hardware.calibration import load_calibration
-from advisor.hardware.learned import interval_factor
+from advisor.hardware.learned import learned_residuals
 from advisor.model.base import Warning_
 from advisor.model.compiler import CompilerFacts
 from advisor.model.configs import default_config
@@ -78,7 +78,7 @@ def advise_on(recording: Recording) -> ProfileAdvice:
         step_ns=recording.value("step_ns"),
         busy_ns=recording.value("gpu_busy_per_step_ns"),
         exposure=_exposure(recording),
-        interval_factor=interval_factor(recording.gpu),
+        residuals=learned_residuals(recording.gpu),
     )
     trace = recording.trace
     priced, warnings = _priced(recording.captured.graphs, trace, situation.eager)

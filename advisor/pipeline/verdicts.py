@@ -46,6 +46,7 @@ def verdict_of(
         sites_expected=len(plan.sites),
         sites_swapped=best.swapped.get(plan.id),
         predicted_ns=plan.prediction.saving_ns if plan.prediction else None,
+        modelled_ns=plan.prediction.modelled_saving_ns if plan.prediction else None,
         replaced_ns=plan.prediction.before_ns.mid if plan.prediction else None,
         measured=_like_for_like(item, best, mode),
         region=None if absent else best.comparison,

@@ -1,13 +1,18 @@
-"""Predictions against measurements: errors, coverage, the factor that makes intervals hold."""
+"""Predictions against measurements: errors, coverage, and what the next prediction learns."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from advisor.hardware.learned import FEWEST_PLANS, recalibrated
 from advisor.model.applied import Applied, Comparison, PlanVerdict, SetVerdict, Timing
 from advisor.model.base import Range
-from analyzers.scores import interval_factor, score
+from advisor.model.launch import LaunchConfig
+from advisor.model.scores import ResidualQuantiles
+from analyzers.scores import residual_quantiles, score
 
 
 def timing(middle: int) -> Timing:
@@ -51,7 +56,9 @@ def test_plans_taken_out_count_and_plans_without_both_figures_do_not() -> None:
     assert [s.error for s in found.plans] == pytest.approx([0.005, 0.2])
     assert found.median_error == pytest.approx(0.1025)
     assert found.coverage == 0.5
-    assert found.interval_factor is None
+    assert [s.residual for s in found.plans] == pytest.approx([-0.5, -20.0])
+    assert found.residuals is None
+    assert found.held_out is None
     assert found.runs_without == 1
 
 
@@ -71,15 +78,88 @@ def test_no_plan_has_no_score() -> None:
     assert (found.median_error, found.coverage, found.runs_without) == (None, None, 1)
 
 
-@pytest.mark.parametrize(("beyond", "factor"), [(2, 2.0), (0, 0.25), (100, 8.0)])
-def test_the_factor_makes_four_fifths_of_the_intervals_hold(beyond: int, factor: float) -> None:
-    """Of 20 plans 16 miss by `beyond` half-widths (of 10 ns), the rest by more."""
-    plans = [verdict(f"p{i}", (90, 100, 110), 100 + 10 * beyond) for i in range(16)]
-    plans += [verdict(f"q{i}", (90, 100, 110), -900) for i in range(4)]
-    scores = score([("a", applied(*plans))])
-    assert scores.interval_factor == factor
+def beyond_when_left_out(residuals: list[float]) -> tuple[int, int]:
+    """How many lie below and above what all others teach."""
+    below = above = 0
+    for index, left_out in enumerate(residuals):
+        found = residual_quantiles(residuals[:index] + residuals[index + 1 :])
+        assert found is not None
+        below += left_out < found.low
+        above += left_out > found.high
+    return below, above
 
 
-def test_the_side_that_missed_is_the_one_that_is_measured() -> None:
-    plans = [verdict(f"p{i}", (60, 100, 110), 80) for i in range(20)]
-    assert interval_factor(score([("a", applied(*plans))]).plans) == 0.5
+@given(st.lists(st.floats(-7, 7), min_size=FEWEST_PLANS + 1, max_size=80))
+def test_learned_intervals_hold_as_often_as_their_ranks_promise(residuals: list[float]) -> None:
+    """Exchangeable: each of the n + 1 is as likely to be the next, so each is left out in turn.
+
+    At most k of them lie beyond either end, k = floor((n + 1) / 10).
+    """
+    assert max(beyond_when_left_out(residuals)) <= len(residuals) // 10
+
+
+@pytest.mark.parametrize("count", [21, 29, 30, 36, 41, 69])
+def test_of_residuals_that_differ_no_more_hold_than_promised(count: int) -> None:
+    residuals = [(step - count / 2) / 5 for step in range(count)]
+    assert beyond_when_left_out(residuals) == (count // 10, count // 10)
+
+
+def test_each_side_learns_by_itself_and_so_does_the_middle() -> None:
+    """Of 39, k = 4: a tenth of them lies at or beyond each end."""
+    found = residual_quantiles([step / 10 for step in range(-9, 30)])
+    assert found == ResidualQuantiles(low=-0.6, mid=1.0, high=2.6)
+
+
+@pytest.mark.parametrize(
+    ("residual", "learned"),
+    [(0.5, (0.25, 0.5, 0.75)), (1e9, (7.5, 7.75, 8.0)), (-1e9, (-8.0, -7.75, -7.5))],
+)
+def test_plans_alike_and_faults_teach_within_bounds(
+    residual: float, learned: tuple[float, float, float]
+) -> None:
+    low, mid, high = learned
+    found = residual_quantiles([residual] * FEWEST_PLANS)
+    assert found == ResidualQuantiles(low=low, mid=mid, high=high)
+    assert residual_quantiles([residual] * (FEWEST_PLANS - 1)) is None
+
+
+def slower(number: int) -> PlanVerdict:
+    """Its kernel was to take 500 ns (450 to 600) and takes 480 to 680, as it happens."""
+    return verdict(f"p{number}", (400, 500, 550), 520 - 10 * (number * 8 % 21))
+
+
+def test_runs_are_held_out_whole() -> None:
+    """Two runs of alike plans teach each other nothing of the third, which is far off."""
+    rounds = [applied(*(slower(21 * run + number) for number in range(21))) for run in range(2)]
+    far = applied(*(verdict(f"far{i}", (400, 500, 550), 0) for i in range(10)))
+    found = score([("a", rounds[0]), ("b", rounds[1]), ("c", far)]).held_out
+    assert found is not None
+    assert found.plans == 52
+    assert 0.7 < found.coverage <= 42 / 52
+    known = score([("a", rounds[0]), ("b", rounds[1])]).held_out
+    assert known is not None
+    assert known.coverage == pytest.approx(19 / 21)
+    assert score([("a", rounds[0])]).held_out is None
+
+
+def test_what_was_learned_is_learned_again_of_runs_that_used_it() -> None:
+    """And these hold: predictions keep what was modelled."""
+    plans = [slower(number) for number in range(21)]
+    learned = score([("a", applied(*plans))]).residuals
+    assert learned is not None
+    assert learned.mid > 0
+    after = recalibrated(Range(low=450, mid=500, high=600), learned)
+    saving = Range(low=1_000 - after.high, mid=1_000 - after.mid, high=1_000 - after.low)
+    again = [replace(plan, predicted_ns=saving, modelled_ns=plan.predicted_ns) for plan in plans]
+    scores = score([("a", applied(*again))])
+    assert scores.residuals == learned
+    assert scores.coverage == pytest.approx(19 / 21)
+    before = score([("a", applied(*plans))])
+    assert scores.median_error is not None
+    assert before.median_error is not None
+    assert scores.median_error < before.median_error
+
+
+def test_a_product_teaches_nothing() -> None:
+    plan = replace(slower(1), launch=LaunchConfig(scheme="gemm", block_columns=64, block_steps=32))
+    assert [item.residual for item in score([("a", applied(plan))]).plans] == [None]

@@ -51,7 +51,7 @@ from advisor.model.report import (
 )
 from advisor.model.resources import Cliff, CliffPoint, Fit, ResourceTable, SizedKernel
 from advisor.model.run import Progress, RunInfo
-from advisor.model.scores import PlanScore, Scores
+from advisor.model.scores import HeldOut, PlanScore, ResidualQuantiles, Scores
 from advisor.model.step_record import Launch, StepRecord, Tensor
 
 PLAN_ID = "0123456789abcdef"
@@ -103,6 +103,7 @@ def plan() -> FusionPlan:
             bytes_before=1 << 20,
             bytes_after=1 << 18,
             basis="copy bandwidth of the GPU table",
+            modelled_saving_ns=price(255, 280, 300),
         ),
     )  # fmt: skip
 
@@ -243,6 +244,7 @@ def applied() -> Applied:
                 sites_expected=2,
                 sites_swapped=2,
                 predicted_ns=price(250_000, 275_000, 300_000),
+                modelled_ns=price(255_000, 280_000, 300_000),
                 measured=comparison(600_000, 330_000),
                 numerics=Numerics(
                     executed_on="gpu",
@@ -391,12 +393,20 @@ def scores() -> Scores:
         gpu="NVIDIA H200",
         kept=True,
         predicted_ns=Range(low=90, mid=100, high=110),
+        modelled_ns=Range(low=92, mid=106, high=112),
         measured_ns=Range(low=100, mid=104, high=108),
         before_ns=1_000,
         error=0.004,
+        residual=1 / 7,
         inside=True,
     )
-    return Scores(plans=(plan,), median_error=0.004, coverage=1.0)
+    return Scores(
+        plans=(plan,),
+        median_error=0.004,
+        coverage=1.0,
+        residuals=ResidualQuantiles(low=-0.75, mid=0.125, high=2.0),
+        held_out=HeldOut(plans=1, coverage=1.0, median_error=0.004),
+    )
 
 
 def forwards() -> Forwards:

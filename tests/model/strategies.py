@@ -28,6 +28,7 @@ from advisor.model.launch import IN_STEPS, SCANS, SHARED, LaunchConfig, Scheme
 from advisor.model.optable import DTYPES, FLOAT8_MAX, FLOAT_DTYPES, ITEM_BYTES, OPS, RANDOM
 from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site
 from advisor.model.report import PlanSummary, Recommended, Report
+from advisor.model.scores import ResidualQuantiles
 from advisor.model.spaces import Space, join_space, space_of
 
 R = TypeVar("R", bound=Record)
@@ -78,6 +79,11 @@ def ordered(count: int, low: int) -> st.SearchStrategy[list[int]]:
 
 def ranges() -> st.SearchStrategy[Range]:
     return ordered(3, -(2**62)).map(lambda v: Range(low=v[0], mid=v[1], high=v[2]))
+
+
+def residual_quantiles() -> st.SearchStrategy[ResidualQuantiles]:
+    ordered_floats = st.lists(PLAIN[float], min_size=3, max_size=3).map(sorted)
+    return ordered_floats.map(lambda v: ResidualQuantiles(low=v[0], mid=v[1], high=v[2]))
 
 
 def timings() -> st.SearchStrategy[Timing]:
@@ -391,6 +397,7 @@ SPECIAL: dict[Any, Any] = {
     Split: splits,
     Retuned: retuned,
     Range: ranges,
+    ResidualQuantiles: residual_quantiles,
     Timing: timings,
     Comparison: comparisons,
     LaunchConfig: launches,
