@@ -237,6 +237,7 @@ class _Gemm:
             row_sizes=(*self.rows, self.depth),
             input_strides=tuple(one.strides for one in tensors),
             output_strides=tuple(strides for _, _, strides in outputs),
+            run_time=None,
         )
 
 

@@ -17,13 +17,14 @@ from advisor.model.guards import Guard
 from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site, plan_id
 from advisor.model.scan import PlanState
-from advisor.model.sizes import ONE, Size
+from advisor.model.sizes import ONE, RunTimeSizes, Size
 from advisor.model.spaces import OVER, ROWS, space_of
 from analyzers.dataflow import Dataflow
 from analyzers.growth import Group
 from analyzers.iteration_space import MAX_COLUMNS, IterationSpace
 from analyzers.strides import BoundInput, Strides
 
+NONE = Size(coefficient=0)
 RULE, SCAN_RULE, GEMM_RULE = "row_program", "scan-written-out", "gemm-epilogue"
 
 
@@ -250,7 +251,7 @@ class _Canonical:
     def _site(self, bounds: list[BoundInput], outputs: tuple[str, ...], strided: bool) -> Site:
         sizes = [self.flow.hint(size) for size in self._sizes()]
         columns = tuple(sizes[self.row_axes :])
-        written = (self.space.layouts[value] for value in outputs) if strided else ()
+        written = tuple(self.space.layouts[value] for value in outputs) if strided else ()
         return Site(
             graph=self.flow.graph.id,
             nodes=self.group.own,
@@ -262,7 +263,25 @@ class _Canonical:
             input_strides=tuple(self._numbers(bound.strides) for bound in bounds),
             output_strides=tuple(self._numbers(strides) for strides in written),
             location=self._location(),
+            run_time=self._run_time(bounds, written),
         )
+
+    def _run_time(
+        self, bounds: list[BoundInput], written: tuple[Strides, ...]
+    ) -> RunTimeSizes | None:
+        """The sizes and strides of the site as symbols, None where all are numbers."""
+        sizes = self._sizes()
+        found = RunTimeSizes(
+            row_sizes=tuple(sizes[: self.row_axes]),
+            column_sizes=tuple(sizes[self.row_axes :]),
+            input_strides=tuple(self._symbols(bound.strides) for bound in bounds),
+            output_strides=tuple(self._symbols(strides) for strides in written),
+        )
+        return found if any(size.symbols for size in found.every) else None
+
+    def _symbols(self, strides: Strides) -> tuple[Size, ...]:
+        """Strides along the merged axes, 0 where a value does not vary."""
+        return tuple(NONE if s is None else s for s in self._merged(strides))
 
     def _numbers(self, strides: Strides) -> tuple[int, ...]:
         """Strides along the merged axes as numbers, 0 where a value does not vary."""

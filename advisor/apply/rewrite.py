@@ -22,6 +22,13 @@ from torch._higher_order_ops.triton_kernel_wrap import (
 from torch._inductor.pattern_matcher import stable_topological_sort
 
 from advisor.apply.kernels import ReadyKernel
+from advisor.apply.run_time_sizes import (
+    MAX_ROWS,
+    SizeNodes,
+    check_run_time,
+    is_known,
+    launches_at_run_time,
+)
 from advisor.codegen import abi
 from advisor.codegen.families import site_launches
 from advisor.errors import IllegalFusionError
@@ -29,9 +36,8 @@ from advisor.model.gemm import product_rows
 from advisor.model.launch import LaunchConfig, unsuitable
 from advisor.model.plan import FusionPlan, PlanInput, Site
 
-# Row numbers are 32-bit in a kernel; the last program's may run past the last row.
-MAX_ROWS = 2**31 - 2**16
-# So are those of columns; the last share of a row that several programs share may end beyond it.
+# Numbers of columns are 32-bit in a kernel; the last share of a row that several programs share
+# may end beyond it.
 MAX_COLUMNS = 2**30
 # What takes one seed of those that a graph draws with.
 SEED = "prims.inductor_lookup_seed.default"
@@ -87,7 +93,8 @@ def _swap(
         raise IllegalFusionError(f"{missing[0]} has no node in the graph being compiled")
     inputs = [fx_node[value] for value in site.inputs]
     outputs = [fx_node[value] for value in site.outputs]
-    _check_static(inputs + outputs)
+    if not _are_static(inputs + outputs) or site.run_time is not None:
+        check_run_time(swap.plan, site)
     _check_launch(swap.kernel.config, site)
     position = {node: index for index, node in enumerate(graph.nodes)}
     replaced = _living(fx_aliases, site.outputs)
@@ -100,8 +107,14 @@ def _swap(
     early = any(
         position[user] < position[anchor] for old in replaced for user in old.users - region.keys()
     )
-    with graph.inserting_after(anchor):
-        results = _insert_call(graph, swap, inputs, outputs)
+    made: list[fx.Node] = []
+    try:
+        with graph.inserting_after(anchor):
+            results = _insert_call(graph, swap, inputs, outputs, made)
+    except IllegalFusionError:
+        for node in reversed(made):
+            graph.erase_node(node)
+        raise
     for value, result in zip(site.outputs, results, strict=True):
         for old in _living(fx_aliases, (value,)):
             old.replace_all_uses_with(result)
@@ -146,15 +159,17 @@ def _check_no_wait(
         pending += node.all_input_nodes
 
 
-def _check_static(nodes: Sequence[fx.Node]) -> None:
+def _are_static(nodes: Sequence[fx.Node]) -> bool:
+    """Whether all sizes are known; raises `IllegalFusionError` for what no kernel reads."""
+    static = True
     for node in nodes:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             raise IllegalFusionError(f"{node.name} is not a tensor")
         if value.device.type not in ("cuda", "cpu"):
             raise IllegalFusionError(f"{node.name} is on {value.device.type}")
-        if any(not isinstance(size, int) for size in (*value.shape, *value.stride())):
-            raise IllegalFusionError("its sizes are only known at run time")
+        static &= all(map(is_known, (*value.shape, *value.stride())))
+    return static
 
 
 def _check_launch(config: LaunchConfig, site: Site) -> None:
@@ -186,26 +201,35 @@ def _writes(node: fx.Node) -> bool:
 
 
 def _insert_call(
-    graph: fx.Graph, swap: Swap, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
+    graph: fx.Graph,
+    swap: Swap,
+    inputs: Sequence[fx.Node],
+    outputs: Sequence[fx.Node],
+    made: list[fx.Node],
 ) -> list[fx.Node]:
     """Allocate outputs, call the kernels functionally, return the nodes that hold the results.
 
-    Kernels after the first read the partial results of those before them.
+    Kernels after the first read the partial results of those before them. `made` are all new nodes.
     """
-    plan, site = swap.plan, swap.site
-    made: list[fx.Node] = []
+    plan, site, config = swap.plan, swap.site, swap.kernel.config
+    sizes = SizeNodes(graph, inputs, made)
+    calls = (
+        site_launches(plan, config, site)
+        if site.run_time is None
+        else launches_at_run_time(plan, config, site, sizes)
+    )
     held = {
-        item.name: _in_memory(graph, item, node, made)
+        item.name: _in_memory(graph, item, node, made, sizes)
         for item, node in zip(plan.inputs, inputs, strict=True)
     }
     wanted = dict(zip(abi.output_names(plan), outputs, strict=True))
-    calls = site_launches(plan, swap.kernel.config, site)
     for launch, function in zip(calls, swap.kernel.functions, strict=True):
         for name in launch.kernel.writes:
-            empty = _empty(graph, launch.workspace.get(name), wanted.get(name, outputs[0]))
+            like = wanted.get(name, outputs[0])
+            empty = _empty(graph, launch.workspace.get(name), like, sizes)
             held[name] = empty
             made.append(empty)
-        call = _launch_node(graph, launch, function, held)
+        call = _launch_node(graph, launch, function, held, sizes)
         _describe(call, outputs[0], with_value=False)
         made.append(call)
         for name in launch.kernel.writes:
@@ -217,12 +241,14 @@ def _insert_call(
     return [held[name] for name in wanted]
 
 
-def _in_memory(graph: fx.Graph, item: PlanInput, node: fx.Node, made: list[fx.Node]) -> fx.Node:
+def _in_memory(
+    graph: fx.Graph, item: PlanInput, node: fx.Node, made: list[fx.Node], sizes: SizeNodes
+) -> fx.Node:
     """A tensor to read, without a kernel that makes it: one seed of many is read where it lies, and
     of what is counted nothing is read.
     """
     if item.counts is not None:
-        made.append(_empty(graph, None, node))
+        made.append(_empty(graph, None, node, sizes))
         return made[-1]
     if str(node.target) != SEED:
         return node
@@ -232,17 +258,21 @@ def _in_memory(graph: fx.Graph, item: PlanInput, node: fx.Node, made: list[fx.No
     return seed
 
 
-def _empty(graph: fx.Graph, workspace: tuple[int, int] | None, like: fx.Node) -> fx.Node:
+def _empty(
+    graph: fx.Graph, workspace: tuple[int, int] | None, like: fx.Node, sizes: SizeNodes
+) -> fx.Node:
     """Memory for an output like an old one, or for partial results on the same device."""
     value = like.meta["val"]
     shape = list(value.shape if workspace is None else workspace)
     dtype = value.dtype if workspace is None else getattr(torch, abi.PARTIAL_DTYPE)
     options = {"dtype": dtype, "device": value.device, "pin_memory": False}
-    if workspace is None and not value.is_contiguous():
-        sizes = (shape, list(value.stride()))
-        empty = graph.call_function(torch.ops.aten.empty_strided.default, sizes, options)
+    given = [sizes.operand(size) for size in shape]
+    # Whether a tensor of unknown sizes is contiguous is not asked: the answer would be a guard.
+    if workspace is None and not (_are_static([like]) and value.is_contiguous()):
+        layout = (given, [sizes.operand(stride) for stride in value.stride()])
+        empty = graph.call_function(torch.ops.aten.empty_strided.default, layout, options)
     else:
-        empty = graph.call_function(torch.ops.aten.empty.memory_format, (shape,), options)
+        empty = graph.call_function(torch.ops.aten.empty.memory_format, (given,), options)
     _describe(empty, like, with_value=workspace is None)
     if workspace is not None:
         empty.meta["val"] = value.new_empty(shape, dtype=dtype)
@@ -250,18 +280,24 @@ def _empty(graph: fx.Graph, workspace: tuple[int, int] | None, like: fx.Node) ->
 
 
 def _launch_node(
-    graph: fx.Graph, launch: abi.Launch, function: Any, held: Mapping[str, fx.Node]
+    graph: fx.Graph,
+    launch: abi.Launch,
+    function: Any,
+    held: Mapping[str, fx.Node],
+    sizes: SizeNodes,
 ) -> fx.Node:
-    """One kernel as the functional wrapper that Inductor knows."""
-    arguments = {name: held[name] for name in launch.kernel.tensors}
-    constants = launch.scalars | launch.constants
+    """One kernel as the functional wrapper that Inductor knows; what is known is constant."""
+    arguments: dict[str, Any] = {name: held[name] for name in launch.kernel.tensors}
+    scalars = {name: sizes.operand(value) for name, value in launch.scalars.items()}
+    arguments |= {name: value for name, value in scalars.items() if not is_known(value)}
+    constants = {name: value for name, value in scalars.items() if is_known(value)}
     call = graph.call_function(
         triton_kernel_wrapper_functional,
         (),
         {
             "kernel_idx": kernel_side_table.add_kernel(function),
-            "constant_args_idx": kernel_side_table.add_constant_args(constants),
-            "grid": [launch.grid],
+            "constant_args_idx": kernel_side_table.add_constant_args(constants | launch.constants),
+            "grid": [tuple(sizes.operand(count) for count in launch.grid)],
             "tma_descriptor_metadata": {},
             "kwargs": arguments,
             "tensors_to_clone": list(launch.kernel.writes),

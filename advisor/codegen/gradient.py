@@ -192,4 +192,5 @@ def _site(site: Site, given: Sequence[int], received: Sequence[PlanInput], resul
         inputs=(*(site.inputs[n] for n in given), *(f"%{item.name}" for item in received)),
         outputs=tuple(f"%gradient{number}" for number in range(results)),
         input_strides=tuple(strides),
+        run_time=None,
     )

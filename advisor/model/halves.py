@@ -100,6 +100,7 @@ def _site(
         output_strides=tuple(site.output_strides[place] for place in outputs)
         if site.output_strides
         else (),
+        run_time=None,
     )
 
 

@@ -146,7 +146,12 @@ def steps_per_split(config: LaunchConfig, steps: int) -> int:
 
 
 def row_splits_of(config: LaunchConfig, rows: int) -> int:
-    """Programs that share the rows, a block in turn: as many as have one, one if there is none."""
+    """Programs that share the rows, a block in turn: as many as have one, one if there is none.
+
+    Where the number of rows is known at run time only, all: one without a block adds nothing.
+    """
+    if not isinstance(rows, int):
+        return config.splits or 1
     return max(min(config.splits or 1, -(-rows // config.block_rows)), 1)
 
 

@@ -20,6 +20,7 @@ from advisor.model.optable import FLOAT_DTYPES, RANDOM
 from advisor.model.plan_checks import PLAN_SCHEMA_VERSION, check_plan
 from advisor.model.scan import PlanState
 from advisor.model.signature import signature_of
+from advisor.model.sizes import RunTimeSizes
 from advisor.model.spaces import OVER, Space, space_of
 
 Family = Literal["row_program", "horizontal", "scan", "gemm"]
@@ -119,7 +120,8 @@ class Site(Record, frozen=True, kw_only=True):
     axes...] (0 where it does not span), `output_strides` those of the outputs where one is strided;
     `executions` how often it runs in one step. Of a horizontal plan, `members` have the sizes;
     `columns` are all their elements. `input_offsets` say, of a scan, which element of its memory
-    each input begins at.
+    each input begins at. `run_time` has the sizes where the graph was compiled for several: those
+    beside it are then one example, what the graph was captured with.
     """
 
     graph: str
@@ -135,6 +137,7 @@ class Site(Record, frozen=True, kw_only=True):
     output_strides: tuple[tuple[int, ...], ...] = ()
     members: tuple[MemberSizes, ...] = ()
     input_offsets: tuple[int, ...] = ()
+    run_time: RunTimeSizes | None = None
 
     @property
     def column_axes(self) -> tuple[int, ...]:

@@ -19,10 +19,13 @@ from advisor.model.spaces import OVER, ROWS, Space, join_space, space_of
 
 if TYPE_CHECKING:
     from advisor.model.plan import FusionPlan, PlanInput, PlanOp, Site
+    from advisor.model.sizes import RunTimeSizes
 
 PLAN_SCHEMA_VERSION = 1
 MAX_OPS, MAX_TENSORS, MAX_SITES, MAX_SIZE = 512, 64, 100_000, 2**40
 MAX_ROW_AXES, MAX_COLUMN_AXES = 6, 4
+# Of sizes that are known at run time: symbols of one site, and the characters of one.
+MAX_SYMBOLS, MAX_SYMBOL = 4096, 1024
 _INPUT = re.compile(r"in\d{1,3}")
 _VALUE = re.compile(r"v\d{1,4}")
 _PLAN_ID = re.compile(r"[0-9a-f]{16}")
@@ -237,3 +240,20 @@ def _check_site(plan: FusionPlan, site: Site) -> None:
         _fail(plan, f"site in {site.graph}: strides do not fit the plan")
     if len(site.output_strides) != (len(plan.outputs) if plan.strided_outputs else 0):
         _fail(plan, f"site in {site.graph}: strides of outputs do not fit the plan")
+    if site.run_time is not None and not _is_described(site, site.run_time):
+        _fail(plan, f"site in {site.graph}: its sizes at run time do not fit the plan")
+
+
+def _is_described(site: Site, told: RunTimeSizes) -> bool:
+    """Whether sizes at run time are as many as those of the site, and bounded."""
+    axes = len(told.row_sizes), len(told.column_sizes)
+    strides = [len(own) for own in (*told.input_strides, *told.output_strides)]
+    own = [len(strides) for strides in (*site.input_strides, *site.output_strides)]
+    names = [name for size in told.every for name in size.symbols]
+    return (
+        axes == (len(site.row_sizes), len(site.column_axes))
+        and strides == own
+        and all(0 <= size.coefficient <= MAX_SIZE for size in told.every)
+        and len(names) <= MAX_SYMBOLS
+        and all(len(name) <= MAX_SYMBOL for name in names)
+    )

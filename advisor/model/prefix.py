@@ -79,4 +79,5 @@ def _site(plan: FusionPlan, site: Site, kept: list[int], outputs: tuple[PlanOutp
         outputs=tuple(f"%{output.value}" for output in outputs),
         input_strides=tuple(site.input_strides[place] for place in kept),
         output_strides=tuple(dense_strides(site.sizes, spans) for spans in along),
+        run_time=None,
     )

@@ -47,6 +47,25 @@ class Size(Record, frozen=True, kw_only=True, order=False):
 ONE = Size(coefficient=1)
 
 
+class RunTimeSizes(Record, frozen=True, kw_only=True):
+    """The sizes of a site, some of which are known at run time only, as its graph has them.
+
+    `row_sizes`, `column_sizes` one an axis; strides, in elements, as those of the site: 0 where a
+    tensor does not vary, of outputs only where one is strided.
+    """
+
+    row_sizes: tuple[Size, ...]
+    column_sizes: tuple[Size, ...]
+    input_strides: tuple[tuple[Size, ...], ...]
+    output_strides: tuple[tuple[Size, ...], ...] = ()
+
+    @property
+    def every(self) -> tuple[Size, ...]:
+        """All sizes and strides."""
+        strides = (*self.input_strides, *self.output_strides)
+        return (*self.row_sizes, *self.column_sizes, *(one for own in strides for one in own))
+
+
 def parse(dim: Dim) -> Size:
     """A dimension as a size: `4*s0` is 4 times s0; what is no product is one opaque symbol."""
     if isinstance(dim, int):

@@ -40,8 +40,9 @@ from collectors.live.fx_graph import lower
 
 # Inductor may pad rows of its own buffers; plan sites promise the strides of the captured graph.
 EXACT_LAYOUT = {"comprehensive_padding": False}
-# So does what a forward hands on; what was compiled otherwise is in no cache of ours.
-HELD = "held layouts"
+# So does what a forward hands on; what was compiled otherwise, or with kernels for known sizes
+# alone, is in no cache of ours.
+HELD = "held layouts, any number of rows"
 
 
 GraphRewrite = Callable[[fx.GraphModule], Sequence[Rewritten]]

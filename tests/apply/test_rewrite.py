@@ -294,20 +294,6 @@ def by_hand(lowered: Lowered, results: tuple[str, str]) -> Swap:
     return Swap(models.ready(plan), plan, site)
 
 
-def test_sizes_known_only_at_run_time_are_refused() -> None:
-    def step(x: torch.Tensor) -> torch.Tensor:
-        return torch.softmax(x * 2, dim=-1)
-
-    x = torch.randn(6, 40)
-    torch._dynamo.mark_dynamic(x, 0)
-    lowered = models.captured(step, x).graphs[0].lowered
-    kernels = [models.ready(plan) for plan in models.plans_of(lowered)]
-    assert kernels
-    copy, outcomes = swapped(lowered, kernels)
-    assert [o.refused for o in outcomes] == ["its sizes are only known at run time"]
-    assert calls(copy.fx_graph) == 0
-
-
 def test_a_site_too_wide_for_the_chosen_configuration_is_refused() -> None:
     """Sixteen rows of 64 columns fit in a program of two warps; sixteen of 4,096 do not."""
 

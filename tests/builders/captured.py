@@ -165,8 +165,11 @@ class _Runner(fx.Interpreter):
             return super().call_function(target, args, kwargs)
         kernel, place = self.plans[id(kernel_side_table.get_kernel(kwargs["kernel_idx"]))]
         plan = kernel.plan
-        constants = kernel_side_table.get_constant_args(kwargs["constant_args_idx"])
-        tensors = kwargs["kwargs"]
+        constants = dict(kernel_side_table.get_constant_args(kwargs["constant_args_idx"]))
+        given = kwargs["kwargs"]
+        tensors = {name: held for name, held in given.items() if isinstance(held, torch.Tensor)}
+        # Sizes that are known at run time only are arguments like tensors.
+        constants |= {name: number for name, number in given.items() if name not in tensors}
         called = abi.kernels(plan, kernel.config.scheme)[place]
         assert list(tensors) == list(called.tensors)
         assert set(constants) == {*called.scalars, *called.constants}

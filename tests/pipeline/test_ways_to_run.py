@@ -118,23 +118,43 @@ def test_an_exported_model_is_a_model(tmp_path: Path) -> None:
     assert len(log.outcomes) == 2
 
 
-def test_other_sizes_fall_back_to_the_original_ops(tmp_path: Path) -> None:
-    """A kernel is swapped in for sizes that are known; a graph for any size keeps its ops."""
+def test_other_sizes_have_kernels_in_one_graph(tmp_path: Path) -> None:
+    """One graph for the first size, then one for any number of rows, both with their kernels."""
     module = Block().eval()
     work = Workload("sizes", "inference", CPU, module, inputs=(torch.randn(24, 48),))
     kernels = kernels_of(capture(work, generate_code=False)[0], tmp_path)
     log = SwapLog()
     part = torch.compile(module, backend=swapping(kernels, log))
     with torch.no_grad():
-        for rows, refused in ((24, set()), (40, {FALLS_BACK}), (24, set()), (72, set())):
+        for rows, graphs in ((24, 1), (40, 1), (24, 0), (72, 0), (2, 0)):
             before = len(log.outcomes)
             x = torch.randn(rows, 48)
             torch.testing.assert_close(part(x), module(x))
-            assert {o.refused for o in log.outcomes[before:]} - {None} == refused
-    assert {o.refused for o in log.outcomes} == {None, FALLS_BACK}
+            assert len(log.outcomes) - before == graphs * len(kernels), rows
+    assert [o.refused for o in log.outcomes] == [None] * len(log.outcomes)
 
 
-FALLS_BACK = "its sizes are only known at run time"
+@pytest.mark.parametrize("again", [False, True], ids=["plain", "checkpointed"])
+def test_a_model_trains_at_every_size_by_two_graphs(again: bool, tmp_path: Path) -> None:
+    model = Block(again=again)
+    kernels = kernels_of(capture(training(model), generate_code=False)[0], tmp_path)
+    log = SwapLog()
+    part = torch.compile(model, backend=swapping(kernels, log), dynamic=True)
+    compiled = []
+    for rows in (24, 40, 7, 72):
+        x = torch.randn(rows, 48)
+        found = []
+        for way in (model, part):
+            model.zero_grad()
+            loss = way(x).square().sum()
+            loss.backward()
+            grads = (p.grad for p in model.parameters() if p.grad is not None)
+            found.append([loss.detach(), *(grad.clone() for grad in grads)])
+        assert difference(found[1], found[0]) < 1e-4
+        compiled.append(len(log.outcomes))
+    assert [o.refused for o in log.outcomes] == [None] * len(log.outcomes)
+    assert phases(log) == {"forward", "backward"}
+    assert compiled == compiled[:1] * 4, "no size but the first has anything compiled"
 
 
 def test_each_size_has_its_kernels_where_graphs_are_for_one_size(tmp_path: Path) -> None:
