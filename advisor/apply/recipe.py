@@ -40,12 +40,16 @@ ON_GRAPH: tuple[ActionKind, ...] = ("attention", "flex_attention", "chunked_loss
 
 @dataclass(frozen=True)
 class Recipe:
-    """Actions beside generated kernels; the empty recipe is `torch.compile` with its defaults."""
+    """Actions beside generated kernels; the empty recipe is `torch.compile` with its defaults.
+
+    `with_loss`: a training step's model and loss are compiled as one function.
+    """
 
     actions: tuple[ActionKind, ...] = ()
     kernels: tuple[ReadyKernel, ...] = ()
     splits: tuple[Split, ...] = ()
     retuned: tuple[Retuned, ...] = ()
+    with_loss: bool = False
 
     def with_action(self, kind: ActionKind) -> Recipe:
         """The recipe and one more action, which takes the place of the one that it replaces."""
@@ -66,6 +70,10 @@ class Recipe:
         """The recipe and more that the compiler is told of its own kernels."""
         return replace(self, splits=self.splits + splits, retuned=self.retuned + retuned)
 
+    def compiled_with_loss(self, with_loss: bool = True) -> Recipe:
+        """The recipe, whose model is compiled together with its loss if that is asked for."""
+        return replace(self, with_loss=self.with_loss or with_loss)
+
     @property
     def on_model(self) -> tuple[ActionKind, ...]:
         """The actions that change the model, in the order of `ON_MODEL`."""
@@ -85,7 +93,9 @@ class Recipe:
         """A label that no other recipe has."""
         told = [repr(item) for item in (*self.splits, *self.retuned)]
         digest = [hashlib.sha256("".join(told).encode()).hexdigest()[:12]] if told else []
-        return "+".join((*self.actions, *(k.plan.id for k in self.kernels), *digest)) or "unchanged"
+        whole = ["with_loss"] if self.with_loss else []
+        kernels = [kernel.plan.id for kernel in self.kernels]
+        return "+".join((*self.actions, *whole, *kernels, *digest)) or "unchanged"
 
 
 UNCHANGED = Recipe()

@@ -170,7 +170,8 @@ class ActionVerdict(Record, frozen=True, kw_only=True):
     places it changed, `details` say what became of each; `pool_bytes` is what a CUDA graph holds.
     Peaks of memory are those of one step without and with it. `applies` is False where there is
     nothing in the step that it could change, for the reason given. `splits` and `retuned` are what
-    the compiler is told of its own kernels.
+    the compiler is told of its own kernels; `with_loss`: the model is compiled together with its
+    loss, as one function.
     """
 
     kind: ActionKind
@@ -190,6 +191,7 @@ class ActionVerdict(Record, frozen=True, kw_only=True):
     votes: tuple[RankVote, ...] = ()
     splits: tuple[Split, ...] = ()
     retuned: tuple[Retuned, ...] = ()
+    with_loss: bool = False
 
 
 class SetVerdict(Record, frozen=True, kw_only=True):

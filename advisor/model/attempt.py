@@ -39,6 +39,7 @@ class JudgedTrial(Record, frozen=True, kw_only=True):
     votes: tuple[RankVote, ...] = ()
     splits: tuple[Split, ...] = ()
     retuned: tuple[Retuned, ...] = ()
+    with_loss: bool = False
 
 
 class Attempt(Record, frozen=True, kw_only=True):

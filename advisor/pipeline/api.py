@@ -9,8 +9,10 @@ directory is executed.
 
 from __future__ import annotations
 
+import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, overload
 
@@ -34,16 +36,28 @@ from advisor.model.actions import ActionKind
 from advisor.pipeline.backend import SwapLog, recipe_backend
 from advisor.pipeline.kept import kept_at
 from collectors.live.closures import one_step
-from collectors.live.loss_calls import LossOfParts
-from collectors.live.workload import tensors
+from collectors.live.loss_calls import LossOfParts, WithLoss, loss_of, wrapper_in
+from collectors.live.workload import Part, tensors
 
 MOVING_DATA = (
     "the step is not captured as one CUDA graph: its model is given other tensors at every call; "
     "copy each batch into the same ones"
 )
+MOVING_BATCH = (
+    "the step is not captured as one CUDA graph: its loss reads other tensors at every step; "
+    "copy each batch into the same ones"
+)
 UNSEEN_DATA = (
     "the step is not captured as one CUDA graph: its loss calls parts of the model and not the "
     "model, so whether they are given the same tensors at every step cannot be seen"
+)
+NO_LOSS = (
+    "the loss in pieces that this run kept is left out: it is compiled together with the model, "
+    "which apply(model, optimizer, loss) does, not apply(model)"
+)
+WRAPPED = (
+    "{} works between its graphs, so that it is not compiled together with its loss, as that of "
+    "the run was"
 )
 Loss = Callable[[Any], torch.Tensor]
 
@@ -87,10 +101,17 @@ class AppliedRun:
         which the next batch is copied. A model that is given other tensors at every call is not
         captured, with a warning; a step whose optimizer has other settings than the captured one,
         but for its rate, runs uncaptured.
+
+        If the run compiled the loss together with the model, so does the step: what `loss` computes
+        runs in the compiled function, where Python's side effects are kept and random numbers are
+        the compiler's. A model alone is then applied without the loss in pieces, with a warning;
+        one wrapped for several ranks raises `IllegalFusionError`.
         """
         if (optimizer is None) != (loss is None):
             raise UsageError("a training step needs an optimizer and a loss, both or neither")
         if optimizer is None or loss is None:
+            if self.recipe.with_loss:
+                warnings.warn(NO_LOSS, stacklevel=2)
             return OptimizedModule(self.recipe, model)
         return OptimizedStep(self.recipe, model, optimizer, loss)
 
@@ -144,16 +165,17 @@ class OptimizedStep:
         self.recipe, self.model, self.optimizer = recipe, model, optimizer
         self.loss = LossOfParts(loss)
         self.log = SwapLog()
+        self._given = Given()
+        # First: what is refused changes nothing.
+        self._part: Part = self._compiled()
         if "channels_last" in recipe.actions:
             to_channels_last(model, (), optimizer)
         if "fused_optimizer" in recipe.actions:
             _insist(fuse_optimizer(optimizer))
         if "multi_tensor" in recipe.actions:
             _insist(use_multi_tensor(optimizer))
-        self._part: Callable[..., Any] = _compiled(recipe, model, self.log)
         self._graph: StepGraph | None = None
         self._captured_with: list[Any] = []
-        self._given = Given()
         self._calls = 0
 
     def __call__(self) -> torch.Tensor:
@@ -172,24 +194,48 @@ class OptimizedStep:
         """One of the steps that warm up what capture needs, or the first that is captured."""
         if self._calls == 2:
             _insist(prepare_optimizer(self.optimizer))
-        if self._calls <= WARMUP and self.loss.goes_through(self.model):
-            warmed: torch.Tensor = beside(self._step)
-            return warmed
         if self._calls <= WARMUP:
-            part, self._part = self._part, self._given.watching(self._part)
-            try:
-                result: torch.Tensor = beside(self._step)
-            finally:
-                self._part = part
-            return result
-        unseen = self.loss.goes_through(self.model)
-        if unseen or self._given.differ:
-            warnings.warn(UNSEEN_DATA if unseen else MOVING_DATA, stacklevel=3)
+            return self._warmed()
+        why = self._moving()
+        if why is not None:
+            warnings.warn(why, stacklevel=3)
             return self._step()
         self._captured_with = _settings(self.optimizer)
         self._graph = StepGraph(self._step, warmup=0)
         replayed: torch.Tensor = self._graph()
         return replayed
+
+    def _warmed(self) -> torch.Tensor:
+        """One step before the capture, what it is given looked at."""
+        part = self._part
+        if not (isinstance(part, WithLoss) or self.loss.goes_through(self.model)):
+            self._part = self._given.watching(part)
+        try:
+            with self._given.looking():
+                result: torch.Tensor = beside(self._step)
+        finally:
+            self._part = part
+        return result
+
+    def _moving(self) -> str | None:
+        """Why nothing shows that a graph would read the next batch; None where something does."""
+        if isinstance(self._part, WithLoss):
+            return MOVING_BATCH if self._given.differ else None
+        if self.loss.goes_through(self.model):
+            return UNSEEN_DATA
+        return MOVING_DATA if self._given.differ else None
+
+    def _compiled(self) -> Part:
+        """The model after the recipe, or the model with its loss.
+
+        Of the latter no call of the model can be watched, but what its graphs are given.
+        """
+        if not self.recipe.with_loss:
+            return _compiled(self.recipe, self.model, self.log)
+        wrapper = wrapper_in(self.model)
+        _insist(None if wrapper is None else WRAPPED.format(wrapper))
+        backend = recipe_backend(self.recipe, self.log)
+        return WithLoss(self.model, self._given.watching_graphs(backend))
 
     def revert(self) -> nn.Module:
         """The model, trained by eager again; the optimizer keeps its state."""
@@ -202,33 +248,51 @@ class OptimizedStep:
 
     def _gradients(self) -> torch.Tensor:
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.loss(self._part)
+        loss = loss_of(self.loss, self._part)
         loss.backward()
         return loss
 
 
 class Given:
-    """The tensors that a model was given, held so that no later one takes their place in memory."""
+    """The tensors that a model was given, held so that no later one takes their place in memory.
+
+    Those of a model that is compiled with its loss are what its graphs are given.
+    """
 
     def __init__(self) -> None:
         self.differ = False
-        self._held: list[list[torch.Tensor]] = []
+        self._held: list[tuple[Callable[..., Any], list[torch.Tensor]]] = []
+        self._numbers: Iterator[int] | None = None
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """A step within which calls are looked at."""
+        self._numbers = itertools.count()
+        try:
+            yield
+        finally:
+            self._numbers = None
 
     def watching(self, part: Callable[..., Any]) -> Callable[..., Any]:
         """The part, each of its calls told from those at the same place in earlier steps."""
-        number = iter(range(1 << 30))
 
         def watched(*args: Any, **kwargs: Any) -> Any:
-            self._look(next(number), tensors((args, kwargs)))
+            if self._numbers is not None:
+                self._look(next(self._numbers), part, tensors((args, kwargs)))
             return part(*args, **kwargs)
 
         return watched
 
-    def _look(self, number: int, given: list[torch.Tensor]) -> None:
+    def watching_graphs(self, backend: Callable[..., Any]) -> Callable[..., Any]:
+        """The backend, what it compiles watched: another graph is for something that changed."""
+        return lambda *args, **options: self.watching(backend(*args, **options))
+
+    def _look(self, number: int, part: Callable[..., Any], given: list[torch.Tensor]) -> None:
         if number == len(self._held):
-            self._held.append(given)
-        before = self._held[number]
-        self.differ |= len(given) != len(before) or not all(map(_stays, before, given))
+            self._held.append((part, given))
+        known, before = self._held[number]
+        alike = known is part and len(given) == len(before)
+        self.differ |= not (alike and all(map(_stays, before, given)))
 
 
 def _stays(before: torch.Tensor, given: torch.Tensor) -> bool:

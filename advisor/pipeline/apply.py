@@ -34,10 +34,11 @@ from advisor.pipeline.journal import Watch, Written, begun, restore, unwatched
 from advisor.pipeline.measure import Bench
 from advisor.pipeline.peers import Peers, any_says, peers_of, together
 from advisor.pipeline.ranks import rank_here
-from advisor.pipeline.search import NOT_TRIED, Search
+from advisor.pipeline.search import NOT_TRIED, Search, places_in
 from advisor.pipeline.trials import KEPT_BEFORE, Trial, requested
 from advisor.pipeline.verdicts import action_verdicts, seen_actions, verdict_of
 from advisor.pipeline.votes import same_candidates, same_trials
+from advisor.pipeline.with_loss import is_apart, seen_with_loss
 from advisor.report.text import counted
 from advisor.store import RunDirectory
 from advisor.units import NS_PER_S
@@ -183,6 +184,11 @@ def _captured(
         return capture(workload, generate_code=False, eager=eager, look=look)
 
     captured, _ = together(session.peers, "capture", taken)
+    losses = seen["chunked_loss"]
+    asked = any(t.action == "chunked_loss" and t.judgement is None for t in session.trials)
+    if asked and not places_in(losses) and is_apart(workload):
+        with_loss = partial(seen_with_loss, workload, GRAPH_REWRITES["chunked_loss"], losses)
+        seen["chunked_loss"] = together(session.peers, "look at the loss", with_loss)
     session.budget.reserved_s = COMPILES_AFTER * captured.compile_ns / NS_PER_S
     stages.check_regions(session.found, captured, device, session.emit)
     return captured, seen
@@ -261,7 +267,13 @@ def kept_before(earlier: Applied | None) -> list[Trial]:
         return []
     done = {verdict.kind: verdict for verdict in earlier.actions}
     trials = [
-        Trial(KEPT_BEFORE, action=kind, splits=done[kind].splits, retuned=done[kind].retuned)
+        Trial(
+            KEPT_BEFORE,
+            action=kind,
+            splits=done[kind].splits,
+            retuned=done[kind].retuned,
+            with_loss=done[kind].with_loss,
+        )
         for kind in earlier.set.actions
     ]
     return [*trials, Trial(KEPT_BEFORE, earlier.set.plans)] if earlier.set.plans else trials

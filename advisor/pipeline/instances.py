@@ -21,7 +21,7 @@ from advisor.model.actions import ActionKind, facts_of
 from advisor.pipeline.references import widened
 from collectors.live.failures import failure
 from collectors.live.random_numbers import seeded
-from collectors.live.workload import RESULTS_SEED, Workload, is_writable, tensors
+from collectors.live.workload import RESULTS_SEED, Part, Workload, is_writable, tensors
 
 
 class Instances:
@@ -82,9 +82,7 @@ class Instances:
                 raise IllegalFusionError(refused)
         return twin
 
-    def results_of(
-        self, instance: Workload, part: Callable[..., Any]
-    ) -> Callable[[], list[torch.Tensor]]:
+    def results_of(self, instance: Workload, part: Part) -> Callable[[], list[torch.Tensor]]:
         """What must agree between variants, of a compiled part of a twin in the base's state."""
 
         def results() -> list[torch.Tensor]:

@@ -157,6 +157,7 @@ def restore(trials: Sequence[Trial], attempt: Attempt) -> None:
         trial.absent = dict(item.absent)
         trial.pool_bytes, trial.peak_bytes = item.pool_bytes, item.peak_bytes
         trial.splits, trial.retuned = item.splits, item.retuned
+        trial.with_loss = item.with_loss
 
 
 def survive(run: RunDirectory, error: AdvisorError) -> bool:
@@ -208,4 +209,5 @@ def _recorded(trial: Trial) -> JudgedTrial:
         votes=trial.votes,
         splits=trial.splits,
         retuned=trial.retuned,
+        with_loss=trial.with_loss,
     )

@@ -55,6 +55,7 @@ def kept_recipe(run: RunDirectory) -> Recipe:
         tuple(kernels),
         tuple(split for verdict in done for split in verdict.splits),
         tuple(one for verdict in done for one in verdict.retuned),
+        any(verdict.with_loss for verdict in done),
     )
 
 

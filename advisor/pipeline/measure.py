@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from advisor.apply.model.step_graph import ModuleGraph, StepGraph
 from advisor.apply.recipe import UNCHANGED, Recipe
@@ -41,8 +42,9 @@ from analyzers.metrics import trace_metrics
 from collectors import read_trace
 from collectors.live.capture import no_compile_caches
 from collectors.live.failures import first_line
+from collectors.live.loss_calls import WithLoss
 from collectors.live.recorder import TRACED_STEPS, record_steps, synchronize
-from collectors.live.workload import Step, Workload
+from collectors.live.workload import Part, Step, Workload
 
 REGION_ROUNDS, STEP_ROUNDS, WARMUP_STEPS = 16, 40, 3
 # A step whose own results differ by more from run to run is no measure of ours.
@@ -52,6 +54,8 @@ RECOMPILE_LIMIT = 256
 # Built variants that are kept, newest first: the best so far, and what a trial makes of it.
 KEPT_VARIANTS = 3
 T = TypeVar("T")
+# What of a recipe a compiled part is of: its actions, and whether the loss is compiled with it.
+_Compiling = tuple[tuple[ActionKind, ...], bool]
 
 
 @dataclass
@@ -61,7 +65,7 @@ class Variant:
     name: str
     step: Step
     results: Callable[[], list[torch.Tensor]]
-    part: Callable[..., Any]
+    part: Part
     recipe: Recipe = UNCHANGED
     log: SwapLog = field(default_factory=SwapLog)
     compile_ns: int = 0
@@ -88,7 +92,7 @@ class Bench:
         self._peers = peers if peers is not None else Alone()
         self._beside = beside
         self._undropped: Bench | None = None
-        self._switches: dict[tuple[ActionKind, ...], tuple[GraphSwitch, Callable[..., Any]]] = {}
+        self._switches: dict[_Compiling, tuple[GraphSwitch, Part]] = {}
         self._built: dict[str, Variant] = {}
         if not beside:
             torch.compiler.reset()
@@ -172,13 +176,13 @@ class Bench:
         self._warm(variant, started)
         return variant
 
-    def _switch(self, recipe: Recipe) -> tuple[GraphSwitch, Callable[..., Any]]:
+    def _switch(self, recipe: Recipe) -> tuple[GraphSwitch, Part]:
         """The switch and the compiled part of all recipes with these actions, compiled once."""
-        key = recipe.without(ON_COMPILER).actions
+        key = recipe.without(ON_COMPILER).actions, recipe.with_loss
         if key not in self._switches:
             instance = self._instances.of(recipe)
             switch = GraphSwitch(rewrites_of(recipe.actions), **recipe.settings)
-            part = torch.compile(instance.part, backend=switch.backend())
+            part = compiled_part(instance, recipe, switch.backend())
             step = instance.step_of(lambda _: part)
             self._warm(Variant("switched", step, list, part), time.perf_counter_ns())
             self._switches[key] = switch, part
@@ -202,7 +206,7 @@ class Bench:
     def _compile(
         self, instance: Workload, recipe: Recipe, backend: Any, log: SwapLog, name: str = ""
     ) -> Variant:
-        part = torch.compile(instance.part, backend=backend)
+        part = compiled_part(instance, recipe, backend)
         variant = Variant(
             name or recipe.name(),
             marked(instance.step_of(lambda _: part)),
@@ -221,7 +225,7 @@ class Bench:
 
     def _graphed(self, instance: Workload, variant: Variant) -> Variant:
         """The whole step of a variant as one CUDA graph; of an inference step, its module."""
-        if instance.kind == "inference":
+        if instance.kind == "inference" and not isinstance(variant.part, WithLoss):
             graphed = ModuleGraph(variant.part, *instance.arguments())
             step = instance.step_of(lambda _: graphed)
             results = self._instances.results_of(instance, graphed)
@@ -252,11 +256,11 @@ class Bench:
         if not self.trains:
             return None
 
-        def ours() -> tuple[Workload, Callable[..., Any]]:
+        def ours() -> tuple[Workload, Part]:
             twin = self._instances.fresh(recipe)
-            return twin, torch.compile(twin.part, backend=recipe_backend(recipe, SwapLog()))
+            return twin, compiled_part(twin, recipe, recipe_backend(recipe, SwapLog()))
 
-        def plain() -> tuple[Workload, Callable[..., Any]]:
+        def plain() -> tuple[Workload, Part]:
             twin = self._instances.fresh()
             return twin, torch.compile(twin.part)
 
@@ -294,8 +298,8 @@ class Bench:
             return Results(
                 self._instances.fresh().results_of(),
                 self._instances.fresh().results_of(torch.compile),
-                self._instances.fresh(recipe).results_of(
-                    lambda part: torch.compile(part, backend=backend)
+                (ours := self._instances.fresh(recipe)).results_of(
+                    lambda _: compiled_part(ours, recipe, backend)
                 ),
             )
 
@@ -362,6 +366,14 @@ class Bench:
         """Trace the variant and return the metrics of its step; the trace stays at `path`."""
         record_steps(variant.step, path, steps=TRACED_STEPS)
         return trace_metrics(read_trace(path))
+
+
+def compiled_part(instance: Workload, recipe: Recipe, backend: Any) -> Part:
+    """What a workload compiles, after a recipe: its module or step, or the model with its loss."""
+    if recipe.with_loss and isinstance(instance.part, nn.Module):
+        return WithLoss(instance.part, backend)
+    part: Callable[..., Any] = torch.compile(instance.part, backend=backend)
+    return part
 
 
 def marked(step: Step) -> Step:

@@ -34,6 +34,7 @@ from advisor.pipeline.peers import Alone, Peers, any_says, hear, together
 from advisor.pipeline.sets import Sets, disagreement
 from advisor.pipeline.trials import KEPT_BEFORE, Trial, by_finding, of_actions
 from advisor.pipeline.votes import same_sites, vote
+from advisor.pipeline.with_loss import WITH_LOSS
 from advisor.pipeline.worth import worth_by_finding
 from advisor.report.text import counted
 from advisor.verify.statistics import compare
@@ -42,10 +43,7 @@ from advisor.verify.statistics import compare
 LONGEST: tuple[ActionKind, ...] = ("unfuse", "retune", "autotune")
 OF_RANKS = "the compiler's own kernels are changed in jobs of one rank only"
 NO_FLEX = "no attention has a mask or a bias that FlexAttention takes"
-NO_LOSS = (
-    "no loss of a projection is in the compiled graphs: the model's forward must compute it, from "
-    "labels that it is given"
-)
+NO_LOSS = "no loss of a projection is in the graphs of the model, nor of model and loss together"
 NOT_TRIED = Judgement(False, NO_TIME, tried=False)
 T = TypeVar("T")
 
@@ -159,7 +157,8 @@ class Search:
         variant = self._all(f"build {recipe.name()}", lambda: self.bench.build(recipe))
         trial.pool_bytes = variant.pool_bytes
         if kind in ON_GRAPH:
-            trial.details = tuple(became(item) for item in variant.log.rewritten)
+            made = [WITH_LOSS] if trial.with_loss else []
+            trial.details = (*map(became, variant.log.rewritten), *made)
             trial.swapped = {kind: places_in(variant.log.rewritten)}
         same_sites(self.peers, trial.swapped)
         if trial.swapped and not trial.swapped[kind]:
@@ -180,6 +179,7 @@ class Search:
         """Raises `IllegalFusionError` if an action on graphs has no site in those of the step."""
         found = self.seen[kind]
         trial.details = tuple(became(item) for item in found)
+        trial.with_loss = any(item.with_loss for item in found)
         same_sites(self.peers, {kind: places_in(found)})
         if why := nothing_in(kind, found):
             raise IllegalFusionError(why)
@@ -391,7 +391,8 @@ class _Base:
 def with_action(recipe: Recipe, trial: Trial) -> Recipe:
     """The recipe and the action of a trial, with what it chose of the compiler's own kernels."""
     assert trial.action is not None
-    return recipe.with_action(trial.action).with_cures(trial.splits, trial.retuned)
+    done = recipe.with_action(trial.action).with_cures(trial.splits, trial.retuned)
+    return done.compiled_with_loss(trial.with_loss)
 
 
 def _name(trial: Trial) -> str | None:

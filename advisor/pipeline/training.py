@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -21,7 +21,7 @@ from advisor.pipeline.peers import Alone, Peers, all_say, together, tried
 from advisor.pipeline.references import Reload, undropped, widened, without_dropout
 from advisor.pipeline.votes import objection
 from collectors.live.random_numbers import seeded
-from collectors.live.workload import Step, Workload, tensors
+from collectors.live.workload import Part, Step, Workload, tensors
 
 T = TypeVar("T")
 STEPS = 20
@@ -75,7 +75,7 @@ class LossCurves:
         return math.isfinite(self.divergence) and self.divergence <= allowed
 
 
-Ours = Callable[[], tuple[Workload, Callable[..., Any]]]
+Ours = Callable[[], tuple[Workload, Part]]
 
 
 def loss_curves(
@@ -144,7 +144,7 @@ def _depends_on_seed(reload: Reload, first: _Losses, ranks: Peers) -> bool:
 
 
 def _undropped_run(ours: Ours) -> Ours:
-    def load() -> tuple[Workload, Callable[..., Any]]:
+    def load() -> tuple[Workload, Part]:
         twin, part = ours()
         return without_dropout(twin) or twin, part
 
@@ -181,7 +181,7 @@ def _says_nothing(first: _Losses, reference: _Losses, kind: str) -> str:
     return ""
 
 
-def _losses(twin: Workload, part: Callable[..., Any] | None, seed: int) -> _Losses | None:
+def _losses(twin: Workload, part: Part | None, seed: int) -> _Losses | None:
     step: Step = twin.step_of(None if part is None else lambda _: part)
     with seeded(twin.device, seed):
         before = _random_state(twin.device)

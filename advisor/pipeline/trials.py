@@ -31,7 +31,8 @@ class Trial:
     only) its peaks of memory without and with it; `votes` are those of all ranks of a job of
     several. Plans that are `absent` had no site beside what was kept then, for a reason each. Of
     kernels of the compiler, `kernel` is the part of their names that was asked for,
-    `splits` and `retuned` what was chosen for them.
+    `splits` and `retuned` what was chosen for them. `with_loss`: the action needs the loss
+    compiled with its model.
     """
 
     finding: str
@@ -49,6 +50,7 @@ class Trial:
     kernel: str = ""
     splits: tuple[Split, ...] = ()
     retuned: tuple[Retuned, ...] = ()
+    with_loss: bool = False
 
     @property
     def label(self) -> str:

@@ -86,6 +86,7 @@ def action_verdicts(trials: Sequence[Trial], result: SetVerdict) -> tuple[Action
                 votes=trial.votes,
                 splits=trial.splits,
                 retuned=trial.retuned,
+                with_loss=trial.with_loss,
             )
         )
     return tuple(found)
@@ -112,6 +113,7 @@ def seen_actions(
                 sites=places_in(seen[kind]),
                 details=tuple(became(item) for item in seen[kind]),
                 by_hand=facts.by_hand,
+                with_loss=any(item.with_loss for item in seen[kind]),
             )
         )
     return tuple(found)

@@ -4,6 +4,9 @@
 no length, no items and another type; and what it calls of `model.encoder` runs uncompiled. Compiled
 as one function that is given the model as it is, such a loss sees everything, and its calls are in
 the graphs.
+
+Any other loss can be compiled with its model too (`WithLoss`): what it computes of the model's
+result is then in one graph with what made that, and what it drops of it is no result at all.
 """
 
 from __future__ import annotations
@@ -78,3 +81,41 @@ class LossOfParts:
             # As the model is compiled: by the same backend, with the same settings.
             self._compiled[model] = model.dynamo_ctx(self.loss)
         return self._compiled[model](model._orig_mod)
+
+
+class WithLoss:
+    """A model that a backend compiles together with its loss, as one function.
+
+    Where the compiler parts that function it computes the same, in several graphs.
+    """
+
+    def __init__(self, model: nn.Module, backend: Callable[..., Any]) -> None:
+        self.model, self._backend = model, backend
+        self._compiled: tuple[Loss, Loss] | None = None
+
+    def loss_of(self, loss: Loss) -> torch.Tensor:
+        """The loss of the model, compiled when it is first asked for."""
+        bare = loss.loss if isinstance(loss, LossOfParts) else loss
+        if self._compiled is None or self._compiled[0] is not bare:
+            self._compiled = bare, torch.compile(bare, backend=self._backend)
+        return self._compiled[1](self.model)
+
+
+def loss_of(loss: Loss, part: Any) -> torch.Tensor:
+    """The loss of a model, of a compiled one, or of one that is compiled with its loss."""
+    return part.loss_of(loss) if isinstance(part, WithLoss) else loss(part)
+
+
+# By name: what is not in use is not imported for it.
+_WRAPPERS = frozenset(
+    ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
+)
+
+
+def wrapper_in(model: nn.Module) -> str | None:
+    """What splits or shards a model, or a part of it, among ranks; None where nothing does.
+
+    Its hooks and buckets run between graphs: it is not compiled together with what calls it.
+    """
+    names = (kind.__name__ for part in model.modules() for kind in type(part).__mro__)
+    return next((name for name in names if name in _WRAPPERS), None)

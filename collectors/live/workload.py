@@ -33,12 +33,13 @@ from advisor.errors import AdvisorError, UsageError, WorkloadError
 from advisor.samples import PREFIX
 from collectors.live.closures import one_step
 from collectors.live.failures import failure
-from collectors.live.loss_calls import LossOfParts
+from collectors.live.loss_calls import LossOfParts, WithLoss, loss_of
 from collectors.live.random_numbers import seed_all, seeded
 from collectors.live.target import parse_target
 
 Step = Callable[[], Any]
-Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+Part = Callable[..., Any] | WithLoss
+Wrap = Callable[[Callable[..., Any]], Part]
 Kind = Literal["inference", "training", "step"]
 RESULTS_SEED = 0
 HERE = Path()
@@ -48,7 +49,10 @@ EXPECTED = "return (module, inputs), (model, optimizer, loss) or a callable step
 
 @dataclass(frozen=True)
 class Workload:
-    """A loaded target; `step_of(wrap)` is a step whose compiled part is `wrap(part)`."""
+    """A loaded target; `step_of(wrap)` is a step whose compiled part is `wrap(part)`.
+
+    A training step's may also be a `WithLoss`, compiled with the loss.
+    """
 
     target: str
     kind: Kind
@@ -63,7 +67,7 @@ class Workload:
 
         Whatever the user's code raises comes out as `WorkloadError`.
         """
-        part = self.part if wrap is None else wrap(self.part)
+        part: Part = self.part if wrap is None else wrap(self.part)
         bodies = {"inference": self._infer, "training": self._train, "step": self._call}
         body = bodies[self.kind]
         return lambda: self._guarded(body, part)
@@ -73,7 +77,7 @@ class Workload:
 
         Every call starts from the same random numbers, buffers and inputs, and leaves them alone.
         """
-        part = self.part if wrap is None else wrap(self.part)
+        part: Part = self.part if wrap is None else wrap(self.part)
         with seeded(self.device, RESULTS_SEED), self.preserved():
             if self.kind != "training":
                 body = self._infer if self.kind == "inference" else self._call
@@ -102,7 +106,7 @@ class Workload:
         """The input tensors as text: `float32[2, 512, 1024]`."""
         return tuple(shape_text(t) for t in tensors(self.inputs))
 
-    def _guarded(self, body: Callable[[Callable[..., Any]], Any], part: Callable[..., Any]) -> Any:
+    def _guarded(self, body: Callable[[Any], Any], part: Part) -> Any:
         try:
             return body(part)
         except AdvisorError:
@@ -138,17 +142,17 @@ class Workload:
             )
         return result
 
-    def _train(self, part: Callable[..., Any]) -> Any:
+    def _train(self, part: Part) -> Any:
         if self.optimizer is None:
             return self._backward(part)
         return one_step(self.optimizer, lambda: self._backward(part)[1])
 
-    def _backward(self, part: Callable[..., Any]) -> tuple[torch.optim.Optimizer, torch.Tensor]:
+    def _backward(self, part: Part) -> tuple[torch.optim.Optimizer, torch.Tensor]:
         """The loss, with fresh gradients in the optimizer's parameters."""
         if self.optimizer is None or self.loss is None:
             raise WorkloadError("no optimizer or no loss to train with", where=self.target)
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.loss(part)
+        loss = loss_of(self.loss, part)
         loss.backward()
         return self.optimizer, loss
 

@@ -221,7 +221,7 @@ def other_loss(h: Tensor, w: Tensor, b: Tensor, y: Tensor) -> Tensor:
 
 
 WHOLE: tuple[tuple[LossCase, str | None], ...] = (
-    (LossCase(logits_returned), "the logits are also read by the graph's output"),
+    (LossCase(logits_returned), "leave the graph beside the loss: return the loss alone"),
     (LossCase(accuracy_counted), "the logits are also read by Tensor.argmax"),
     (LossCase(regularised), "the logits are also read by Tensor.logsumexp"),
     (LossCase(each_row), "each row has a gradient of its own"),

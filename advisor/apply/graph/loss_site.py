@@ -18,9 +18,11 @@ from advisor.apply.graph.products import Operand, product_of, tensor
 from advisor.apply.graph.spelling import Call, read, same_size, spelled, value_of
 from advisor.apply.loss_rows import Cut
 from advisor.errors import IllegalFusionError
+from collectors.live.fx_builder import location_of
 
 _MOST_STEPS = 16
 _LINEAR = (functional.linear, torch._C._nn.linear)
+NO_PROJECTION = "no projection in the same graph makes its logits"
 _LOG_SOFTMAX_READ = "the logarithms of the probabilities"
 
 
@@ -84,7 +86,7 @@ class LossReader:
                 return None
             node = following
         if not _comes_from_projection(node):
-            raise IllegalFusionError("no projection in the same graph makes its logits")
+            raise IllegalFusionError(NO_PROJECTION)
         labels = self._labels(given, loss)
         projection = self._up(self._classes_last(node, climb), climb)
         return LossSite(
@@ -200,9 +202,21 @@ class LossReader:
 
     def _only_read_by(self, node: fx.Node, reader: fx.Node, what: str = "the logits") -> None:
         others = [item for item in self.flow.readers(node) if item is not reader]
-        if others:
-            verb = "are also read by"
-            raise IllegalFusionError(f"{what} {verb} {spelled(others[0])}")
+        if not others:
+            return
+        if others[0].op == "output":
+            raise _leaves(node, what)
+        raise IllegalFusionError(f"{what} are also read by {spelled(others[0])}")
+
+
+def _leaves(node: fx.Node, what: str) -> IllegalFusionError:
+    """Where a graph hands on more than the loss, and what its author can do about that."""
+    place = location_of(node)
+    made = f" made at {place.file}:{place.line}" if place.file else ""
+    return IllegalFusionError(
+        f"{what}{made} leave the graph beside the loss: return the loss alone, or let loss(model) "
+        "take the loss and keep nothing else"
+    )
 
 
 def _not_by_row(node: fx.Node) -> IllegalFusionError:

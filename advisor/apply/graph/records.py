@@ -20,7 +20,8 @@ class Rewritten(Record, frozen=True, kw_only=True):
     own checks of arguments admit on CUDA; the GPU's generation may rule out more, and prefers one.
     cuDNN is not among them where it is left out because its gradients may be wrong.
     `or_flex`: FlexAttention takes the site too. `changes` says in what the numbers differ from the
-    original ones beyond rounding, and of a loss what it saves.
+    original ones beyond rounding, and of a loss what it saves. `with_loss`: the site is in the
+    graphs of a step whose loss is compiled with its model, and in no others.
     """
 
     what: str
@@ -30,3 +31,4 @@ class Rewritten(Record, frozen=True, kw_only=True):
     backends: tuple[SdpaBackend, ...] = ()
     or_flex: bool = False
     changes: tuple[str, ...] = ()
+    with_loss: bool = False
