@@ -60,7 +60,8 @@ def swapping(kernels: Sequence[ReadyKernel], log: SwapLog) -> Callable[..., Any]
 
 
 def laid_out(value: Any, strides: tuple[int, ...] | None) -> Any:
-    """A result in the strides that the compiler promised."""
-    if strides is None or value.stride() == strides:
+    """A result in the strides that the compiler promised; it promises no unknown sizes."""
+    known = strides is not None and all(isinstance(step, int) for step in strides)
+    if strides is None or not known or value.stride() == strides:
         return value
     return value.new_empty_strided(value.shape, strides).copy_(value)
