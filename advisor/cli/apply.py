@@ -60,12 +60,12 @@ def duration(_: click.Context, option: click.Parameter, value: str | None) -> fl
 def apply(run: Path, only: tuple[str, ...], budget: float | None, progress: str) -> None:
     """Try what the findings of RUN call for, put it into the model, keep what pays.
 
-    Kernels are generated, checked and timed; actions (library attention, layouts, a fused
-    optimizer or its steps in one launch, tuned matrix kernels, CUDA graphs; the compiler's own
-    kernels cut or launched otherwise, where a finding or `--only unfuse`, `--only retune` asks for
-    it) are measured on the whole step. RUN is a run directory that `profile` made on this machine:
-    applying executes the workload's code, in a process of its own. Without a GPU everything but
-    timing is done.
+    Kernels are generated, checked and timed; actions (library attention, the loss over a vocabulary
+    in pieces, in the model or beside it, layouts, a fused optimizer or its steps in one launch,
+    tuned matrix kernels, CUDA graphs; the compiler's own kernels cut or launched otherwise, where a
+    finding or `--only unfuse`, `--only retune` asks for it) are measured on the whole step. RUN is
+    a run directory that `profile` made on this machine: applying executes the workload's code, in a
+    process of its own. Without a GPU everything but timing is done.
 
     What crashes or never ends costs itself alone: the process is started again without it. An
     application that was ended is gone on with by the next. Under torchrun, with the RUN_DIR that

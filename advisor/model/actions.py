@@ -129,6 +129,11 @@ REPLACES: dict[ActionKind, ActionKind] = {
 }
 # What is done for less memory, and kept where that costs no time.
 FOR_MEMORY: tuple[ActionKind, ...] = ("chunked_loss",)
+# Of an action whose place is in no graph of the model alone.
+WITH_LOSS = (
+    "model and loss are compiled as one function, which takes apply(model, optimizer, loss): what "
+    "that alone saves is in its figures"
+)
 
 
 def facts_of(kind: ActionKind) -> ActionFacts:

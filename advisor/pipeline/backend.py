@@ -176,8 +176,9 @@ def fusion_advisor(
     """`torch.compile(model, backend="fusion_advisor", options={"run": "runs/x"})`.
 
     Compiles with the plans that `apply` kept in that run and the actions that are about graphs;
-    what it did to the model or the optimizer needs `advisor.load(RUN).apply(model)`. `mode` and all
-    other options are Inductor's. Plans are data: they are checked again and their kernels
+    what it did to the model or the optimizer needs `advisor.load(RUN).apply(model)`, and a loss in
+    pieces beside the model that loss's own function compiled in the place of the model. `mode` and
+    all other options are Inductor's. Plans are data: they are checked again and their kernels
     regenerated; nothing of the run directory is executed. Raises `UsageError` without a run, or if
     nothing is kept in it.
     """

@@ -52,6 +52,7 @@ MODE_NEEDS_GPU = (
 )
 # One op has nothing beside it to fuse with.
 FEWEST_OUTSIDE = 2
+_CROSS_ENTROPY = frozenset(("nll_loss", "log_softmax"))
 NO_GPU = "no GPU on this machine: prices are modelled, exposure is unknown, nothing is timed"
 
 
@@ -185,6 +186,8 @@ def unseen_warnings(captured: Capture, loss: WatchedLoss | None) -> list[Warning
         f"what the loss computes outside the model ({', '.join(outside)}) is in no graph, so no "
         "finding covers it; with a GPU, or inside the model, it is"
     )
+    if set(outside) >= _CROSS_ENTROPY:
+        note += ". `apply` looks at model and loss as one function for the loss in pieces"
     return [Warning_(code="loss-not-captured", message=note)]
 
 

@@ -21,7 +21,14 @@ from advisor.apply.judge import Judgement, judge_action, judge_memory, judge_reg
 from advisor.apply.recipe import ON_GRAPH, ON_RUNNING, UNCHANGED, Recipe
 from advisor.errors import AbortedError, AdvisorError, IllegalFusionError
 from advisor.hardware.gpu import Gpu
-from advisor.model.actions import FOR_MEMORY, ON_COMPILER, REPLACES, ActionKind, facts_of
+from advisor.model.actions import (
+    FOR_MEMORY,
+    ON_COMPILER,
+    REPLACES,
+    WITH_LOSS,
+    ActionKind,
+    facts_of,
+)
 from advisor.model.applied import NO_TIME, SetVerdict
 from advisor.model.run import Emit
 from advisor.pipeline.budget import Budget
@@ -34,7 +41,6 @@ from advisor.pipeline.peers import Alone, Peers, any_says, hear, together
 from advisor.pipeline.sets import Sets, disagreement
 from advisor.pipeline.trials import KEPT_BEFORE, Trial, by_finding, of_actions
 from advisor.pipeline.votes import same_sites, vote
-from advisor.pipeline.with_loss import WITH_LOSS
 from advisor.pipeline.worth import worth_by_finding
 from advisor.report.text import counted
 from advisor.verify.statistics import compare
@@ -157,8 +163,7 @@ class Search:
         variant = self._all(f"build {recipe.name()}", lambda: self.bench.build(recipe))
         trial.pool_bytes = variant.pool_bytes
         if kind in ON_GRAPH:
-            made = [WITH_LOSS] if trial.with_loss else []
-            trial.details = (*map(became, variant.log.rewritten), *made)
+            trial.details = tuple(became(x, trial.with_loss) for x in variant.log.rewritten)
             trial.swapped = {kind: places_in(variant.log.rewritten)}
         same_sites(self.peers, trial.swapped)
         if trial.swapped and not trial.swapped[kind]:
@@ -399,11 +404,12 @@ def _name(trial: Trial) -> str | None:
     return trial.action or next(iter(trial.plan_ids), None)
 
 
-def became(item: Rewritten) -> str:
-    """What became of one site, in a line."""
+def became(item: Rewritten, with_loss: bool = False) -> str:
+    """What became of one site, in a line; of a model compiled `with_loss`, perhaps."""
     if item.refused is not None:
         return f"{item.what}: stays, {item.refused}"
-    return "; ".join((f"{item.what}: {item.route}", *item.changes))
+    whole = [WITH_LOSS] if with_loss or item.with_loss else []
+    return "; ".join((f"{item.what}: {item.route}", *item.changes, *whole))
 
 
 def rewritten_by(recipe: Recipe) -> str:

@@ -29,7 +29,6 @@ from collectors.live.loss_calls import LossOfParts, WithLoss, wrapper_in
 from collectors.live.random_numbers import seeded
 from collectors.live.workload import RESULTS_SEED, Workload
 
-WITH_LOSS = "model and loss are compiled as one function: what that alone saves is in these figures"
 # Data that moves makes sizes symbols within two calls; what is compiled anew after that goes on so.
 CALLS = 4
 MOST_TOLD = 2

@@ -39,6 +39,7 @@ from advisor.report.verdict_words import (
     peak_text,
     tried,
     vote_text,
+    why_text,
 )
 from advisor.units import UNKNOWN, counted, format_bytes, format_fraction, format_value
 
@@ -163,7 +164,7 @@ def _action(action: ActionVerdict) -> list[RenderableType]:
     """What was done to the step besides kernels, what it gave, and how to do it by hand."""
     head = _verdict(action.verdict)
     head.append_text(plain(f"  {action.title}", "bold")).append(f"  {action.kind}", "dim")
-    lines: list[RenderableType] = [plain(action.reason)]
+    lines: list[RenderableType] = [plain(why_text(action))]
     if action.sites is not None:
         replaced = SITES if action.step is not None else SITES_TO_BE
         lines.append(Text(f"{replaced}: {action.sites}"))

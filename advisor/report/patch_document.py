@@ -18,6 +18,7 @@ from advisor.report.document import (
     table,
 )
 from advisor.report.text import counted, gain_text, speedup_text, timing_text
+from advisor.report.verdict_words import serves_text, why_text
 from advisor.units import UNKNOWN, format_value
 
 NO_KERNEL = "No kernel is in it: what was kept are library calls, layouts and settings."
@@ -158,7 +159,7 @@ def _action(action: ActionVerdict) -> Content:
     places = "" if action.sites is None else f" at {counted(action.sites, 'place')}"
     return (
         Words(action.title, "strong"),
-        Words(f"{places}: {action.reason}. By hand: {action.by_hand}."),
+        Words(f"{places}: {why_text(action)}. By hand: {action.by_hand}."),
     )
 
 
@@ -168,6 +169,7 @@ def _plan(plan: PlanVerdict) -> Content:
         Words(plan.title, "strong"),
         Words(f", {swapped} of {counted(plan.sites_expected, 'site')}: {plan.reason}. Kernel: "),
         code(f"kernels/{plan.plan_id}.py"),
+        *([Words(f". Serves {served}")] if (served := serves_text(plan)) else []),
     )
 
 

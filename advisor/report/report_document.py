@@ -36,6 +36,7 @@ from advisor.report.verdict_words import (
     peak_text,
     tried,
     vote_text,
+    why_text,
 )
 from advisor.report.words import (
     ORDER,
@@ -289,7 +290,7 @@ def _actions(actions: tuple[ActionVerdict, ...]) -> Block:
             gain_text(action.step),
             gain_text(action.gpu_time),
             peak_text(action),
-            action.reason,
+            why_text(action),
         )
         for action in actions
     ]

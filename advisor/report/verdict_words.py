@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from advisor.model.actions import WITH_LOSS
 from advisor.model.applied import (
     NO_TIME,
     ActionVerdict,
@@ -33,6 +34,11 @@ def change_text(before: float | None, after: float | None, unit: str) -> str:
 def peak_text(action: ActionVerdict) -> str:
     """Peak memory of a step without and with an action."""
     return change_text(action.peak_memory_before_bytes, action.peak_memory_after_bytes, "bytes")
+
+
+def why_text(action: ActionVerdict) -> str:
+    """The reason of a verdict, and what figures of a step compiled with its loss are of."""
+    return f"{action.reason}; {WITH_LOSS}" if action.with_loss else action.reason
 
 
 def losses_text(facts: SetVerdict) -> str:

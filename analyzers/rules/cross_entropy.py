@@ -67,7 +67,8 @@ def find(subject: Subject) -> tuple[Match, ...]:
         alternatives=(
             Alternative(
                 route="library",
-                text="chunked over tokens together with the projection, the logits never exist",
+                text="chunked over tokens together with the projection, the logits never exist: "
+                "what `apply` tries as chunked_loss, outside the model too",
             ),
         ),
         key="cross-entropy",

@@ -42,3 +42,6 @@ def test_what_a_loss_does_outside_the_model(
     warnings = unseen_warnings(found, watched)
     assert [warning.code for warning in warnings] == ([code] if code else [])
     assert said in "".join(warning.message for warning in warnings)
+    assert ("`apply` looks at model and loss" in "".join(w.message for w in warnings)) == (
+        "nll_loss" in said
+    )

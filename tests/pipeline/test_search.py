@@ -418,3 +418,25 @@ def test_what_is_done_for_memory_is_kept_where_it_costs_no_time(
     assert (action.peak_memory_before_bytes, action.peak_memory_after_bytes) == (1_000, bytes_after)
     if bytes_after == 600:
         assert "peak memory falls by 400 B" in action.reason
+
+
+def test_a_loss_beside_its_model_is_compiled_with_it_in_that_action_alone() -> None:
+    recipes: list[Recipe] = []
+    here = Rewritten(what="a loss", location=Location(), with_loss=True)
+    times = saving(chunked_loss=50, fused_optimizer=20)
+    bench = Scripted(times, times, rewritten={"chunked_loss": (site(),)})
+    build = bench.build
+
+    def noting(recipe: Recipe) -> Variant:
+        recipes.append(recipe)
+        return build(recipe)
+
+    bench.build = noting  # type: ignore[method-assign]
+    found = search(bench, "chunked_loss", "fused_optimizer")
+    found.seen = {"chunked_loss": (here,)}
+    _, result = found.run()
+    action = next(a for a in action_verdicts(found.trials, result) if a.kind == "chunked_loss")
+    assert action.with_loss
+    assert "model and loss are compiled as one function" in action.details[0]
+    assert all(recipe.with_loss == ("chunked_loss" in recipe.actions) for recipe in recipes)
+    assert result.actions == ("chunked_loss", "fused_optimizer")

@@ -130,6 +130,13 @@ def test_what_does_not_apply_is_told_apart_with_its_reason() -> None:
     assert "1 of 1 action kept" in shown(value)
 
 
+def test_a_step_that_is_compiled_with_its_loss_says_what_its_figures_are_of() -> None:
+    value = replace(builders.applied(), actions=(action(with_loss=True),))
+    for text in every_form(value):
+        assert "it pays; model and loss are compiled as one function" in text
+    assert "compiled as one" not in shown(replace(value, actions=(action(),)))
+
+
 def test_memory_votes_and_what_there_was_no_time_for_are_in_every_form() -> None:
     vetoed = RankVote(rank=1, keep=False, reason="slower here", step=comparison(1_000, 1_100))
     measured = action(
