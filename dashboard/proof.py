@@ -13,7 +13,7 @@ from advisor.errors import AdvisorError
 from advisor.model.actions import ActionKind
 from advisor.model.applied import Applied, KernelResources, PlanVerdict
 from advisor.report.text import counted
-from advisor.report.verdict_words import launch_text
+from advisor.report.verdict_words import launch_text, serves_text
 from advisor.store.directory import RunDirectory
 from advisor.units import UNKNOWN, format_bytes, format_fraction, format_ns
 from dashboard import figures
@@ -130,6 +130,8 @@ def _verdict(verdict: PlanVerdict) -> Component:
     note = f"Sites swapped: {swapped(verdict)}"
     if launched := launch_text(verdict):
         note += f". Launched as {launched}"
+    if served := serves_text(verdict):
+        note += f". Serves {served}"
     return section(f"Result: {verdict.title}", *blocks, note=note)
 
 

@@ -132,8 +132,9 @@ class PlanVerdict(Record, frozen=True, kw_only=True):
     without what was learned of earlier plans, None where nothing was; `replaced_ns` is what the ops
     of the plan take without it, as the prediction has it. `region` is the compiled step with the
     plan against the step without it, which decides. `launch` is how its kernel is launched; records
-    of earlier versions have `block_rows` and `num_warps` in its place. `votes` are those of all
-    ranks of a job of several, here as in the other verdicts; all other figures are this rank's.
+    of earlier versions have `block_rows` and `num_warps` in its place; `serves` says which sizes it
+    is called with, also in graphs compiled for any. `votes` are those of all ranks of a job of
+    several, here as in the other verdicts; all other figures are this rank's.
     """
 
     plan_id: str
@@ -150,6 +151,7 @@ class PlanVerdict(Record, frozen=True, kw_only=True):
     launch: LaunchConfig | None = None
     block_rows: int | None = None
     num_warps: int | None = None
+    serves: str | None = None
     numerics: Numerics | None = None
     resources: tuple[KernelResources, ...] = ()
     timings: tuple[KernelTiming, ...] = ()

@@ -24,6 +24,7 @@ from advisor.model.actions import ActionKind
 from advisor.model.applied import NO_TIME, Applied, PlanVerdict, SetVerdict
 from advisor.model.report import Metric, Report
 from advisor.model.run import Emit, RunInfo
+from advisor.model.served import sizes_served
 from advisor.pipeline import candidates as stages
 from advisor.pipeline.backend import GRAPH_REWRITES, SwapLog, choose_swaps
 from advisor.pipeline.budget import Budget
@@ -401,6 +402,7 @@ def _unmeasured(
             reason=item.refused or (NO_TIME if item.postponed else NEEDS_GPU),
             sites_expected=len(item.plan.sites),
             sites_swapped=swapped.get(item.plan.id),
+            serves=sizes_served(item.plan),
             predicted_ns=item.plan.prediction.saving_ns if item.plan.prediction else None,
             numerics=item.numerics,
             resources=item.resources,

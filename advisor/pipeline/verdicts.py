@@ -16,6 +16,7 @@ from advisor.model.applied import (
     Verdict,
 )
 from advisor.model.plan import FusionPlan
+from advisor.model.served import sizes_served
 from advisor.model.site_work import site_bytes
 from advisor.pipeline.candidates import Candidate
 from advisor.pipeline.search import became, nothing_in, places_in
@@ -51,6 +52,7 @@ def verdict_of(
         measured=_like_for_like(item, best, mode),
         region=None if absent else best.comparison,
         launch=item.config,
+        serves=sizes_served(plan),
         numerics=item.numerics,
         resources=item.resources,
         timings=tuple(item.timings),

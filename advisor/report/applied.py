@@ -37,6 +37,7 @@ from advisor.report.verdict_words import (
     losses_text,
     not_applicable,
     peak_text,
+    serves_text,
     tried,
     vote_text,
     why_text,
@@ -209,6 +210,8 @@ def _plan(plan: PlanVerdict) -> list[RenderableType]:
         lines.append(_region(plan.region))
     if launched := launch_text(plan):
         lines.append(plain(f"launched as {launched}"))
+    if served := serves_text(plan):
+        lines.append(plain(f"serves {served}"))
     lines += _votes(plan.votes)
     if plan.numerics is not None:
         lines += _numerics(plan.numerics)

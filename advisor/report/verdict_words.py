@@ -96,3 +96,9 @@ def launch_text(verdict: PlanVerdict) -> str:
     if not verdict.timings:
         return f"{label}, the model's first choice, not timed"
     return f"{label}, the fastest of those timed"
+
+
+def serves_text(verdict: PlanVerdict) -> str:
+    """The sizes that the kernel of a plan is called with; empty where it is not used."""
+    used = verdict.verdict in ("kept", "not_measured")
+    return verdict.serves if used and verdict.serves is not None else ""

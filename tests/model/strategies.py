@@ -29,6 +29,7 @@ from advisor.model.optable import DTYPES, FLOAT8_MAX, FLOAT_DTYPES, ITEM_BYTES, 
 from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site
 from advisor.model.report import PlanSummary, Recommended, Report
 from advisor.model.scores import ResidualQuantiles
+from advisor.model.sizes import RunTimeSizes, Size
 from advisor.model.spaces import Space, join_space, space_of
 
 R = TypeVar("R", bound=Record)
@@ -340,8 +341,18 @@ def plans(draw: st.DrawFn) -> FusionPlan:
     sizes = st.integers(0, 2**40)
     per_axis = st.lists(sizes, min_size=row_axes + 1, max_size=row_axes + 1).map(tuple)
     count = len(inputs)
+    some = records(Size, coefficient=sizes)
+    walk = st.lists(some, min_size=row_axes + 1, max_size=row_axes + 1).map(tuple)
+    run_time = records(
+        RunTimeSizes,
+        row_sizes=st.lists(some, min_size=row_axes, max_size=row_axes).map(tuple),
+        column_sizes=st.tuples(some),
+        input_strides=st.lists(walk, min_size=count, max_size=count).map(tuple),
+        output_strides=st.just(()),
+    )
     sites = records(
         Site,
+        run_time=st.none() | run_time,
         row_sizes=st.lists(sizes, min_size=row_axes, max_size=row_axes).map(tuple),
         columns=sizes,
         executions=st.floats(0, 1e6),
