@@ -9,7 +9,8 @@ what it drops is computed for nobody. Dynamo proves both, for it hands on whatev
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,8 @@ from advisor.model.compiler import CompilerFacts
 from advisor.pipeline.backend import GraphRewrite
 from collectors.live.compiler_facts import CompilerWatch
 from collectors.live.failures import failure
-from collectors.live.loss_calls import LossOfParts, WithLoss, wrapper_in
+from collectors.live.loss_calls import Loss, LossOfParts, WithLoss, wrapper_in
+from collectors.live.loss_outside import ops_outside
 from collectors.live.random_numbers import seeded
 from collectors.live.workload import RESULTS_SEED, Workload
 
@@ -48,7 +50,8 @@ def seen_with_loss(
     """What a rewrite would do where the loss of a step that `is_apart` is compiled with its model.
 
     Where that leaves a site each, they are `with_loss`; else these are records of `own`, what it
-    would do to the model alone, with the reason. The loss runs a few times, op by op.
+    would do to the model alone, with the reason. The loss runs a few times, op by op; once where
+    it computes no cross-entropy.
     """
     assert isinstance(workload.part, nn.Module)
     wrapper = wrapper_in(workload.part)
@@ -57,6 +60,8 @@ def seen_with_loss(
         return _refused(own, f"it is not compiled with the loss, since {why}")
     tracing = _Tracing(rewrite_graph)
     try:
+        if not _is_cross_entropy(workload):
+            return list(own)
         facts = _traced(workload, workload.part, tracing)
     except AdvisorError as error:
         return _refused(own, error.line())
@@ -88,27 +93,44 @@ class _Tracing:
 
     @property
     def is_unsteady(self) -> bool:
-        """Whether even the last call was compiled anew."""
-        return CALLS - 1 in self.made
+        """Whether even the last two calls were compiled anew."""
+        return {CALLS - 2, CALLS - 1} <= set(self.made)
+
+
+def _is_cross_entropy(workload: Workload) -> bool:
+    """Whether autograd knows of a loss over classes in a step as it is."""
+    with _called(workload) as loss:
+        result = loss(workload.part)
+    return any(name.startswith("nll_loss") for name in ops_outside(result))
 
 
 def _traced(workload: Workload, model: nn.Module, tracing: _Tracing) -> CompilerFacts:
     """Call the loss as it is compiled with its model; nothing is differentiated or written."""
-    assert workload.loss is not None
     torch.compiler.reset()
     watch = CompilerWatch()
     part = WithLoss(model, tracing.backend)
     try:
-        with seeded(workload.device, RESULTS_SEED), workload.preserved():
+        with _called(workload) as loss:
             for tracing.call in range(CALLS):
-                part.loss_of(workload.loss)
+                part.loss_of(loss)
         return watch.facts()
-    except Exception as error:  # the user's code and the compiler may raise anything
-        raise failure(
-            "compiled with its loss the step fails", error, where=workload.target
-        ) from error
     finally:
         torch.compiler.reset()
+
+
+@contextmanager
+def _called(workload: Workload) -> Iterator[Loss]:
+    """The loss, to be called from the numbers of results, buffers and inputs left as they are.
+
+    Whatever the user's code and the compiler raise comes out as `WorkloadError`.
+    """
+    assert workload.loss is not None
+    try:
+        with seeded(workload.device, RESULTS_SEED), workload.preserved():
+            yield workload.loss
+    except Exception as error:  # either may raise anything
+        why = "compiled with its loss the step fails"
+        raise failure(why, error, where=workload.target) from error
 
 
 def _refused(own: Sequence[Rewritten], why: str) -> list[Rewritten]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -12,6 +13,8 @@ from torch._dynamo.backends.debugging import aot_eager
 
 from advisor.apply.graph.loss import rewrite_losses
 from advisor.apply.graph.records import Rewritten
+from advisor.pipeline.with_loss import seen_with_loss
+from collectors.live.workload import Workload
 
 transformers = pytest.importorskip("transformers")
 SMALL: dict[str, Any] = {
@@ -79,3 +82,20 @@ def test_a_model_that_returns_its_logits_keeps_them() -> None:
     (record,) = records
     assert record.refused is not None
     assert re.match(r"the logits made at .*modeling_llama.py:\d+ leave the graph", record.refused)
+
+
+def test_compiled_with_its_loss_it_returns_none() -> None:
+    """`.loss` of the output is all that a training step takes: the logits are nobody's."""
+    torch.manual_seed(0)
+    model = llama().train()
+    tokens = torch.randint(0, 90, (2, 512))
+    work = Workload(
+        "llama", "training", torch.device("cpu"), model,
+        optimizer=torch.optim.SGD(model.parameters()),
+        loss=lambda part: part(input_ids=tokens, labels=tokens, use_cache=False).loss,
+    )  # fmt: skip
+    rewrite = functools.partial(rewrite_losses, chunk=16)
+    (record,) = seen_with_loss(work, rewrite, ())
+    assert (record.refused, record.with_loss) == (None, True)
+    assert record.location.file is not None
+    assert record.location.file.endswith("loss_utils.py")

@@ -55,6 +55,16 @@ class Causal(Language):
         return Output(loss, logits)
 
 
+class Pair(Language):
+    """Logits and loss as a tuple, as nanoGPT returns them."""
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        logits = super().forward(tokens)
+        if labels is None:
+            return logits, None
+        return logits, functional.cross_entropy(logits.view(-1, CLASSES), labels.view(-1))
+
+
 def tokens(seed: int = 1) -> torch.Tensor:
     return torch.randint(0, CLASSES, (ROWS, LENGTH), generator=torch.Generator().manual_seed(seed))
 
@@ -70,6 +80,12 @@ def outside(model: Any) -> torch.Tensor:
 def beside(model: Any) -> torch.Tensor:
     loss: torch.Tensor = model(TOKENS, labels=LABELS).loss
     return loss
+
+
+def of_pair(model: Any) -> torch.Tensor:
+    _, loss = model(TOKENS, LABELS)
+    result: torch.Tensor = loss
+    return result
 
 
 def training(
