@@ -122,18 +122,20 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x.float() * 2, -1).to(x.dtype)
 
 
-def test_no_rows_are_no_launch(tmp_path: Path) -> None:
+def test_no_row_and_one(tmp_path: Path) -> None:
+    """Dynamo compiles those anew; what any other number has stays right."""
+
     def step(x: torch.Tensor) -> torch.Tensor:
         return softmax(x[2:])
 
     kernels = kernels_of(step, (torch.randn(64, 768, device=CUDA),), tmp_path)
     log = SwapLog()
     compiled = torch.compile(step, backend=plan_backend(kernels, log))
-    for rows in (64, 3, 2, 64):
+    for rows in (64, 48, 3, 2, 4, 64):
         x = torch.randn(rows, 768, device=CUDA)
-        torch._dynamo.mark_dynamic(x, 0)
         torch.testing.assert_close(compiled(x), step(x))
-    assert [o.refused for o in log.outcomes] == [None]
+    assert {o.refused for o in log.outcomes} == {None}
+    assert any(o.swap.site.run_time is not None for o in log.outcomes)
 
 
 def test_more_elements_than_32_bits_number(tmp_path: Path) -> None:
