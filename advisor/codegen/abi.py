@@ -349,10 +349,9 @@ def launches(
 ) -> tuple[Launch, ...]:
     """Every kernel with its arguments; `strides[i]` are input i's per axis, in elements.
 
-    `output_strides` are those of the outputs, needed where one is strided; `offsets` where the
-    inputs of a scan begin, 0 where there are none. Sizes of rows and strides may be numbers of
-    another kind, which are known at run time only: they are multiplied and divided here, never
-    compared. Raises `IllegalFusionError` for a configuration that the plan cannot have.
+    `output_strides` are those of strided outputs; `offsets` where the inputs of a scan begin.
+    Sizes of rows and strides may be numbers that are known at run time only, which are never
+    compared here. Raises `IllegalFusionError` for a configuration that the plan cannot have.
     """
     if config.scheme == "column_sums" and holds_rows(plan) != (config.block_columns is None):
         raise IllegalFusionError("rows that are reduced are held whole, others in blocks")
