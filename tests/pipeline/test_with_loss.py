@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,14 +21,23 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.apply.graph.loss import rewrite_losses
 from advisor.apply.graph.records import Rewritten
+from advisor.apply.judge import Judgement
 from advisor.apply.recipe import UNCHANGED, Recipe
 from advisor.errors import IllegalFusionError
-from advisor.model.applied import ActionVerdict, Applied, SetVerdict
+from advisor.model.actions import ActionKind
+from advisor.model.applied import Applied, SetVerdict
+from advisor.model.attempt import Attempt
 from advisor.pipeline.api import MOVING_BATCH, NO_LOSS, AppliedRun, OptimizedStep
+from advisor.pipeline.apply import _captured, kept_before
 from advisor.pipeline.backend import SwapLog, with_rewrites
+from advisor.pipeline.journal import Written, restore, unwatched
 from advisor.pipeline.kept import kept_recipe
 from advisor.pipeline.measure import compiled_part
+from advisor.pipeline.peers import Alone
+from advisor.pipeline.search import unlimited
 from advisor.pipeline.training import LossCurves, loss_curves
+from advisor.pipeline.trials import Trial
+from advisor.pipeline.verdicts import action_verdicts, seen_actions
 from advisor.pipeline.with_loss import is_apart, seen_with_loss
 from advisor.store import RunDirectory
 from collectors.live.loss_calls import WithLoss
@@ -51,6 +61,7 @@ from tests.builders.language import (
 )
 
 WHOLE = Recipe(("chunked_loss",), with_loss=True)
+KEPT = SetVerdict(verdict="kept", reason="it pays", plans=(), actions=("chunked_loss",))
 BATCHES = DataLoader(TensorDataset(TOKENS, LABELS), batch_size=ROWS)
 
 
@@ -248,6 +259,50 @@ def record_place() -> Any:
     return record.location
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_an_application_looks_where_it_is_asked_to(asked: bool) -> None:
+    kind: ActionKind = "chunked_loss" if asked else "attention"
+    given: Any = SimpleNamespace(
+        trials=[Trial(kind, action=kind)],
+        found={},
+        peers=Alone(),
+        budget=unlimited(),
+        report=SimpleNamespace(workload=SimpleNamespace(mode="eager")),
+        emit=lambda *_, **__: None,
+    )
+    _, found = _captured(given, training(beside, Causal), CPU)
+    (record,) = found["chunked_loss"]
+    assert record.with_loss == asked
+    if not asked:
+        assert record.refused is not None
+        return
+    (verdict,) = seen_actions(given.trials, found, "not timed")
+    assert (verdict.verdict, verdict.applies, verdict.with_loss) == ("not_measured", True, True)
+    assert "model and loss are compiled as one function" in verdict.details[0]
+
+
+def test_what_was_judged_and_kept_is_taken_up_with_its_loss(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    attempt = Attempt(signature=None, only=(), device="", versions={})
+    trial = Trial(
+        "asked", action="chunked_loss", with_loss=True, judgement=Judgement(True, "it pays")
+    )
+    written = Written(run, attempt, unwatched, lambda: "")
+    written.judged(trial)
+    again = Trial("asked", action="chunked_loss")
+    found = run.attempt()
+    assert found is not None
+    restore([again], found)
+    assert again.with_loss
+    (verdict,) = action_verdicts([again], KEPT)
+    applied = Applied(
+        created="now", device="", versions={}, plans=(), actions=(verdict,), set=KEPT
+    )  # fmt: skip
+    assert [item.with_loss for item in kept_before(applied)] == [True]
+    run.write_applied(applied)
+    assert kept_recipe(run) == WHOLE
+
+
 def test_a_loss_without_classes_is_not_traced() -> None:
     def fails_if_traced(gm: fx.GraphModule) -> Any:
         raise AssertionError
@@ -335,7 +390,6 @@ def stepping(recipe: Recipe, loss: Loss, make: type[nn.Module]) -> OptimizedStep
     [(lambda: beside, Causal, False), (of_batches, Language, True)],
 )
 def test_what_was_kept_is_what_the_api_installs(
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     make_loss: Callable[[], Loss],
     make: type[nn.Module],
@@ -343,16 +397,7 @@ def test_what_was_kept_is_what_the_api_installs(
 ) -> None:
     if not compiles:  # op by op, which takes a quarter of the time
         monkeypatch.setattr("advisor.pipeline.api.recipe_backend", lambda _, log: op_by_op(log))
-    verdict = ActionVerdict(
-        kind="chunked_loss", title="", verdict="kept", reason="", with_loss=True
-    )
-    run = RunDirectory(tmp_path)
-    kept = SetVerdict(verdict="kept", reason="", plans=(), actions=("chunked_loss",))
-    run.write_applied(
-        Applied(created="now", device="", versions={}, plans=(), actions=(verdict,), set=kept)
-    )
-    assert kept_recipe(run) == WHOLE
-    step = stepping(kept_recipe(run), make_loss(), make)
+    step = stepping(WHOLE, make_loss(), make)
     eager = training(make_loss(), make).step_of()
     for _ in range(3):
         torch.testing.assert_close(step(), eager().detach())
