@@ -327,15 +327,8 @@ def _strides(plan: FusionPlan, names: Sequence[str]) -> tuple[str, ...]:
 
 def site_launches(plan: FusionPlan, config: LaunchConfig, site: Site) -> tuple[Launch, ...]:
     """Every kernel with its arguments at a site; raises as `launches` does."""
-    return launches(
-        plan,
-        config,
-        site.row_sizes,
-        site.column_axes,
-        site.input_strides,
-        site.output_strides,
-        site.input_offsets,
-    )
+    strides = site.input_strides, site.output_strides
+    return launches(plan, config, site.row_sizes, site.column_axes, *strides, site.input_offsets)
 
 
 def launches(
