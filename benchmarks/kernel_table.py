@@ -42,7 +42,8 @@ def table(results: Results, wanted: Sequence[str]) -> str:
         "and Inductor run the whole pattern; `ops` says how much of it our kernel does. `launch`",
         "is the host's time for one. fp8 with one scale a tensor must read the tensor twice, and",
         "no cache holds it: `MB` and `copy` count both. Rows that are bound by arithmetic, by the",
-        "count of `kernel_counts.md`, which was made before them, have `*` at their share.",
+        "count of `kernel_counts.md`, which was made before them, have `*` at their share; `†` is",
+        "at shapes that were measured before rows kept their plans, by earlier code.",
         "",
         f"| {' | '.join(HEAD)} |",
         "|---" * len(HEAD) + "|",
@@ -63,8 +64,9 @@ def _cells(row: Row) -> str:
     covers = "all" if row.covers is None else f"{row.covers[0]}/{row.covers[1]}"
     more = (f"{name} {taken / 1000:.1f}" for name, taken in others.items())
     mark = "*" if row.key in bound_rows() else ""
+    earlier = "" if row.day else " †"
     cells = [
-        row.name, shape, f"{row.bytes / 1e6:.0f}", covers, f"{row.copy_ns / 1000:.1f}",
+        row.name, f"{shape}{earlier}", f"{row.bytes / 1e6:.0f}", covers, f"{row.copy_ns / 1000:.1f}",
         f"{row.ours_ns / 1000:.1f}", f"{row.copy_ns / row.ours_ns:.2f}{mark}", *times,
         "; ".join((row.config or "", *more)),
     ]  # fmt: skip

@@ -295,6 +295,7 @@ def compared(bare: Row, calls: kernel_groups.Calls) -> Row:
         bare,
         bytes=calls.bytes,
         config="one launch",
+        day=datetime.date.today().isoformat(),
         **columns,
         others={n: t.median_ns for n, t in times.items() if f"{n}_ns" not in FIELDS},
         intervals={name: (found.low_ns, found.high_ns) for name, found in times.items()},
