@@ -64,9 +64,9 @@ def _cells(row: Row) -> str:
     covers = "all" if row.covers is None else f"{row.covers[0]}/{row.covers[1]}"
     more = (f"{name} {taken / 1000:.1f}" for name, taken in others.items())
     mark = "*" if row.key in bound_rows() else ""
-    earlier = "" if row.day else " †"
+    shape += "" if row.day else " †"
     cells = [
-        row.name, f"{shape}{earlier}", f"{row.bytes / 1e6:.0f}", covers, f"{row.copy_ns / 1000:.1f}",
+        row.name, shape, f"{row.bytes / 1e6:.0f}", covers, f"{row.copy_ns / 1000:.1f}",
         f"{row.ours_ns / 1000:.1f}", f"{row.copy_ns / row.ours_ns:.2f}{mark}", *times,
         "; ".join((row.config or "", *more)),
     ]  # fmt: skip

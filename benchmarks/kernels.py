@@ -54,9 +54,9 @@ from advisor.verify.recording import gpu_recorder
 from advisor.verify.statistics import timing
 from advisor.verify.timing import (
     PEAK_COPY_BYTES,
-    SEARCH_ROUNDS,
     TIMING_ROUNDS,
     configured_calls,
+    fastest,
     flusher,
     host_time_ns,
     site_inputs,
@@ -216,11 +216,7 @@ def timed(
     sources = {scheme: scheme_source(plan, scheme) for scheme in {c.scheme for c in configs}}
     given = site_inputs(plan, site, CUDA)
     calls = configured_calls(plan, sources, CUDA, configs, given)
-    searched = {
-        label: timing(times).median_ns
-        for label, times in gpu_recorder(calls, SEARCH_ROUNDS, flusher(CUDA)).items()
-    }
-    best = min(searched, key=searched.__getitem__)
+    best, searched = fastest(calls, gpu_recorder, CUDA)
     moved = moved_bytes(plan)
     source = torch.empty(moved // 2, dtype=torch.uint8, device=CUDA).random_()
     large = torch.empty(PEAK_COPY_BYTES // 2, dtype=torch.uint8, device=CUDA).random_()
