@@ -9,6 +9,7 @@ otherwise, which its own verification bounds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -77,7 +78,12 @@ def _extent(node: fx.Node) -> int:
     """How many elements of memory a node's tensor reaches over."""
     value = node.meta["val"]
     pairs = zip(value.shape, value.stride(), strict=True)
-    return 1 + sum((int(size) - 1) * int(stride) for size, stride in pairs)
+    return 1 + sum((_seen(size) - 1) * _seen(stride) for size, stride in pairs)
+
+
+def _seen(number: int | torch.SymInt) -> int:
+    """A size as large as it was when the graph was captured: `int` would make it that for good."""
+    return int(number.node.hint) if isinstance(number, torch.SymInt) else number
 
 
 def _drawn(
@@ -139,9 +145,8 @@ def _as_read(
     else:
         result = result.contiguous()
     value = node.meta["val"]
-    if result.numel() != value.numel():
-        return result
-    return result.as_strided([int(n) for n in value.shape], [int(n) for n in value.stride()], 0)
+    shape, strides = tuple(map(_seen, value.shape)), tuple(map(_seen, value.stride()))
+    return result.as_strided(shape, strides, 0) if result.numel() == math.prod(shape) else result
 
 
 def _difference(want: torch.Tensor, got: torch.Tensor) -> str | None:
@@ -166,7 +171,7 @@ def _difference(want: torch.Tensor, got: torch.Tensor) -> str | None:
 def _as_node_value(node: fx.Node, tensor: torch.Tensor) -> torch.Tensor:
     """The memory behind the plan's input, read with the shape and strides of the FX node."""
     value = node.meta["val"]
-    shape, strides = [int(n) for n in value.shape], [int(n) for n in value.stride()]
+    shape, strides = list(map(_seen, value.shape)), list(map(_seen, value.stride()))
     last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     if 0 not in shape and last >= tensor.untyped_storage().nbytes() // tensor.element_size():
         raise _OutsideError(f"{node.name} is larger than the input bound to it")
@@ -187,7 +192,7 @@ def _run(node: fx.Node, env: dict[fx.Node, Any]) -> Any:
             continue
         size = current.meta.get("val")
         if isinstance(size, torch.SymInt):
-            env[current] = size.node.hint  # as large as it was when the graph was captured
+            env[current] = _seen(size)
             continue
         if current.op != "call_function":
             raise _OutsideError(f"the region also reads {current.name}")

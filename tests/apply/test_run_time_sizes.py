@@ -30,6 +30,7 @@ from advisor.model.launch import LaunchConfig
 from advisor.model.sizes import Size
 from advisor.pipeline.backend import choose_swaps
 from advisor.pipeline.graph_programs import programs_of
+from advisor.verify.region import region_disagreement
 from collectors.live.fx_graph import Lowered
 from tests.apply.test_rewrite import assert_close_in_rows, assert_ordered
 from tests.builders import captured as models
@@ -149,6 +150,16 @@ def group_norm(x: torch.Tensor) -> torch.Tensor:
     return functional.silu(functional.group_norm(x, 4))
 
 
+def of_places(x: torch.Tensor) -> torch.Tensor:
+    """A mask that is computed from the number of the row, of which nothing is read."""
+    rows, columns = torch.arange(x.shape[0])[:, None], torch.arange(x.shape[1])
+    return torch.softmax(torch.where(columns <= rows, x, -1e9), -1)
+
+
+def in_other_order(x: torch.Tensor) -> torch.Tensor:
+    return torch.layer_norm(x.transpose(0, 1) * 2, (24,))
+
+
 @pytest.mark.parametrize(
     ("step", "shape", "axis"),
     [
@@ -157,8 +168,20 @@ def group_norm(x: torch.Tensor) -> torch.Tensor:
         (of_heads, (2, 6, 64), 1),
         (of_heads, (3, 6, 64), 0),
         (group_norm, (6, 8, 5, 7), 0),
+        (of_places, (6, 40), 0),
+        (in_other_order, (5, 6, 24), 0),
+        (in_other_order, (5, 6, 24), 1),
     ],
-    ids=["rows", "inner rows", "heads of sequences", "heads of batches", "group norm"],
+    ids=[
+        "rows",
+        "inner rows",
+        "heads of sequences",
+        "heads of batches",
+        "group norm",
+        "places",
+        "inner rows in another order",
+        "outer rows in another order",
+    ],
 )
 def test_a_swapped_graph_is_right_at_every_size(
     step: Callable[..., Any], shape: tuple[int, ...], axis: int
@@ -207,6 +230,16 @@ def test_gradients_over_all_rows() -> None:
         for size in (6, 31):
             assert_same_at(item.lowered, copy, kernels, size)
     assert total >= 2
+
+
+def test_what_proves_a_plan_does_not_fix_its_sizes() -> None:
+    lowered = dynamic(softmax, torch.randn(6, 40), axes=(0,))
+    (kernel,) = ready(lowered)
+    before = guards(lowered)
+    (site,) = kernel.plan.sites
+    assert region_disagreement(kernel.plan, site, lowered.fx_aliases, models.CPU) is None
+    assert guards(lowered) == before
+    assert [o.refused for o in swapped(lowered, [kernel])[1]] == [None]
 
 
 # --- refused --------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ def _set(*path: str | int, to: Json) -> Fault:
     return edit
 
 
+RUN_TIME = {"row_sizes": [], "column_sizes": [{"coefficient": 1}], "input_strides": []}
 PLAN_FAULTS: dict[str, Fault] = {
     "newline in an op name": _set("ops", 0, "name", to=NEWLINE_NAME),
     "newline after an op name": _set("ops", 0, "name", to="v0\n"),
@@ -84,6 +85,7 @@ PLAN_FAULTS: dict[str, Fault] = {
     "strides of an output without any": _set("sites", 0, "output_strides", to=[[1, 1]]),
     "rank that does not fit": _set("inputs", 0, "spans", to=[True]),
     "site without strides": _set("sites", 0, "input_strides", to=[]),
+    "unlike sizes at run time": _set("sites", 0, "run_time", to=RUN_TIME),
     "site with another rank": _set("sites", 0, "row_sizes", to=[1, 2]),
     "site without inputs": _set("sites", 0, "inputs", to=[]),
     "too many sites": lambda body: body.update(sites=body["sites"][:1] * (MAX_SITES + 1)),
