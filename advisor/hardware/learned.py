@@ -3,7 +3,8 @@
     residual of a plan  =  (measured - middle) / half-width on that side
 
 of the time that its kernels take, as modelled. The next plan is predicted to lie at the median of
-the residuals, and between those that a tenth of the plans lies below and a tenth above.
+the residuals, and between those that a tenth of the plans lies below and a tenth above. Where the
+user has learned nothing, what ships for the GPU is taken: what the zoo taught there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from advisor.store.files import read_bounded, write_atomic
 # plans were alike is no reason to promise an interval of less than the smallest half-widths.
 FEWEST_PLANS, SMALLEST_HALF, LARGEST_RESIDUAL = 20, 0.25, 8.0
 AS_MODELLED = ResidualQuantiles(low=-1.0, mid=0.0, high=1.0)
+# Written by `benchmarks/lessons.py`.
+SHIPPED = Path(__file__).with_name("lessons")
 _MAX_BYTES = 4096
 
 
@@ -45,12 +48,14 @@ def learned_path(gpu: Gpu, folder: Path | None = None) -> Path:
 
 
 def learned_residuals(gpu: Gpu, folder: Path | None = None) -> ResidualQuantiles:
-    """The quantiles by which times on this GPU are predicted; as modelled until some are learned.
+    """The quantiles by which times on this GPU are predicted: the user's, else those that ship.
 
-    Raises `InvalidRecordError` for a damaged file, or one of an earlier form.
+    As modelled where there are neither. Raises `InvalidRecordError` for a damaged file, or one of
+    an earlier form.
     """
-    path = learned_path(gpu, folder)
-    if not path.exists():
+    places = (learned_path(gpu, folder), SHIPPED / f"{gpu.key}.json")
+    path = next((place for place in places if place.exists()), None)
+    if path is None:
         return AS_MODELLED
     try:
         found = decode(read_bounded(path, _MAX_BYTES), LearnedIntervals, str(path))

@@ -12,6 +12,7 @@ from advisor.errors import InvalidRecordError
 from advisor.hardware.gpus import gpu_by_key
 from advisor.hardware.learned import (
     AS_MODELLED,
+    SHIPPED,
     LearnedIntervals,
     learned_path,
     learned_residuals,
@@ -20,8 +21,9 @@ from advisor.hardware.learned import (
     save_learned,
     time_at,
 )
-from advisor.model.base import Range
+from advisor.model.base import Range, load
 from advisor.model.scores import ResidualQuantiles
+from benchmarks.lessons import ZOO, lesson
 
 H200, A100 = gpu_by_key("h200"), gpu_by_key("a100")
 LONGER = ResidualQuantiles(low=-0.5, mid=0.25, high=2.0)
@@ -29,7 +31,14 @@ TIMES = st.tuples(*[st.integers(0, 10**9)] * 3).map(sorted)
 
 
 def test_nothing_learned_changes_nothing(tmp_path: Path) -> None:
-    assert learned_residuals(H200, tmp_path) == AS_MODELLED
+    assert learned_residuals(A100, tmp_path) == AS_MODELLED
+
+
+def test_what_the_zoo_taught_ships(tmp_path: Path) -> None:
+    """The committed file is what the committed results give; it holds until there is another."""
+    ships = load(SHIPPED / "h200.json", LearnedIntervals)
+    assert ships == lesson(ZOO), "python benchmarks/lessons.py"
+    assert learned_residuals(H200, tmp_path) == ships.residuals
 
 
 def test_what_was_learned_is_its_gpus(tmp_path: Path) -> None:
