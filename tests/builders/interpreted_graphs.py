@@ -22,7 +22,7 @@ from torch.nn import functional
 from advisor.apply.kernels import load_kernel
 from advisor.apply.rewrite import rewrite
 from advisor.model.configs import default_config
-from advisor.model.launch import LaunchConfig
+from advisor.model.launch import LaunchConfig, Scheme
 from advisor.pipeline import backend
 from advisor.pipeline.backend import SwapLog
 from collectors.live.as_on_gpu import decomposed_as_on_gpu
@@ -68,14 +68,17 @@ def both_orders(rows: int) -> tuple[torch.Tensor, ...]:
     return torch.randn(rows, 5, 24), torch.randn(5, rows, 24)
 
 
+def streamed(scheme: Scheme, splits: int | None = None) -> LaunchConfig:
+    return LaunchConfig(scheme=scheme, block_rows=4, block_columns=16, splits=splits)
+
+
 Case = tuple[str, Callable[..., Any], Make, tuple[int, int], LaunchConfig | None]
 # The name, the step, its inputs, which axis of each is dynamic, how its kernel is launched.
 CASES: tuple[Case, ...] = (
     ("registers", softmax, rows_of(48, 2), (0, 0), LaunchConfig(block_rows=4)),
-    ("looped", softmax, rows_of(100, 2), (0, 0), LaunchConfig(scheme="looped", block_columns=32)),
-    ("online", softmax, rows_of(100, 2), (0, 0), LaunchConfig(scheme="online", block_columns=32)),
-    ("split", softmax, rows_of(100, 2), (0, 0),
-     LaunchConfig(scheme="split", block_columns=32, splits=3)),
+    ("looped", softmax, rows_of(40, 2), (0, 0), streamed("looped")),
+    ("online", softmax, rows_of(40, 2), (0, 0), streamed("online")),
+    ("split", softmax, rows_of(40, 2), (0, 0), streamed("split", splits=2)),
     ("inner size", of_sequences, sequences, (1, 0), LaunchConfig(block_rows=2)),
     ("transposed", transposed, both_orders, (0, 1), None),
     ("column sums", column_sums, rows_of(24, 2), (0, 0),
