@@ -20,6 +20,7 @@ from advisor.errors import AdvisorError, IllegalFusionError
 from advisor.model.actions import ActionKind, facts_of
 from advisor.pipeline.references import widened
 from collectors.live.failures import failure
+from collectors.live.loss_calls import LossOfParts
 from collectors.live.random_numbers import seeded
 from collectors.live.workload import RESULTS_SEED, Part, Workload, is_writable, tensors
 
@@ -80,6 +81,9 @@ class Instances:
                 ) from error
             if refused is not None:
                 raise IllegalFusionError(refused)
+        # Asking takes a batch from an iterator: all copies must go on from the same one.
+        if isinstance(twin.loss, LossOfParts) and isinstance(twin.part, nn.Module):
+            twin.loss.goes_through(twin.part)
         return twin
 
     def results_of(self, instance: Workload, part: Part) -> Callable[[], list[torch.Tensor]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
 
 from collectors.live.loss_calls import LossOfParts
 from collectors.live.workload import Workload
@@ -18,6 +21,7 @@ CPU = torch.device("cpu")
 ROWS, LENGTH, CLASSES, FEATURES = 4, 512, 96, 16
 LOGITS_BYTES = ROWS * LENGTH * CLASSES * 4
 Loss = Callable[[Any], torch.Tensor]
+SCALER = torch.amp.GradScaler("cpu", init_scale=1024.0)
 
 
 class Language(nn.Module):
@@ -70,6 +74,7 @@ def tokens(seed: int = 1) -> torch.Tensor:
 
 
 TOKENS, LABELS = tokens(), tokens(2)
+BATCHES = DataLoader(TensorDataset(TOKENS, LABELS), batch_size=ROWS)
 
 
 def outside(model: Any) -> torch.Tensor:
@@ -86,6 +91,42 @@ def of_pair(model: Any) -> torch.Tensor:
     _, loss = model(TOKENS, LABELS)
     result: torch.Tensor = loss
     return result
+
+
+def classes_second(model: Any) -> torch.Tensor:
+    loss: torch.Tensor = nn.CrossEntropyLoss(ignore_index=3)(model(TOKENS).mT, LABELS)
+    return loss
+
+
+def of_labels(model: Any, labels: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(model(TOKENS).view(-1, CLASSES), labels.view(-1))
+
+
+def cast_automatically(model: Any) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return outside(model)
+
+
+def scaled(model: Any) -> torch.Tensor:
+    loss: torch.Tensor = SCALER.scale(outside(model))
+    return loss
+
+
+def checked(model: Any) -> torch.Tensor:
+    loss = outside(model)
+    if not math.isfinite(float(loss.detach())):
+        raise ValueError("the loss is not finite")
+    return loss
+
+
+def of_batches() -> Loss:
+    batches = itertools.cycle(BATCHES)
+
+    def loss(model: Any) -> torch.Tensor:
+        given, labels = next(batches)
+        return functional.cross_entropy(model(given).view(-1, CLASSES), labels.view(-1))
+
+    return loss
 
 
 def training(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ import torch.distributed as dist
 from torch import fx, nn
 from torch._dynamo.backends.debugging import aot_eager
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.apply.graph.loss import rewrite_losses
 from advisor.apply.graph.records import Rewritten
@@ -30,6 +28,7 @@ from advisor.model.attempt import Attempt
 from advisor.pipeline.api import MOVING_BATCH, NO_LOSS, AppliedRun, OptimizedStep
 from advisor.pipeline.apply import _captured, kept_before
 from advisor.pipeline.backend import SwapLog, with_rewrites
+from advisor.pipeline.instances import Instances
 from advisor.pipeline.journal import Written, restore, unwatched
 from advisor.pipeline.kept import kept_recipe
 from advisor.pipeline.measure import compiled_part
@@ -47,22 +46,26 @@ from tests.builders.language import (
     CPU,
     LABELS,
     LOGITS_BYTES,
-    ROWS,
     TOKENS,
     Causal,
     Language,
     Loss,
     Pair,
     beside,
+    cast_automatically,
+    checked,
+    classes_second,
+    of_batches,
+    of_labels,
     of_pair,
     outside,
+    scaled,
     tokens,
     training,
 )
 
 WHOLE = Recipe(("chunked_loss",), with_loss=True)
 KEPT = SetVerdict(verdict="kept", reason="it pays", plans=(), actions=("chunked_loss",))
-BATCHES = DataLoader(TensorDataset(TOKENS, LABELS), batch_size=ROWS)
 
 
 @pytest.fixture(autouse=True)
@@ -72,43 +75,6 @@ def _fresh() -> Iterator[None]:
     torch.compiler.reset()
 
 
-def classes_second(model: Any) -> torch.Tensor:
-    loss: torch.Tensor = nn.CrossEntropyLoss(ignore_index=3)(model(TOKENS).mT, LABELS)
-    return loss
-
-
-def of_labels(model: Any, labels: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(model(TOKENS).view(-1, CLASSES), labels.view(-1))
-
-
-def cast_automatically(model: Any) -> torch.Tensor:
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        return outside(model)
-
-
-def scaled(model: Any) -> torch.Tensor:
-    loss: torch.Tensor = SCALER.scale(outside(model))
-    return loss
-
-
-def checked(model: Any) -> torch.Tensor:
-    loss = outside(model)
-    if not math.isfinite(float(loss.detach())):
-        raise ValueError("the loss is not finite")
-    return loss
-
-
-def of_batches() -> Loss:
-    batches = itertools.cycle(BATCHES)
-
-    def loss(model: Any) -> torch.Tensor:
-        given, labels = next(batches)
-        return functional.cross_entropy(model(given).view(-1, CLASSES), labels.view(-1))
-
-    return loss
-
-
-SCALER = torch.amp.GradScaler("cpu", init_scale=1024.0)
 TAKEN: list[tuple[Callable[[], Loss], type[nn.Module]]] = [
     (lambda: outside, Language),
     (lambda: beside, Causal),
@@ -196,7 +162,7 @@ LOGGED: list[float] = []
 @pytest.mark.parametrize(
     ("loss", "why"),
     [
-        (keeps_logits, "the logits made at tests/builders/language.py:33 leave the graph"),
+        (keeps_logits, "the logits made at tests/builders/language.py:"),
         (looks_between, "the compiler parts model and loss: "),
         (hooks_the_logits, "register_hook between the projection and the loss"),
         (of_a_list(), "is compiled anew at every call ("),
@@ -301,6 +267,25 @@ def test_what_was_judged_and_kept_is_taken_up_with_its_loss(tmp_path: Path) -> N
     assert [item.with_loss for item in kept_before(applied)] == [True]
     run.write_applied(applied)
     assert kept_recipe(run) == WHOLE
+
+
+def test_copies_of_a_step_read_the_same_batches_however_they_are_compiled() -> None:
+    def moving() -> Loss:
+        batches = iter([tokens(seed) for seed in range(9)])
+
+        def loss(model: Any) -> torch.Tensor:
+            batch = next(batches)
+            return functional.cross_entropy(model(batch).view(-1, CLASSES), batch.view(-1))
+
+        return loss
+
+    instances = Instances(training(outside), lambda: training(moving()))
+    own = instances.fresh().results_of()
+    for recipe in (UNCHANGED, WHOLE):
+        torch.compiler.reset()
+        twin = instances.fresh(recipe)
+        part: Part = compiled_part(twin, recipe, op_by_op(SwapLog()))
+        torch.testing.assert_close(twin.results_of(lambda _, part=part: part), own)  # type: ignore[misc]
 
 
 def test_a_loss_without_classes_is_not_traced() -> None:
