@@ -29,7 +29,9 @@ class ReadyKernel:
 
     def key(self) -> str:
         """Changes whenever the compiled result could: for compile-cache keys."""
-        text = "\0".join((self.source.text, self.config.label(), self.plan.signature()))
+        # The sizes that were seen decide where it serves others.
+        seen = (f"{site.sizes} {site.executions}" for site in self.plan.sites)
+        text = "\0".join((self.source.text, self.config.label(), self.plan.signature(), *seen))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -369,8 +369,13 @@ def test_the_cache_key_changes_with_all_that_decides() -> None:
     )
     changed = models.ready(msgspec.structs.replace(first.plan, ops=other))
     faster = LaunchConfig(block_rows=8, num_warps=1)
+    often = tuple(msgspec.structs.replace(site, executions=9.0) for site in first.plan.sites)
+    weighed = msgspec.structs.replace(first.plan, sites=often)
     keys = [
         cache_key([first, second]),
+        cache_key(
+            [ReadyKernel(weighed, first.source, first.config, first.path, first.functions), second]
+        ),
         cache_key([second, first]),
         cache_key([first]),
         cache_key([changed, second]),
