@@ -6,7 +6,6 @@ place of the input that it was, and the iteration space gets its depth.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -14,11 +13,11 @@ from typing import TypeVar
 import msgspec
 
 from advisor.errors import IllegalFusionError
-from advisor.model.derived import dense_strides, renamed
+from advisor.model.derived import renamed
 from advisor.model.gemm import PRODUCT, PlanProduct
 from advisor.model.graph import Node
 from advisor.model.plan import PlanInput, PlanOp, PlanOutput, Site
-from advisor.model.sizes import parse
+from advisor.model.sizes import NONE, ONE, RunTimeSizes, Size, dense_steps, parse
 from advisor.model.spaces import Space, space_of
 from analyzers.dataflow import Dataflow
 from analyzers.growth import Group
@@ -46,7 +45,7 @@ class _Tensor:
 
     item: PlanInput
     value: str
-    strides: tuple[int, ...]
+    strides: tuple[Size, ...]
 
 
 def canonical_gemm(flow: Dataflow, product: Spelled, group: Group) -> Program:
@@ -60,11 +59,12 @@ def canonical_gemm(flow: Dataflow, product: Spelled, group: Group) -> Program:
 class _Gemm:
     def __init__(self, flow: Dataflow, product: Spelled, after: Program) -> None:
         self.flow, self.product, self.after = flow, product, after
-        self.rows, self.columns = after.site.row_sizes, after.site.columns
+        self.told = after.site.run_time or _known(after.site)
+        self.rows, (self.columns,) = self.told.row_sizes, self.told.column_sizes
         left, right = (flow.need_meta(value) for value in (product.left, product.right))
-        self.depth = flow.hint(parse(left.shape[1]))
-        self.left = [flow.hint(parse(stride)) for stride in left.strides]
-        self.right = [flow.hint(parse(stride)) for stride in right.strides]
+        self.depth = parse(left.shape[1])
+        self.left = [parse(stride) for stride in left.strides]
+        self.right = [parse(stride) for stride in right.strides]
 
     def program(self) -> Program:
         """The whole: operands first, then what the ops read besides."""
@@ -101,38 +101,39 @@ class _Gemm:
         rows = len(self.rows)
         dtype = self.flow.need_meta(self.product.left).dtype
         found = [
-            self._tensor(self.product.left, dtype, (*self._over(self.left[0]), self.left[1], 0)),
-            self._tensor(self.product.right, dtype, (*(0,) * rows, *self.right)),
+            self._tensor(self.product.left, dtype, (*self._over(self.left[0]), self.left[1], NONE)),
+            self._tensor(self.product.right, dtype, (*(NONE,) * rows, *self.right)),
         ]
         if self.product.added is not None:
             found.append(self._added(self.product.added))
         return found
 
-    def _over(self, stride: int) -> tuple[int, ...]:
+    def _over(self, stride: Size) -> tuple[Size, ...]:
         """Strides along the row axes of what walks them as one."""
-        return tuple(stride * math.prod(self.rows[axis + 1 :]) for axis in range(len(self.rows)))
+        steps = dense_steps((*self.rows, ONE), (*(True,) * len(self.rows), False))[:-1]
+        return tuple(stride.times(step) for step in steps)
 
-    def _tensor(self, value: str, dtype: str, strides: Sequence[int]) -> _Tensor:
-        spans = tuple(stride != 0 for stride in strides)
+    def _tensor(self, value: str, dtype: str, strides: Sequence[Size]) -> _Tensor:
+        spans = tuple(stride != NONE for stride in strides)
         item = PlanInput(
             name="",
             dtype=dtype,
             spans=spans,
             dense=False,
-            unit_stride=not spans[-1] or strides[-1] == 1,
+            unit_stride=not spans[-1] or strides[-1].is_one,
         )
         return _Tensor(item, value, tuple(strides))
 
     def _added(self, value: str) -> _Tensor:
         """A bias or matrix, broadcast to the product."""
         meta = self.flow.need_meta(value)
-        steps = [0, 0]
+        steps = [NONE, NONE]
         for back, (size, stride) in enumerate(
             zip(meta.shape[::-1], meta.strides[::-1], strict=True)
         ):
-            steps[1 - back] = 0 if parse(size).is_one else self.flow.hint(parse(stride))
+            steps[1 - back] = NONE if parse(size).is_one else parse(stride)
         rows = self._over(steps[0])
-        return self._tensor(value, meta.dtype, (*rows, 0, steps[1]))
+        return self._tensor(value, meta.dtype, (*rows, NONE, steps[1]))
 
     def _products(self) -> list[tuple[str, bool]]:
         """The inputs of what follows, and whether each is the product."""
@@ -148,7 +149,7 @@ class _Gemm:
             self._products(),
             self.after.inputs,
             self.after.site.inputs,
-            self.after.site.input_strides,
+            self.told.input_strides,
             strict=True,
         )
         for (_, is_product), item, value, strides in rows:
@@ -157,7 +158,7 @@ class _Gemm:
             spans = (*item.spans[:-1], False, item.spans[-1])
             # Read, also where it counts: what a tile reads of it is nothing beside the product.
             kept = msgspec.structs.replace(item, spans=spans, dense=False, counts=None)
-            found.append(_Tensor(kept, value, (*strides[:-1], 0, strides[-1])))
+            found.append(_Tensor(kept, value, (*strides[:-1], NONE, strides[-1])))
         return found
 
     def _names(self, tensors: Sequence[_Tensor]) -> dict[str, str]:
@@ -203,11 +204,10 @@ class _Gemm:
 
     def _outputs(
         self, whole: str, names: dict[str, str]
-    ) -> list[tuple[PlanOutput, str, tuple[int, ...]]]:
+    ) -> list[tuple[PlanOutput, str, tuple[Size, ...]]]:
         """Outputs with the values of the graph that they are, and their strides."""
         along = (*(True,) * len(self.rows), False, True)
-        sizes = (*self.rows, 1, self.columns)
-        dense = dense_strides(sizes, along)
+        dense = dense_steps((*self.rows, ONE, self.columns), along)
         found = []
         node, value = self.product.node, self.product.node.value()
         inside = {*self.after.site.nodes}
@@ -215,30 +215,54 @@ class _Gemm:
         if value in self.flow.escapes_graph or any(use.consumer not in inside for use in uses):
             dtype = self.flow.need_meta(value).dtype
             found.append((_output(whole, dtype, unit=True), node.value(), dense))
-        given = self.after.site.output_strides or (None,) * len(self.after.outputs)
+        given = self.told.output_strides or (None,) * len(self.after.outputs)
         for output, name, strides in zip(
             self.after.outputs, self.after.site.outputs, given, strict=True
         ):
-            laid_out = dense if strides is None else (*strides[:-1], 0, strides[-1])
-            made = _output(names[output.value], output.dtype, unit=laid_out[-1] == 1)
+            laid_out = dense if strides is None else (*strides[:-1], NONE, strides[-1])
+            made = _output(names[output.value], output.dtype, unit=laid_out[-1].is_one)
             found.append((made, name, laid_out))
         return found
 
     def _site(
         self,
         tensors: Sequence[_Tensor],
-        outputs: Sequence[tuple[PlanOutput, str, tuple[int, ...]]],
+        outputs: Sequence[tuple[PlanOutput, str, tuple[Size, ...]]],
     ) -> Site:
+        """The site in numbers, and as symbols where it has any."""
+        told = RunTimeSizes(
+            row_sizes=(*self.rows, self.depth),
+            column_sizes=(self.columns,),
+            input_strides=tuple(one.strides for one in tensors),
+            output_strides=tuple(strides for _, _, strides in outputs),
+        )
         return msgspec.structs.replace(
             self.after.site,
             nodes=(self.product.node.id, *self.after.site.nodes),
             inputs=tuple(one.value for one in tensors),
             outputs=tuple(value for _, value, _ in outputs),
-            row_sizes=(*self.rows, self.depth),
-            input_strides=tuple(one.strides for one in tensors),
-            output_strides=tuple(strides for _, _, strides in outputs),
-            run_time=None,
+            row_sizes=self._numbers(told.row_sizes),
+            input_strides=tuple(map(self._numbers, told.input_strides)),
+            output_strides=tuple(map(self._numbers, told.output_strides)),
+            run_time=told if any(size.symbols for size in told.every) else None,
         )
+
+    def _numbers(self, sizes: Sequence[Size]) -> tuple[int, ...]:
+        return tuple(map(self.flow.hint, sizes))
+
+
+def _known(site: Site) -> RunTimeSizes:
+    """The sizes of a site that are all numbers, as sizes."""
+    return RunTimeSizes(
+        row_sizes=_as_sizes(site.row_sizes),
+        column_sizes=_as_sizes(site.column_axes),
+        input_strides=tuple(map(_as_sizes, site.input_strides)),
+        output_strides=tuple(map(_as_sizes, site.output_strides)),
+    )
+
+
+def _as_sizes(numbers: Sequence[int]) -> tuple[Size, ...]:
+    return tuple(map(parse, numbers))
 
 
 def _output(value: str, dtype: str, *, unit: bool) -> PlanOutput:
@@ -247,6 +271,6 @@ def _output(value: str, dtype: str, *, unit: bool) -> PlanOutput:
     )
 
 
-def _first_unit(inner: int, along: Unit, outer: int, across: Unit) -> Unit | None:
+def _first_unit(inner: Size, along: Unit, outer: Size, across: Unit) -> Unit | None:
     """The axis along which a matrix lies without gaps, by its two strides."""
-    return along if inner == 1 else across if outer == 1 else None
+    return along if inner.is_one else across if outer.is_one else None

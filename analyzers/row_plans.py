@@ -17,14 +17,13 @@ from advisor.model.guards import Guard
 from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site, plan_id
 from advisor.model.scan import PlanState
-from advisor.model.sizes import ONE, RunTimeSizes, Size
+from advisor.model.sizes import NONE, ONE, RunTimeSizes, Size
 from advisor.model.spaces import OVER, ROWS, space_of
 from analyzers.dataflow import Dataflow
 from analyzers.growth import Group
 from analyzers.iteration_space import MAX_COLUMNS, IterationSpace
 from analyzers.strides import BoundInput, Strides
 
-NONE = Size(coefficient=0)
 RULE, SCAN_RULE, GEMM_RULE = "row_program", "scan-written-out", "gemm-epilogue"
 
 

@@ -135,7 +135,7 @@ def launches_at_run_time(
     if told is None:
         raise IllegalFusionError(AT_RUN_TIME)
     rows = [sizes.number(size) for size in told.row_sizes]
-    total = math.prod(rows)
+    total = math.prod(rows if plan.product is None else rows[:-1])
     if not isinstance(total, int) and not guard_or_false(total <= MAX_ROWS):
         raise IllegalFusionError("nothing bounds its rows, and a kernel cannot number all")
     given: tuple[Any, ...] = (
@@ -163,18 +163,15 @@ def check_run_time(plan: FusionPlan, site: Site) -> None:
     the sizes that were seen say that most of the work has another number of rows than the kernel
     was tuned for. Then the compiler's own code, which is tuned for none, is left.
     """
-    if plan.members or plan.states or plan.product is not None:
-        raise IllegalFusionError(f"{AT_RUN_TIME}, and {_kind(plan)} is called with known ones")
+    if plan.members or plan.states:
+        kind = "a scan" if plan.states else "a group of programs"
+        raise IllegalFusionError(f"{AT_RUN_TIME}, and {kind} is called with known ones")
     told = site.run_time
     if told is None:
         raise IllegalFusionError(AT_RUN_TIME)
     if any(size.symbols for size in told.column_sizes):
         raise IllegalFusionError("the length of its rows is only known at run time")
-    if why := unserved(plan, site.column_axes):
+    if plan.product is not None and told.row_sizes[-1].symbols:
+        raise IllegalFusionError("the depth of its product is only known at run time")
+    if why := unserved(plan, site):
         raise IllegalFusionError(why)
-
-
-def _kind(plan: FusionPlan) -> str:
-    if plan.product is not None:
-        return "a product with what follows it"
-    return "a scan" if plan.states else "a group of programs"

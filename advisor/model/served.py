@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from advisor.model.gemm import product_rows
 from advisor.model.plan import FusionPlan, Site
 from advisor.model.site_work import site_bytes
 from advisor.model.winners import bucket_of
@@ -13,27 +14,26 @@ from advisor.model.winners import bucket_of
 MOST_NAMED = 4
 
 
-def unserved(plan: FusionPlan, columns: Sequence[int]) -> str | None:
-    """Why its kernel does not serve any number of rows of so many columns (one number an axis).
+def unserved(plan: FusionPlan, at: Site) -> str | None:
+    """Why its kernel does not serve any number of rows as long as those of a site.
 
-    None where it does: the columns were seen, and so verified, and of the rows that were seen those
+    None where it does: the length was seen, and so verified, and of the rows that were seen those
     of the site it was tuned for, the first, weigh most (bytes times executions).
     """
-    seen = {site.column_axes for site in plan.sites}
-    if tuple(columns) not in seen:
-        return f"rows of {_times(columns)} columns were not verified, those of its sites were"
+    if _length(plan, at) not in {_length(plan, site) for site in plan.sites}:
+        long = _times(at.column_axes)
+        return f"rows of {long} columns were not verified, those of its sites were"
     first = plan.sites[0]
     weights: Counter[tuple[int, int]] = Counter()
     for site in plan.sites:
-        if site.column_axes == first.column_axes:
+        if _length(plan, site) == _length(plan, first):
             weights[bucket_of(site)] += round(site_bytes(plan, site) * site.executions)
     heaviest = max(weights, key=weights.__getitem__)
     if weights[heaviest] <= weights[bucket_of(first)]:
         return None
     most = next(site for site in plan.sites if bucket_of(site) == heaviest)
-    return (
-        f"most of what was seen has {most.rows:,} rows, and its kernel was tuned for {first.rows:,}"
-    )
+    rows, tuned = (product_rows(site) if plan.product else site.rows for site in (most, first))
+    return f"most of what was seen has {rows:,} rows, and its kernel was tuned for {tuned:,}"
 
 
 def sizes_served(plan: FusionPlan) -> str | None:
@@ -44,9 +44,9 @@ def sizes_served(plan: FusionPlan) -> str | None:
     named = ", ".join(seen[:MOST_NAMED])
     if len(seen) > MOST_NAMED:
         named += f" and {len(seen) - MOST_NAMED} more"
-    if plan.members or plan.states or plan.product is not None:
+    if plan.members or plan.states:
         return f"{named}; in graphs compiled for any size the compiler's own code runs"
-    if why := unserved(plan, plan.sites[0].column_axes):
+    if why := unserved(plan, plan.sites[0]):
         return f"{named}; in graphs compiled for any size the compiler's own code runs: {why}"
     return f"{named}; in graphs compiled for any number of rows too"
 
@@ -58,6 +58,11 @@ def _size(plan: FusionPlan, site: Site) -> str:
         inner = f"{site.row_sizes[-1]:,} {'steps' if plan.states else 'deep'}"
         return f"{_times(site.row_sizes[:-1])} rows × {inner} × {site.columns:,} columns"
     return f"{site.rows:,} rows × {_times(site.column_axes)} columns"
+
+
+def _length(plan: FusionPlan, site: Site) -> tuple[int, ...]:
+    """What does not vary where the number of rows does: columns, the depth of a product."""
+    return (*site.column_axes, *(site.row_sizes[-1:] if plan.product else ()))
 
 
 def _times(columns: Sequence[int]) -> str:

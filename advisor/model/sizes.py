@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from advisor.model.base import Record
 
@@ -45,6 +45,8 @@ class Size(Record, frozen=True, kw_only=True, order=False):
 
 
 ONE = Size(coefficient=1)
+# The stride of what does not vary.
+NONE = Size(coefficient=0)
 
 
 class RunTimeSizes(Record, frozen=True, kw_only=True):
@@ -84,3 +86,15 @@ def product(dims: Iterable[Dim]) -> Size:
     for dim in dims:
         total = total.times(parse(dim))
     return total
+
+
+def dense_steps(sizes: Sequence[Size], along: Sequence[bool]) -> tuple[Size, ...]:
+    """Row-major strides, in elements, of a value without gaps; 0 where it does not vary.
+
+    `sizes` and `along` have one entry an axis, the outermost first.
+    """
+    steps, step = [], ONE
+    for size, spans in zip(reversed(sizes), reversed(along), strict=True):
+        steps.append(step if spans else NONE)
+        step = step.times(size) if spans else step
+    return tuple(reversed(steps))

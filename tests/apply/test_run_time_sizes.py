@@ -66,7 +66,7 @@ def test_generated_kernels_run_in_one_graph_for_any_number_of_rows() -> None:
     told = {case["name"]: case["at run time"] for case in found}
     plain = ["n_rows"]
     assert told == {
-        "registers": plain, "looped": plain, "online": plain, "split": plain,
+        "registers": plain, "looped": plain, "online": plain, "split": plain, "product": plain,
         "inner size": ["n_rows", "size_1"],
         "transposed": ["in1_stride_1", "n_rows"],
         "column sums": plain,

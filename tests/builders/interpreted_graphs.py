@@ -23,12 +23,14 @@ from advisor.apply.kernels import load_kernel
 from advisor.apply.rewrite import rewrite
 from advisor.model.configs import default_config
 from advisor.model.launch import LaunchConfig, Scheme
+from advisor.model.plan import FusionPlan
 from advisor.pipeline import backend
 from advisor.pipeline.backend import SwapLog
 from collectors.live.as_on_gpu import decomposed_as_on_gpu
 from collectors.live.capture import BoxedCall, _passes_only, no_compile_caches
-from collectors.live.fx_graph import copied
+from collectors.live.fx_graph import Lowered, copied
 from tests.builders import captured as models
+from tests.builders.gemms import gemms_of
 
 Make = Callable[[int], tuple[torch.Tensor, ...]]
 
@@ -52,6 +54,14 @@ def column_sums(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return wide, wide.sum(0), wide.var(0)
 
 
+def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return functional.silu(x @ weight)
+
+
+def operands(rows: int) -> tuple[torch.Tensor, ...]:
+    return torch.randn(rows, 32), torch.randn(32, 48)
+
+
 def rows_of(columns: int, tensors: int) -> Make:
     def make(rows: int) -> tuple[torch.Tensor, ...]:
         generator = torch.Generator().manual_seed(rows)
@@ -73,12 +83,13 @@ def streamed(scheme: Scheme, splits: int | None = None) -> LaunchConfig:
 
 
 Case = tuple[str, Callable[..., Any], Make, tuple[int, int], LaunchConfig | None]
-# The name, the step, its inputs, which axis of each is dynamic, how its kernel is launched.
+# The name, the step, its inputs, which axis of each is dynamic (or none), how kernels are launched.
 CASES: tuple[Case, ...] = (
     ("registers", softmax, rows_of(48, 2), (0, 0), LaunchConfig(block_rows=4)),
     ("looped", softmax, rows_of(40, 2), (0, 0), streamed("looped")),
     ("online", softmax, rows_of(40, 2), (0, 0), streamed("online")),
     ("split", softmax, rows_of(40, 2), (0, 0), streamed("split", splits=2)),
+    ("product", product, operands, (0, -1), None),
     ("inner size", of_sequences, sequences, (1, 0), LaunchConfig(block_rows=2)),
     ("transposed", transposed, both_orders, (0, 1), None),
     ("column sums", column_sums, rows_of(24, 2), (0, 0),
@@ -106,6 +117,17 @@ def running(log: SwapLog, kernels: Sequence[Any], swapped: list[fx.Graph]) -> Ca
     return backend.plan_backend(kernels, log, inner)
 
 
+def plans_of(name: str, lowered: Lowered) -> list[FusionPlan]:
+    return gemms_of(lowered) if name == "product" else models.plans_of(lowered)
+
+
+def mark(inputs: Sequence[torch.Tensor], axes: Sequence[int]) -> None:
+    """Have Dynamo compile for any size of one axis of each input; of those with -1 for none."""
+    for tensor, axis in zip(inputs, axes, strict=True):
+        if axis >= 0:
+            torch._dynamo.mark_dynamic(tensor, axis)
+
+
 def run(
     name: str,
     step: Callable[..., Any],
@@ -117,7 +139,7 @@ def run(
     torch.compiler.reset()
     (graph,) = models.captured(step, *make(16)).graphs
     folder = Path(tempfile.mkdtemp())
-    plans = models.plans_of(graph.lowered)
+    plans = plans_of(name, graph.lowered)
     kernels = [load_kernel(p, folder, config or default_config(p, p.sites[0])) for p in plans]
     torch.compiler.reset()
     log, swapped = SwapLog(), list[fx.Graph]()
@@ -125,8 +147,7 @@ def run(
     errors = []
     for rows in SIZES:
         inputs = make(rows)
-        for tensor, axis in zip(inputs, axes, strict=True):
-            torch._dynamo.mark_dynamic(tensor, axis)
+        mark(inputs, axes)
         pairs = zip(tensors(step(*inputs)), tensors(compiled(*inputs)), strict=True)
         errors.append(max(float((a - b).abs().max()) for a, b in pairs))
     calls = [

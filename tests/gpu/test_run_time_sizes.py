@@ -20,7 +20,7 @@ from advisor.pipeline.likeness import difference
 from collectors.live.capture import capture, no_compile_caches
 from collectors.live.workload import Workload
 from tests.builders import captured as models
-from tests.builders.interpreted_graphs import CASES, Make, tensors
+from tests.builders.interpreted_graphs import CASES, Make, mark, plans_of, tensors
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 CUDA = torch.device("cuda")
@@ -39,11 +39,12 @@ def kernels_of(
     inputs: tuple[torch.Tensor, ...],
     folder: Path,
     config: LaunchConfig | None = None,
+    name: str = "",
 ) -> list[ReadyKernel]:
     """A kernel for every plan of a step as it is at one size."""
     work = Workload("sizes", "inference", CUDA, step, inputs=inputs)
     graphs = capture(work, generate_code=False)[0].graphs
-    plans = [plan for item in graphs for plan in models.plans_of(item.lowered)]
+    plans = [plan for item in graphs for plan in plans_of(name, item.lowered)]
     torch._dynamo.reset()
     return [load_kernel(p, folder, config or default_config(p, p.sites[0])) for p in plans]
 
@@ -55,16 +56,15 @@ def on_card(make: Make, rows: int) -> tuple[torch.Tensor, ...]:
 @pytest.mark.parametrize("graphs", [False, True], ids=["plain", "cuda graphs"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_one_graph_serves_any_number_of_rows(case: Any, graphs: bool, tmp_path: Path) -> None:
-    _, step, make, axes, config = case
-    kernels = kernels_of(step, on_card(make, 16), tmp_path, config)
+    name, step, make, axes, config = case
+    kernels = kernels_of(step, on_card(make, 16), tmp_path, config, name)
     log = SwapLog()
     backend = plan_backend(kernels, log, **({"triton.cudagraphs": True} if graphs else {}))
     compiled = torch.compile(step, backend=backend)
     with torch.no_grad():
         for rows in (*SIZES, *SIZES):
             inputs = on_card(make, rows)
-            for tensor, axis in zip(inputs, axes, strict=True):
-                torch._dynamo.mark_dynamic(tensor, axis)
+            mark(inputs, axes)
             got = [tensor.clone() for tensor in tensors(compiled(*inputs))]
             torch.testing.assert_close(got, list(tensors(step(*inputs))), rtol=1e-4, atol=2e-3)
     assert [o.refused for o in log.outcomes] == [None]
