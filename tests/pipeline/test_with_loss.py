@@ -149,6 +149,12 @@ def fails(_: Any) -> torch.Tensor:
     raise ValueError("of the user")
 
 
+def counts(model: Any) -> torch.Tensor:
+    logits = model(TOKENS)
+    HELD["right"] = (logits.argmax(-1) == LABELS).sum()
+    return functional.cross_entropy(logits.view(-1, CLASSES), LABELS.view(-1))
+
+
 def logs(model: Any) -> torch.Tensor:
     loss = outside(model)
     LOGGED.append(float(loss.detach()))
@@ -164,6 +170,7 @@ LOGGED: list[float] = []
     [
         (keeps_logits, "the logits made at tests/builders/language.py:"),
         (looks_between, "the compiler parts model and loss: "),
+        (counts, "the logits are also read by Tensor.argmax at tests/pipeline/test_with_loss.py:"),
         (hooks_the_logits, "register_hook between the projection and the loss"),
         (of_a_list(), "is compiled anew at every call ("),
         (logs, "is compiled anew at every call (len("),

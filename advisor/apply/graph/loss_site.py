@@ -206,22 +206,29 @@ class LossReader:
             return
         if others[0].op == "output":
             raise _leaves(node, what)
-        raise IllegalFusionError(f"{what} are also read by {spelled(others[0])}")
+        at = _at(others[0], " at ")
+        raise IllegalFusionError(f"{what} are also read by {spelled(others[0])}{at}")
 
 
 def _leaves(node: fx.Node, what: str) -> IllegalFusionError:
     """Where a graph hands on more than the loss, and what its author can do about that."""
-    place = location_of(node)
-    made = f" made at {place.file}:{place.line}" if place.file else ""
+    made = _at(node, " made at ")
     return IllegalFusionError(
         f"{what}{made} leave the graph beside the loss: return the loss alone, or let loss(model) "
         "take the loss and keep nothing else"
     )
 
 
+def _at(node: fx.Node, words: str) -> str:
+    """Where the code of a node is, behind words that lead there; empty where nobody knows."""
+    place = location_of(node)
+    return f"{words}{place.file}:{place.line}" if place.file else ""
+
+
 def _not_by_row(node: fx.Node) -> IllegalFusionError:
     return IllegalFusionError(
         f"{spelled(node)} between the projection and the loss is not done row by row"
+        f"{_at(node, ', at ')}"
     )
 
 
