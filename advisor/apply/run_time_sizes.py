@@ -163,9 +163,8 @@ def check_run_time(plan: FusionPlan, site: Site) -> None:
     the sizes that were seen say that most of the work has another number of rows than the kernel
     was tuned for. Then the compiler's own code, which is tuned for none, is left.
     """
-    if plan.members or plan.states:
-        kind = "a scan" if plan.states else "a group of programs"
-        raise IllegalFusionError(f"{AT_RUN_TIME}, and {kind} is called with known ones")
+    if plan.members:
+        raise IllegalFusionError(f"{AT_RUN_TIME}, and a group is called with known ones")
     told = site.run_time
     if told is None:
         raise IllegalFusionError(AT_RUN_TIME)

@@ -26,14 +26,18 @@ pytest.importorskip("triton", reason="kernels need triton")
 from advisor.apply.kernels import ReadyKernel
 from advisor.apply.rewrite import Outcome, Swap, rewrite
 from advisor.apply.run_time_sizes import MAX_ROWS
+from advisor.model.joining import join
 from advisor.model.launch import LaunchConfig
 from advisor.model.sizes import Size
 from advisor.pipeline.backend import choose_swaps
 from advisor.pipeline.graph_programs import programs_of
 from advisor.verify.region import region_disagreement
+from analyzers.independent import candidates
+from analyzers.row_programs import find_row_programs
 from collectors.live.fx_graph import Lowered
 from tests.apply.test_rewrite import assert_close_in_rows, assert_ordered
 from tests.builders import captured as models
+from tests.builders.scans import refusals_of, scans_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -257,6 +261,33 @@ def reasons(lowered: Lowered, kernels: list[ReadyKernel]) -> list[str | None]:
 def test_rows_of_unknown_length_are_refused() -> None:
     lowered = dynamic(softmax, torch.randn(6, 40), axes=(1,))
     assert reasons(lowered, ready(lowered)) == ["the length of its rows is only known at run time"]
+
+
+def test_a_group_of_programs_is_refused() -> None:
+    def step(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.softmax(x * 2, -1), torch.layer_norm(y, (24,))
+
+    lowered = dynamic(step, torch.randn(6, 40), torch.randn(5, 24), axes=(0, 0))
+    small, _ = candidates(find_row_programs(lowered.graph), lowered.graph.phase)
+    kernel = models.ready(join([item.plan for item in small], "0" * 16, "both"))
+    why = "its sizes are only known at run time, and a group is called with known ones"
+    assert reasons(lowered, [kernel]) == [why]
+
+
+def test_a_scan_has_no_site_where_sizes_are_unknown() -> None:
+    def step(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        state, states = torch.zeros_like(x[:, 0]), []
+        for place in range(8):
+            state = a[:, place] * state + x[:, place]
+            states.append(state)
+        return torch.stack(states, 1)
+
+    known = models.captured(step, torch.rand(6, 8, 16), torch.randn(6, 8, 16)).graphs[0].lowered
+    (plan,) = scans_of(known)
+    torch.compiler.reset()
+    lowered = dynamic(step, torch.rand(6, 8, 16), torch.randn(6, 8, 16), axes=(0, 0))
+    assert refusals_of(lowered) == ["its sizes are only known at run time"]
+    assert reasons(lowered, [models.ready(plan)]) == []
 
 
 def with_sites(kernel: ReadyKernel, **sizes: Any) -> ReadyKernel:
