@@ -50,7 +50,7 @@ def table(results: Results, wanted: Sequence[str]) -> str:
     ]
     lines += [_cells(row) for row in results.rows]
     versions = json.dumps(results.versions)
-    figures = [*_figures(results.rows), _not_there(results.rows, wanted)]
+    figures = [*_figures(results.rows), _earlier(results.rows), _not_there(results.rows, wanted)]
     return "\n".join([*lines, "", *figures, "", f"Versions: {versions}", ""])
 
 
@@ -102,6 +102,12 @@ def _figures(rows: Sequence[Row]) -> list[str]:
         if errors
         else "- the kernel model: not measured",
     ]
+
+
+def _earlier(rows: Sequence[Row]) -> str:
+    """How many rows say nothing of today's code; all figures count them."""
+    earlier = sum(not row.day for row in rows)
+    return f"- {earlier} of these {len(rows)} rows are by earlier code (`†`), in all figures too"
 
 
 def _not_there(rows: Sequence[Row], wanted: Sequence[str]) -> str:
