@@ -3,6 +3,11 @@
 A lane is as many columns of a block as a thread loads at once; one where they are not side by side
 in memory. Every lane keeps a state of its own, so that the loop needs no exchange between threads;
 lanes, or the parts of a split row, are combined once. A state starts with what changes nothing.
+
+Moments are summed beside a pivot, a value of the lane itself (shifted data: Chan, Golub, LeVeque,
+1983): of n values the sum of squares rounds to within n times the last place of the squared
+deviations, however far from 0 they lie, since these are never less than an n-th of that sum. An
+infinite value is no pivot: x - pivot would be NaN, and with it a mean that is infinite.
 """
 
 from __future__ import annotations

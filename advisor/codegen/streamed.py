@@ -12,8 +12,8 @@ from advisor.model.launch import Scheme
 from advisor.model.passes import Fold, Pass
 from advisor.model.plan import FusionPlan, PlanInput
 
-# What is left of the columns after whole blocks has a loop of its own, so that these need no masks;
-# but where blocks go together that it would part, it is one of them.
+# Columns left over after whole blocks have a loop of their own, so that whole blocks need no masks;
+# not where these do not fill their turns of UNROLL: there the rest goes in the last turn.
 PARTS = "for PART in tl.static_range(2 if REST_APART else 1):"
 LOOP = (
     "for start in tl.range({first} if PART == 0 else whole, whole if PART == 0 else {last}, "
@@ -21,6 +21,8 @@ LOOP = (
 )
 # The number of a program, where it is dealt nothing else than this kernel.
 PROGRAM = "tl.program_id(0)"
+# Which part of a row is a program's.
+SPLIT = "split = tl.program_id(1)"
 
 
 def streamed_kernels(plan: FusionPlan, scheme: Scheme, title: str) -> list[str]:
@@ -91,7 +93,7 @@ class _Writer:
     def partials(self) -> list[str]:
         """The folds of one part of a row, to memory."""
         one = self.schedule.passes[0]
-        lines = [*indices(), *self._part(), *self._lanes(), *self.values.axes()]
+        lines = [*indices(), SPLIT, *self._part(), *self._lanes(), *self.values.axes()]
         lines += self._row_inputs()
         lines += [self.values.assign(op) for op in self.schedule.before]
         lines += self._walk(0, one, "first", "last")
@@ -105,7 +107,8 @@ class _Writer:
     def finish(self) -> list[str]:
         """The parts of a row combined, then one part of it written."""
         first, *rest = self.schedule.passes
-        lines = [*indices(), *self._part(), *self.values.axes(), *self._row_inputs()]
+        part = self._part() if rest else []
+        lines = [*indices(), SPLIT, *part, *self.values.axes(), *self._row_inputs()]
         lines += [
             "splits = tl.arange(0, SPLITS)[None, :]",
             "split_ok = splits < n_splits",
@@ -142,8 +145,8 @@ class _Writer:
         return [*lines, "LANES: tl.constexpr = BLOCK_COLUMNS // SIDE"]
 
     def _part(self) -> list[str]:
+        """The columns of a program that reads a part of a row."""
         return [
-            "split = tl.program_id(1)",
             "first = split * split_columns",
             "last = tl.minimum(first + split_columns, n_columns)",
             "blocks = (last - first) // BLOCK_COLUMNS",
