@@ -63,37 +63,25 @@ class Rule:
         rate = rate if in_memory else float(rate)
         grid = (chunks.numel() // 2,)
         options |= {"rate_in_memory": in_memory}
-        if self.kind == "sgd":
-            update_kernels.sgd[grid](
-                table,
-                chunks,
-                rate,
-                float(group["momentum"]),
-                1.0 - float(group["dampening"]),
-                float(group["weight_decay"]),
-                has_momentum=bool(group["momentum"]),
-                nesterov=bool(group["nesterov"]),
-                **options,
-            )
-            return
-        beta1, beta2 = (float(beta) for beta in group["betas"])
-        shares = (beta1, beta2, 1.0 - beta1, 1.0 - beta2)
+        numbers, switches = self._settings(group)
+        kernel = getattr(update_kernels, self.kind)
+        kernel[grid](table, chunks, rate, *numbers, **switches, **options)
+
+    def _settings(self, group: dict[str, Any]) -> tuple[tuple[float, ...], dict[str, bool]]:
+        """What the kernel of a rule takes after the rate, in its order, and what it compiles in."""
         decay = float(group["weight_decay"])
+        if self.kind == "sgd":
+            momentum, fresh = float(group["momentum"]), 1.0 - float(group["dampening"])
+            switches = {"has_momentum": bool(momentum), "nesterov": bool(group["nesterov"])}
+            return (momentum, fresh, decay), switches
+        betas = tuple(float(beta) for beta in group["betas"])
+        shares = (*betas, *(1.0 - beta for beta in betas))
         if self.kind == "lion":
-            update_kernels.lion[grid](table, chunks, rate, *shares, decay, **options)
-            return
-        update_kernels.adam[grid](
-            table,
-            chunks,
-            rate,
-            *(math.log(beta) if beta else -math.inf for beta in (beta1, beta2)),
-            *shares,
-            float(group["eps"]),
-            decay,
-            decoupled=self.decoupled or bool(group.get("decoupled_weight_decay")),
-            amsgrad=bool(group["amsgrad"]),
-            **options,
-        )
+            return (*shares, decay), {}
+        logarithms = (math.log(beta) if beta else -math.inf for beta in betas)
+        decoupled = self.decoupled or bool(group.get("decoupled_weight_decay"))
+        switches = {"decoupled": decoupled, "amsgrad": bool(group["amsgrad"])}
+        return (*logarithms, *shares, float(group["eps"]), decay), switches
 
 
 RULES: dict[type[torch.optim.Optimizer], Rule] = {
