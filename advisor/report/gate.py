@@ -41,9 +41,9 @@ EXITS: dict[GateStatus, int] = {
 # Warnings after which figures are of a part of the run, and nothing can be concluded from them.
 PARTIAL = (INCOMPLETE, "truncated", "salvaged", "ranks_missing", "empty")
 # Warnings about single events that are lost; a configuration may allow them.
+LOSSY = ("event_dropped", "event_untimed", "duration_impossible")
 # The rule of what a baseline shows; its findings are regressions and notes.
 OVER_FUSION = "over-fusion"
-LOSSY = ("event_dropped", "event_untimed", "duration_impossible")
 
 
 def judge(
