@@ -27,7 +27,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from advisor.model.scores import HeldOut
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
@@ -360,7 +363,7 @@ def _calibration(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _cross_validated(found: Any) -> list[str]:
+def _cross_validated(found: HeldOut | None) -> list[str]:
     """How predictions do that learn: each model as the plans of all others teach it."""
     if found is None or found.median_error is None:
         return []

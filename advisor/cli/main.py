@@ -1,7 +1,7 @@
 """`fusion-advisor`: runs a sub-command; a failure becomes one line and an exit code.
 
-Exit codes: 0 done, 1 a gate failed, 2 wrong usage, 3 unreadable input or internal, 130 interrupted,
-141 the reader of our output went away.
+Exit codes: 0 done, 1 a gate failed, 2 wrong usage, 3 unreadable input or internal, 4 a gate that
+nobody can decide, 130 interrupted, 141 the reader of our output went away.
 """
 
 from __future__ import annotations

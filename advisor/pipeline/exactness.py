@@ -3,8 +3,8 @@
 Eager and the compiler call the same library and add up in the same order, so that both make the
 same error and are nearer to each other than to the truth: a gradient that is a sum over 16,384 rows
 in float32, one after the other, is off by 2e-6 in both, where pieces of 2,048 rows added up are off
-by 4e-7. Whoever adds up in another order differs from eager by eager's own error. What is asked of
-him is what is asked of eager: to be near to what the step is in a wider type.
+by 4e-7. What adds up in another order differs from eager by eager's own error. So it is held to
+what eager is held to: to be near to what the step is in a wider type.
 """
 
 from __future__ import annotations

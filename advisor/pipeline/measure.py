@@ -295,13 +295,11 @@ class Bench:
     def _fresh_results(self, recipe: Recipe) -> Results:
         backend = recipe_backend(recipe, SwapLog())
         with no_compile_caches():
-            return Results(
-                self._instances.fresh().results_of(),
-                self._instances.fresh().results_of(torch.compile),
-                (ours := self._instances.fresh(recipe)).results_of(
-                    lambda _: compiled_part(ours, recipe, backend)
-                ),
-            )
+            eager = self._instances.fresh().results_of()
+            plain = self._instances.fresh().results_of(torch.compile)
+            twin = self._instances.fresh(recipe)
+            ours = twin.results_of(lambda _: compiled_part(twin, recipe, backend))
+            return Results(eager, plain, ours)
 
     def draws_alike(self) -> bool:
         """Whether the compiler draws the random numbers of the step as eager does, or none."""

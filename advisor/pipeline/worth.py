@@ -79,7 +79,7 @@ def worth_by_finding(
                 continue
             plans = [found[name].plan for name in usable]
             worth = worth_of(plans, graphs, times)
-            gain_ns, most_ns = worth.gain_ns, predicted_gain_ns(plans)
+            gain_ns, most_ns = worth.gain_ns, _predicted_gain_ns(plans)
             if gain_ns is None and most_ns is not None:
                 gain_ns = min(worth.timed_ns, most_ns)
             known += [gain_ns] if gain_ns is not None else []
@@ -88,7 +88,7 @@ def worth_by_finding(
     return gains
 
 
-def predicted_gain_ns(plans: Sequence[FusionPlan]) -> int | None:
+def _predicted_gain_ns(plans: Sequence[FusionPlan]) -> int | None:
     """What plans together are predicted to save of the profiled step, ns; None if any has none."""
     predictions = [plan.prediction for plan in plans]
     known = [prediction.saving_ns.mid for prediction in predictions if prediction is not None]
