@@ -92,6 +92,8 @@ REDUCTIONS: dict[str, Spelling] = {
         "tl.reduce({0}, 1, min_nan)[:, None]", "{0}.amin({columns}, keepdim=True)", "min_nan"
     ),
 }
+# The device function that a reduction of whole rows calls, beside those of the table.
+SQUARED_DEVIATIONS = "squared_deviations"
 IDENTITY: dict[str, str] = {
     "sum": "0.0",
     "mean": "0.0",
@@ -128,6 +130,14 @@ POINTER_TYPES: dict[str, str] = {
 
 # Device functions for what Triton's portable namespace lacks. Errors are relative, in float32.
 HELPERS: dict[str, str] = {
+    "squared_deviations": '''
+@triton.jit
+def squared_deviations(x, ok, n_columns):
+    """Sum of squared deviations from the mean of each row, [rows, 1], where x is `ok`."""
+    mean = tl.sum(tl.where(ok, x, 0.0), axis=1)[:, None] / n_columns
+    apart = tl.where(ok, x - mean, 0.0)
+    return tl.sum(apart * apart, axis=1)[:, None]
+''',
     "max_nan": '''
 @triton.jit
 def max_nan(a, b):
@@ -306,3 +316,10 @@ def power(a, b):
     return tl.where((b == 0.0) | (a == 1.0), 1.0, result)
 ''',
 }
+
+
+def reducer(op: str) -> str | None:
+    """The device function that a reduction of whole rows calls, if it calls one."""
+    if op == "var":
+        return SQUARED_DEVIATIONS
+    return REDUCTIONS[op].helper if op in REDUCTIONS else None

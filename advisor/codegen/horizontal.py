@@ -207,7 +207,8 @@ def _body_text(body: _Body) -> str:
         constants=body.abi.constants,
     )
     reduces = has_reductions(body.part)
-    statements = (held_body if reduces else block_body)(body.part, NUMBER)
+    part = body.part
+    statements = held_body(part, NUMBER, large=False) if reduces else block_body(part, NUMBER)
     what = "BLOCK_ROWS whole rows" if reduces else "a block"
     return kernel_text(kernel, f"One program of a member computes {what}.", statements)
 

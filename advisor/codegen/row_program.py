@@ -15,16 +15,21 @@ from dataclasses import dataclass
 from advisor.codegen import abi, bfloat16, column_sums, float8, folds, gemm, scan
 from advisor.codegen.column_sums import column_kernels
 from advisor.codegen.exponentials import pointwise_helpers
-from advisor.codegen.expressions import HELPERS, REDUCTIONS, TRITON_DTYPES
-from advisor.codegen.layout import wrapped
+from advisor.codegen.expressions import HELPERS, TRITON_DTYPES, reducer
+from advisor.codegen.layout import INDENT, wrapped
 from advisor.codegen.streamed import PROGRAM, indices, kernel_text, streamed_kernels
 from advisor.codegen.values import Values
 from advisor.errors import IllegalFusionError
 from advisor.model.configs import scheme_schedule, schemes_of
 from advisor.model.launch import OVER_ROWS, SCANS, Scheme
+from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan, PlanOp
 from advisor.model.site_work import computed, equation
+from advisor.model.spaces import space_of
 
+# Elements of a program from which on vectors wait in memory: 32 a thread with 32 warps, where each
+# vector would take as many registers as the row. With fewer they are on their way beside the rows.
+TILE, LARGE_TILE = "BLOCK_ROWS * BLOCK_COLUMNS", 32768
 IMPORTS = "import torch\nimport triton\nimport triton.language as tl\n"
 HELPER_TEXT = HELPERS | folds.HELPERS | column_sums.HELPERS | float8.HELPERS | scan.HELPERS
 HELPER_TEXT |= gemm.HELPERS | bfloat16.HELPERS
@@ -95,7 +100,7 @@ def helper_names(plan: FusionPlan, scheme: Scheme) -> list[str]:
 def _reducer(op: PlanOp, scheme: Scheme) -> str | None:
     """The device function that a reduction of whole rows combines by."""
     held = scheme == "registers" or (scheme in OVER_ROWS and not op.over_rows)
-    return REDUCTIONS[op.op].helper if held and op.op in REDUCTIONS else None
+    return reducer(op.op) if held else None
 
 
 def _held_kernel(plan: FusionPlan) -> str:
@@ -106,17 +111,40 @@ def _held_kernel(plan: FusionPlan) -> str:
     return kernel_text(kernel, text, held_body(plan))
 
 
-def held_body(plan: FusionPlan, program: str = PROGRAM) -> list[str]:
-    """The statements of the program with a number that computes whole rows."""
+def held_body(plan: FusionPlan, program: str = PROGRAM, *, large: bool = True) -> list[str]:
+    """The statements of the program with a number that computes whole rows, `large` ones too."""
     values = Values(plan)
-    return [
+    waiting = _read_after_reductions(plan) if large else {}
+    body = [
         *indices(columns=values.columns(""), program=program),
         *values.axes(),
         *values.column_axes(),
-        *(values.load(item) for item in plan.inputs),
-        *(values.assign(op) for op in plan.ops),
-        *(values.store(position) for position in range(len(plan.outputs))),
+        *(values.load(item) for item in plan.inputs if item.name not in waiting),
     ]
+    if waiting:
+        loads = (values.load(item) for item in plan.inputs if item.name in waiting)
+        body += ["# Beside a large tile vectors would not fit in registers: they are read last."]
+        body += [f"if {TILE} < {LARGE_TILE}:", *(INDENT + load for load in loads)]
+    for op in plan.ops:
+        for name in (name for name, reader in waiting.items() if reader == op.name):
+            load = values.load(values.inputs[name])
+            body += [f"if {TILE} >= {LARGE_TILE}:", INDENT + load]
+        body.append(values.assign(op))
+    return body + [values.store(position) for position in range(len(plan.outputs))]
+
+
+def _read_after_reductions(plan: FusionPlan) -> dict[str, str]:
+    """The vectors along the columns that nothing reads before a reduction, and who reads them."""
+    vectors = {i.name for i in plan.inputs if space_of(i.spans) == "column" and i.counts is None}
+    found: dict[str, str] = {}
+    reduced = False
+    for op in plan.ops:
+        for name in (arg for arg in op.args if arg in vectors):
+            vectors.remove(name)
+            if reduced:
+                found[str(name)] = op.name
+        reduced |= spec_of(op.op).kind == "reduction"
+    return found
 
 
 def _block_kernel(plan: FusionPlan) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from advisor.codegen import abi
 from advisor.codegen.exponentials import pointwise_helpers
-from advisor.codegen.expressions import REDUCTIONS
+from advisor.codegen.expressions import reducer
 from advisor.codegen.layout import INDENT
 from advisor.codegen.streamed import kernel_text
 from advisor.codegen.values import Values
@@ -52,7 +52,7 @@ def scan_kernels(plan: FusionPlan, scheme: Scheme, title: str) -> list[str]:
 
 def scan_helper_names(plan: FusionPlan, scheme: Scheme) -> set[str]:
     """The device functions that the kernels call."""
-    reduced = (REDUCTIONS[op.op].helper for op in plan.ops if op.op in REDUCTIONS)
+    reduced = (reducer(op.op) for op in plan.ops)
     found = pointwise_helpers(plan) | {helper for helper in reduced if helper is not None}
     return found | ({"then"} if scheme == "scan_blocks" else set())
 

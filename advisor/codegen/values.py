@@ -21,7 +21,14 @@ from advisor.codegen.exponentials import (
     exponentials_told_from_0,
     is_short_tanh,
 )
-from advisor.codegen.expressions import BOOLEAN, IDENTITY, POINTWISE, REDUCTIONS, TRITON_DTYPES
+from advisor.codegen.expressions import (
+    BOOLEAN,
+    IDENTITY,
+    POINTWISE,
+    REDUCTIONS,
+    SQUARED_DEVIATIONS,
+    TRITON_DTYPES,
+)
 from advisor.codegen.float8 import is_bounded
 from advisor.model.graph import Arg, literal_value
 from advisor.model.optable import FLOAT8_MAX, RANDOM, item_bytes, spec_of
@@ -245,9 +252,7 @@ class Values:
 
     def _variance(self, op: PlanOp) -> str:
         operand = self.operand(op.args[0], op.dtype)
-        mean = f"tl.sum({masked(operand, '0.0')}, axis=1)[:, None] / n_columns"
-        squared = masked(f"({operand} - ({mean})) * ({operand} - ({mean}))", "0.0")
-        return f"tl.sum({squared}, axis=1)[:, None] / ({divisor(op)})"
+        return f"{SQUARED_DEVIATIONS}({operand}, column_ok, n_columns) / ({divisor(op)})"
 
     def _operand_dtype(self, op: PlanOp) -> str:
         """What a pointwise op's operands become: the result's type, or theirs if it is a test."""
