@@ -23,13 +23,19 @@ def cache_folder() -> Path:
     return _folder("XDG_CACHE_HOME", Path.home() / ".cache")
 
 
-def triton_cache() -> Path:
+def triton_cache() -> Path | None:
     """Where kernels lie that are compiled to be launched by children of this process.
 
-    The folder that Triton or PyTorch's compiler has been told of, else one of ours.
+    The folder that Triton or PyTorch's compiler has been told of, else one of ours, absolute: not
+    all children work in the same folder. None where nothing can be written.
     """
     named = os.environ.get("TRITON_CACHE_DIR")
-    return Path(named) if named else cache_folder() / "triton"
+    folder = Path(named).absolute() if named else cache_folder() / "triton"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK | os.X_OK) else None
 
 
 def state_folder() -> Path:

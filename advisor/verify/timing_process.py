@@ -44,7 +44,9 @@ class TimingProcess(AnsweringChild):
 
     def __init__(self, device: str, worker: str = WORKER) -> None:
         # What was sized is compiled already, and lies there.
-        environment = os.environ | {"TRITON_CACHE_DIR": str(triton_cache())}
+        kept = triton_cache()
+        told = {} if kept is None else {"TRITON_CACHE_DIR": str(kept)}
+        environment = os.environ | told
         super().__init__(worker, device, environment=environment)
 
     def time(

@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("triton", reason="compiling needs triton")
 
+from advisor.folders import triton_cache
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.launch import LaunchConfig, Scheme
 from advisor.pipeline.sizing import requests, scheme_source
@@ -60,3 +61,25 @@ def test_launches_find_what_was_sized(
     )  # fmt: skip
     assert len(before) >= len(wanted)
     assert sorted(path.name for path in kept.iterdir()) == before
+
+
+def test_a_folder_that_nothing_can_be_kept_in_condemns_no_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be stored is no fault of what is compiled."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file"))
+    assert triton_cache() is None
+    plan = plans.log_softmax("bfloat16", columns=64, sizes=(4,))
+    wanted = requests(plan, OPTIONS["registers"])
+    ((row,),) = resources_of(wanted, [gpu_by_key("h200")], launched=triton_cache())
+    assert row.error is None
+
+
+def test_children_of_other_folders_share_one_that_is_relative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRITON_CACHE_DIR", "kept")
+    assert triton_cache() == tmp_path / "kept"
