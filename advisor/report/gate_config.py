@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Collection
+from typing import Any
 
 import msgspec
 
@@ -25,18 +26,18 @@ MAX_CONFIG_BYTES = 1 << 20
 DEFAULT_METRICS = ("step_ns", "gpu_busy_per_step_ns", "kernel_launches_per_step")
 DEFAULT_TOLERANCE = 0.05
 _NAMES_SHOWN = 3
+_INTEGERS = range(-(1 << 63), 1 << 63)
 
 
 def read_config(data: bytes, where: str) -> GateConfig:
     """The bytes of a TOML file as limits; anything wrong with them is a `UsageError`."""
     try:
         table = tomllib.loads(data.decode())
+        _check_integers(table)
         config = msgspec.convert(table, GateConfig)
         check_deep(config)
     except UnicodeDecodeError as error:
         raise UsageError("not UTF-8 text", where=where, why=str(error)) from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError("not a TOML file", where=where, why=str(error)) from error
     except msgspec.ValidationError as error:
         raise UsageError(
             "not a gate configuration",
@@ -44,10 +45,21 @@ def read_config(data: bytes, where: str) -> GateConfig:
             why=str(error),
             remedy="`fusion-advisor schema gate` prints what it may hold",
         ) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError("not a TOML file", where=where, why=str(error)) from error
     except InvalidRecordError as error:
         place = f"{where}: {error.where}" if error.where else where
         raise UsageError(error.what, where=place, why=error.why) from error
     return config
+
+
+def _check_integers(value: Any) -> None:
+    """Raise `ValueError` for an integer of more than the 64 bits that TOML has."""
+    if isinstance(value, int) and value not in _INTEGERS:
+        raise ValueError("an integer has more than 64 bits")
+    parts = value.values() if isinstance(value, dict) else value
+    for item in parts if isinstance(value, (dict, list)) else ():
+        _check_integers(item)
 
 
 def default_config(report: Report, baseline: Report | None) -> GateConfig:
