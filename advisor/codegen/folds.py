@@ -77,9 +77,13 @@ def add_moment(pivot, total, squares, x, ok, fresh):
     "moments": '''
 @triton.jit
 def moments(pivot, total, squares, count):
-    """Mean, and sum of squared deviations from it, of `count` values by their sums of x - pivot."""
+    """Mean, and sum of squared deviations from it, of `count` values by their sums of x - pivot.
+
+    Squares that are too large are infinite, and so are the deviations; beside infinite x, NaN.
+    """
     moved = total / tl.maximum(count, 1)
-    return pivot + moved, squares - total * moved
+    is_finite = squares < float("inf")
+    return pivot + moved, squares - tl.where(is_finite, total * moved, moved - moved)
 ''',
 }
 

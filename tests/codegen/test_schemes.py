@@ -223,6 +223,7 @@ SPECIAL = (
     [0.0] * 15 + [float("nan")],
     [float("nan")] + [float("inf")] * 15,
     [1e15, -1e15] * 8,
+    [1e25, -1e25] * 8,
 )
 
 
