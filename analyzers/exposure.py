@@ -59,6 +59,14 @@ class Situation:
     exposure: Exposure | None = None
     residuals: ResidualQuantiles = AS_MODELLED
 
+    @property
+    def model(self) -> str:
+        """What the times of new kernels rest on, in words."""
+        text = f"modelled on {self.gpu.name}, {self.calibration.provenance} calibration"
+        if self.residuals == AS_MODELLED:
+            return text
+        return f"{text}, corrected as earlier plans there taught"
+
 
 @dataclass(frozen=True)
 class Exposure:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from advisor.hardware.learned import recalibrated
 from advisor.model.base import Range
 from advisor.model.findings import Alternative, Evidence, Finding, finding_id
 from advisor.model.joining import join
@@ -47,7 +48,7 @@ MAX_REASONS = 8
 class GroupPlace:
     """One set of a graph: its plan, by itself, and what its nodes cost today.
 
-    `alone_ns` is modelled: a generated kernel each, in one step.
+    `alone_ns` is predicted as the set's own time is: a generated kernel each, in one step.
     """
 
     facts: PricedFlow
@@ -69,18 +70,18 @@ def group_places(
     small, out = candidates(found, facts.phase)
     most = (1 + MOST_FLOORS) * calibration.kernel_floor_ns
 
-    def alone(item: Candidate) -> int:
+    def alone(item: Candidate) -> Range:
         once = msgspec.structs.replace(item.plan.sites[0], executions=1.0)
-        return program_time(item.plan, once, gpu, calibration).mid
+        return program_time(item.plan, once, gpu, calibration)
 
     # In eager an op of the user's program is one kernel: what takes a part of it saves no launch.
     taken_whole = _whole_ops(facts.flow, small) if situation.eager else small
-    sets = independent_sets(found, [item for item in taken_whole if alone(item) <= most])
+    sets = independent_sets(found, [item for item in taken_whole if alone(item).mid <= most])
     places = []
     for taken in sets.taken:
         made = join([item.plan for item in taken], NOBODY, "")
         price = facts.prices.price(facts.flow, made.sites[0].nodes)
-        times = sum(alone(item) for item in taken)
+        times = sum(recalibrated(alone(item), situation.residuals).mid for item in taken)
         places.append(GroupPlace(facts, made, price, round(times * made.sites[0].executions)))
     return places, {**out, **sets.misses}
 
@@ -199,8 +200,7 @@ def _evidence(
             text=(
                 f"kernel time per step {format_ns(prediction.before_ns.mid)} now "
                 f"({prediction.basis}), {format_ns(alone)} as one generated kernel each, "
-                f"{format_ns(prediction.after_ns.mid)} in one launch (modelled on "
-                f"{situation.gpu.name}, {situation.calibration.provenance} calibration)"
+                f"{format_ns(prediction.after_ns.mid)} in one launch ({situation.model})"
             ),
             values={
                 "before_ns": prediction.before_ns.mid,

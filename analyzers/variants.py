@@ -219,13 +219,10 @@ class FindingVariants:
             f"{format_bytes(prediction.bytes_after)} moved per step after fusing, "
             f"{format_bytes(prediction.bytes_before)} before"
         )
-        model = (
-            f"modelled on {self.situation.gpu.name}, "
-            f"{self.situation.calibration.provenance} calibration"
-        )
         time = (
             f"kernel time per step {format_ns(prediction.before_ns.mid)} now "
-            f"({prediction.basis}), {format_ns(prediction.after_ns.mid)} fused ({model})"
+            f"({prediction.basis}), {format_ns(prediction.after_ns.mid)} fused "
+            f"({self.situation.model})"
         )
         return [
             walk(plan, plan.sites[0]),

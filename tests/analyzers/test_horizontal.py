@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from advisor.hardware.gpus import gpu_by_key
 from advisor.model.findings import Finding
 from advisor.model.graph import Graph
 from advisor.model.plan import FusionPlan
+from advisor.model.scores import ResidualQuantiles
 from advisor.pipeline.backend import choose_swaps
 from advisor.pipeline.graph_programs import programs_of
 from analyzers.dataflow import dataflow
@@ -58,8 +60,10 @@ def graph_of(module: Any, *inputs: Any) -> Lowered:
     return captured(module, *inputs).graphs[0].lowered
 
 
-def groups_in(graph: Graph) -> tuple[list[FusionPlan], list[Finding]]:
-    advice = advise([PricedGraph(graph)], COMPILED)
+def groups_in(
+    graph: Graph, situation: Situation = COMPILED
+) -> tuple[list[FusionPlan], list[Finding]]:
+    advice = advise([PricedGraph(graph)], situation)
     plans = [plan for plan in advice.plans if plan.members]
     return plans, [finding for finding in advice.findings if finding.rule == RULE]
 
@@ -77,6 +81,22 @@ def test_eight_branches_are_one_launch_whatever_their_order() -> None:
     random.Random(1).shuffle(order)
     (other,), _ = groups_in(graph_of(Branches(order), x).graph)
     assert other.id == plan.id
+
+
+def test_what_was_learned_corrects_the_set_and_its_programs_apart_and_is_said() -> None:
+    graph = graph_of(Branches(range(len(WIDTHS))), torch.randn(16, 32)).graph
+    learned = ResidualQuantiles(low=0.5, mid=1.0, high=2.0)
+    told = []
+    for situation in (COMPILED, replace(COMPILED, residuals=learned)):
+        _, (finding,) = groups_in(graph, situation)
+        (time,) = (item for item in finding.evidence if item.kind == "time")
+        assert situation.model in time.text
+        told.append(time)
+    before, after = told
+    for name in ("apart_ns", "after_ns"):
+        assert int(after.values[name] or 0) > int(before.values[name] or 0), name
+    assert "corrected as earlier plans there taught" in after.text
+    assert "earlier plans" not in before.text
 
 
 def test_the_group_takes_its_place_in_the_compiled_graph() -> None:
