@@ -156,6 +156,22 @@ def test_a_result_that_rounds_badly_excuses_no_other() -> None:
         assert outputs_agree(found.error, found.baseline, found.epsilon) == agrees, found
 
 
+@pytest.mark.parametrize("gap", [1e-3, -1e-3])
+def test_one_wrong_element_of_many_is_not_lost_in_a_norm(gap: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    noise = [torch.randn(1 << 18, generator=generator, dtype=torch.float64) for _ in range(3)]
+    exact = [noise[0]]
+    eager, ours = [(noise[0] + 2e-6 * noise[1]).float()], [(noise[0] + 1e-6 * noise[2]).float()]
+    right = beside_exact(Results(eager, eager, ours), exact, torch.float64)
+    assert right is not None
+    assert outputs_agree(right.error, right.baseline, right.epsilon)
+    ours[0][77] += gap
+    found = beside_exact(Results(eager, eager, ours), exact, torch.float64)
+    assert found is not None
+    assert not outputs_agree(found.error, found.baseline, found.epsilon)
+    assert found.reference == "an element of a float64 run"
+
+
 @pytest.mark.parametrize("exact", [[torch.full((8,), 3.0)], [torch.ones(4)], [torch.ones(8)] * 2])
 def test_another_computation_says_nothing(exact: list[torch.Tensor]) -> None:
     results = Results([torch.ones(8)], [torch.ones(8)], [torch.ones(8)])
