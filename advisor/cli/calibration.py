@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -41,7 +41,12 @@ def calibration(runs: tuple[Path, ...], as_json: bool, learn: bool) -> None:
         click.echo(f"learned: {_learn(scores)}", err=True)
 
 
-def _runs(places: Sequence[Path]) -> Iterator[RunDirectory]:
+def _runs(places: Sequence[Path]) -> Iterable[RunDirectory]:
+    """Each run once, though it is named twice or lies in a folder that is named too."""
+    return {run.path.resolve(): run for run in _named(places)}.values()
+
+
+def _named(places: Sequence[Path]) -> Iterator[RunDirectory]:
     for place in places:
         if (place / "report.json").is_file() or (place / "run.json").is_file():
             yield RunDirectory.at(place)

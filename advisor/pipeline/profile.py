@@ -10,8 +10,10 @@ import torch
 from msgspec.structs import replace
 
 from advisor.errors import UsageError, WorkloadError
+from advisor.hardware.calibration import load_calibration
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
+from advisor.hardware.learned import learned_residuals
 from advisor.model.base import Warning_
 from advisor.model.report import Report
 from advisor.pipeline.counters import count_kernels
@@ -38,8 +40,9 @@ def profile(
 ) -> Report:
     """Record a workload into an empty run directory and return its report.
 
-    Raises `WorkloadError` if the workload fails, `UsageError` for a bad target or GPU name. What
-    was learnt until it failed is then in the run, marked as incomplete. `abandon` ends the process
+    Raises `WorkloadError` if the workload fails, `UsageError` for a bad target or GPU name,
+    `InvalidRecordError` for damaged figures of a GPU, before it records. What was learnt until a
+    workload failed is then in the run, marked as incomplete. `abandon` ends the process
     of a script that cannot be stopped.
     """
     recording = _begin(options)
@@ -71,6 +74,9 @@ def _begin(options: ProfileOptions) -> Recording:
     if rank is not None and rank.local < torch.cuda.device_count():
         torch.cuda.set_device(rank.local)
     gpu, warnings = _gpu(options.gpu, device)
+    # Prices rest on both: what is damaged is told before anything is recorded.
+    load_calibration(gpu)
+    learned_residuals(gpu)
     if device.type == "cpu" and options.mode != "eager":
         warnings.append(Warning_(code="mode-needs-gpu", message=MODE_NEEDS_GPU))
         options = replace(options, mode="eager")

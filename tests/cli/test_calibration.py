@@ -91,3 +91,6 @@ def test_predictions_learn_from_enough_plans(
     assert str(tmp_path) in shown.err
     found = learned_residuals(gpu_by_key("h200"))
     assert (found.low, found.mid, found.high) == pytest.approx((-0.1, 0.9, 1.85))
+    again = [str(store.root), str(store.runs()[0].path), str(store.root)]
+    assert command(["calibration", *again]) == 0
+    assert capsys.readouterr().out == shown.out

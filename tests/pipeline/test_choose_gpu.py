@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
-from advisor.errors import UsageError
+from advisor.errors import InvalidRecordError, UsageError
+from advisor.hardware.calibration import calibration_path
+from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import gpu_by_key
+from advisor.hardware.learned import learned_path
 from advisor.pipeline.facts import hardware_of
-from advisor.pipeline.profile import DEFAULT_GPU, choose_gpu
+from advisor.pipeline.options import ProfileOptions
+from advisor.pipeline.profile import DEFAULT_GPU, choose_gpu, profile
+from advisor.store import RunDirectory
 
 STRANGER = "NVIDIA Imaginary 9000"
 
@@ -40,3 +48,16 @@ def test_a_known_gpu_shows_the_figures_of_the_table() -> None:
     gpu = gpu_by_key("h200")
     assert hardware_of(gpu, "NVIDIA H200", present=True).l2_bytes == gpu.l2_bytes
     assert hardware_of(gpu, gpu.name).key == "h200"
+
+
+@pytest.mark.parametrize("place", [calibration_path, learned_path])
+def test_damaged_figures_of_a_gpu_are_told_before_anything_is_recorded(
+    place: Callable[[Gpu], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    path = place(gpu_by_key("a100"))
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    options = ProfileOptions(target="absent.py:make", gpu="a100")
+    with pytest.raises(InvalidRecordError, match="a100"):
+        profile(options, RunDirectory.create_at(tmp_path / "run"), lambda *_: None)
