@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
+from advisor.hardware.learned import recalibrated
 from advisor.model.base import Range
 from advisor.model.findings import Finding
 from advisor.model.graph import Graph
@@ -28,7 +29,7 @@ from analyzers.horizontal import GroupPlace, group_findings, group_places, with_
 from analyzers.pairing import paired
 from analyzers.prediction import PricedFlow
 from analyzers.pricing import PriceList, price_list
-from analyzers.program_cost import modelled_before, program_time, residual_time
+from analyzers.program_cost import modelled_before, program_time, residual_time, sum_of
 from analyzers.recommendation import rank
 from analyzers.replay_changes import Change
 from analyzers.row_plans import Program, canonical_program
@@ -215,12 +216,13 @@ def saved_time(facts: PricedFlow, situation: Situation) -> Worth:
             flow, own, gpu, calibration, only=price.unpriced, again=not facts.prices.fused
         )
         left = residual_time(flow, price.shared, frozenset(own), gpu, calibration)
-        after = left.mid if left is not None else 0
+        times = [left] if left is not None else []
         for group in groups:
             program = canonical_program(flow, group)
             plan = program.as_plan("0" * 16, "", facts.phase)
-            after += program_time(plan, program.site, gpu, calibration).mid
-        return price.time_ns + modelled.mid - after
+            times.append(program_time(plan, program.site, gpu, calibration))
+        after = recalibrated(sum_of(times), situation.residuals)
+        return price.time_ns + modelled.mid - after.mid
 
     return worth
 
