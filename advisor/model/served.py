@@ -65,5 +65,5 @@ def _length(plan: FusionPlan, site: Site) -> tuple[int, ...]:
     return (*site.column_axes, *(site.row_sizes[-1:] if plan.product else ()))
 
 
-def _times(columns: Sequence[int]) -> str:
-    return " × ".join(f"{size:,}" for size in columns)
+def _times(sizes: Sequence[int]) -> str:
+    return " × ".join(f"{size:,}" for size in sizes)

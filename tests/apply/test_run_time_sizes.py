@@ -290,22 +290,22 @@ def test_a_scan_has_no_site_where_sizes_are_unknown() -> None:
     assert reasons(lowered, [models.ready(plan)]) == []
 
 
-def with_sites(kernel: ReadyKernel, **sizes: Any) -> ReadyKernel:
-    """The kernel of a plan with another first site."""
+def with_first_site(kernel: ReadyKernel, **sizes: Any) -> ReadyKernel:
+    """The kernel of a plan with another site before its own."""
     (site,) = kernel.plan.sites
     other = msgspec.structs.replace(site, **sizes)
-    plan = msgspec.structs.replace(kernel.plan, sites=(other, *sizes.pop("after", (site,))))
+    plan = msgspec.structs.replace(kernel.plan, sites=(other, site))
     return ReadyKernel(plan, kernel.source, kernel.config, kernel.path, kernel.functions)
 
 
 def test_a_size_that_weighs_more_than_that_it_was_tuned_for_is_refused() -> None:
     lowered = dynamic(softmax, torch.randn(600, 40), axes=(0,))
     (kernel,) = ready(lowered)
-    small = with_sites(kernel, row_sizes=(6,))
+    small = with_first_site(kernel, row_sizes=(6,))
     assert reasons(lowered, [small]) == [
         "most of what was seen has 600 rows, and its kernel was tuned for 6"
     ]
-    often = with_sites(kernel, row_sizes=(6,), executions=200.0)
+    often = with_first_site(kernel, row_sizes=(6,), executions=200.0)
     assert [o.refused for o in swapped(lowered, [often])[1]] == [None]
 
 
