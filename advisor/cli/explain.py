@@ -16,6 +16,7 @@ from advisor.model.findings import Finding
 from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
 from advisor.report.explain import render_explanation
+from advisor.report.words import ranked
 from advisor.store import RunDirectory
 
 
@@ -23,7 +24,7 @@ from advisor.store import RunDirectory
 @click.argument("run", metavar="RUN|report.json", type=click.Path(path_type=Path))
 @click.argument("finding", metavar="FINDING")
 def explain(run: Path, finding: str) -> None:
-    """Print everything that is known of FINDING, given by its id, its plan's id or its number.
+    """Print everything that is known of FINDING: its id, its plan's id, or its number in `show`.
 
     What runs today, the program that would take its place line by line, its bytes and the least
     time they take, every place with its source line, the other ways with their prices, and why the
@@ -40,7 +41,8 @@ def explain(run: Path, finding: str) -> None:
 
 
 def _chosen(report: Report, name: str) -> Finding:
-    for number, finding in enumerate(report.findings, 1):
+    # The numbers are those that `show` prints.
+    for number, finding in enumerate(ranked(report), 1):
         if name in (finding.id, str(number)) or (finding.plan_id or "") == name:
             return finding
     raise UsageError(

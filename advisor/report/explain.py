@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -175,10 +175,9 @@ def _places(
     finding: Finding, plans: Sequence[FusionPlan], source: SourceLine
 ) -> list[RenderableType]:
     """Every place, with its sizes where a plan knows them and its line where it can be read."""
-    sites = [(plan, site) for plan in plans[:1] for site in plan.sites]
-    places: list[tuple[Location, str]] = [(s.location, _size(p, s)) for p, s in sites] or [
-        (location, "") for location in finding.locations
-    ]
+    places = [(site.location, _size(plan, site)) for plan, site in _sites(finding, plans)]
+    planned = {location for location, _ in places}
+    places += [(location, "") for location in finding.locations if location not in planned]
     lines: list[RenderableType] = []
     for place, size in places[:MAX_SITES]:
         where = " · ".join(part for part in (place.module, _line(place), size) if part)
@@ -189,6 +188,18 @@ def _places(
     if len(places) > MAX_SITES:
         lines.append(plain(f"and {len(places) - MAX_SITES} more"))
     return lines
+
+
+def _sites(finding: Finding, plans: Sequence[FusionPlan]) -> Iterator[tuple[FusionPlan, Site]]:
+    """The sites of the main plan, then those that only the other plans of its way replace."""
+    way = next((w.plan_ids for w in finding.alternatives if finding.plan_id in w.plan_ids), ())
+    replaced: set[tuple[str, str]] = set()
+    for plan in (*plans[:1], *(plan for plan in plans[1:] if plan.id in way)):
+        for site in plan.sites:
+            nodes = {(site.graph, node) for node in site.nodes}
+            if not nodes & replaced:
+                yield plan, site
+            replaced |= nodes
 
 
 def _line(place: Location) -> str:

@@ -156,15 +156,21 @@ def members_text(members: tuple[Member, ...]) -> str:
 
 def sites_of(finding: Finding) -> int | None:
     """How many places a finding speaks of; None where it is about no places (a late host)."""
+    return _told_sites(finding) or len(finding.locations) or None
+
+
+def _told_sites(finding: Finding) -> int | None:
     counted = (e.values.get("sites") for e in finding.evidence)
-    told = next((count for count in counted if isinstance(count, int)), None)
-    return told or len(finding.locations) or None
+    return next((count for count in counted if isinstance(count, int)), None)
 
 
 def sites_text(report: Report, finding: Finding) -> str:
-    """The sites of its plan, else those it was found at; a dash where there are none to count."""
+    """The sites that its title counts, else its plan's; a dash where there are none to count.
+
+    A finding may need several plans: its first plan's sites are not all.
+    """
     planned = next((plan.sites for plan in report.plans if plan.id == finding.plan_id), None)
-    count = planned or sites_of(finding)
+    count = _told_sites(finding) or planned or len(finding.locations)
     return f"{count:,}" if count else NO_COUNT
 
 

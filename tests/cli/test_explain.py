@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
+from rich.console import Console
 
 from advisor.cli.main import run as command
+from advisor.model.base import Location
+from advisor.report.explain import render_explanation
+from advisor.report.words import ranked
+from advisor.store import RunDirectory
+from tests.model.builders import finding, report
+from tests.model.builders import plan as fusion_plan
 
 RUN = Path(__file__).resolve().parents[2] / "sample_traces" / "runs" / "llama_prefill_eager"
 
@@ -49,11 +59,38 @@ def test_a_mask_is_not_told_as_one_value_a_row(capsys: pytest.CaptureFixture[str
 
 
 def test_a_number_and_a_plan_name_the_same_finding(capsys: pytest.CaptureFixture[str]) -> None:
-    report = json.loads((RUN / "report.json").read_text())
-    number = [f["id"] for f in report["findings"]].index(norm_id()) + 1
-    plan = report["findings"][number - 1]["plan_id"]
+    report = RunDirectory.at(RUN).report()
+    shown = ranked(report)
+    assert [f.id for f in shown] != [f.id for f in report.findings], "the order tells them apart"
+    number = [f.id for f in shown].index(norm_id()) + 1
     by_number = explained(capsys, str(RUN), str(number))
-    assert by_number == explained(capsys, str(RUN), plan)
+    assert by_number == explained(capsys, str(RUN), shown[number - 1].plan_id or "")
+    assert command(["show", str(RUN)]) == 0
+    assert re.search(rf"^{number} +RMS norm", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_the_places_of_all_kernels_of_a_finding_are_told() -> None:
+    """Two kernels that differ in what they write take the place of one norm at three places."""
+    whole = finding("norms")
+    plan = fusion_plan()
+    site = plan.sites[0]
+    first = replace(plan, id="1" * 16, sites=(replace(site, nodes=("a", "b")),))
+    second = replace(plan, id="2" * 16, sites=(replace(site, nodes=("c",), columns=77),))
+    softer = replace(plan, id="3" * 16, sites=(replace(site, nodes=("b",), columns=88),))
+    way = replace(whole.alternatives[0], plan_ids=(first.id, second.id))
+    elsewhere = Location(module="only.known.to.the.finding")
+    told = replace(
+        whole, plan_id=first.id, alternatives=(way,), locations=(site.location, elsewhere)
+    )
+    console = Console(width=160, file=io.StringIO())
+    made = report(told)
+    console.print(render_explanation(made, told, (first, second, softer), lambda place: None))
+    assert isinstance(console.file, io.StringIO)
+    places = console.file.getvalue().split("Where")[1].split("What stays out")[0].split("Ways")[0]
+    assert "77 columns" in places
+    assert "88 columns" not in places
+    assert elsewhere.module is not None
+    assert elsewhere.module in places
 
 
 def test_a_report_by_itself_has_no_plans_but_all_the_rest(

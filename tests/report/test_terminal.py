@@ -94,6 +94,10 @@ def test_sites_are_counted_where_there_are_any() -> None:
         )
     )
     assert re.search(r"Nine +unknown +9\n", text)
+    # One of its plans serves two of the three that its title counts.
+    three = replace(places, values={"sites": 3})
+    several = replace(finding("several"), title="Three", evidence=(three, *bare.evidence[1:]))
+    assert re.search(r"Three +unknown +3\n", shown(report(several)))
     assert re.search(r"Late +unknown +–\n", text)
 
 
