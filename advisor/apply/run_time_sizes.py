@@ -32,6 +32,8 @@ Operand = int | fx.Node
 Expression = Any
 # Row numbers are 32-bit in a kernel; the last program's may run past the last row.
 MAX_ROWS = 2**31 - 2**16
+# Of one size in a product, each a node.
+MOST_FACTORS = 7
 AT_RUN_TIME = "its sizes are only known at run time"
 
 
@@ -100,7 +102,7 @@ class SizeNodes:
             combine = operator.add if expression.is_Add else operator.mul
             return self._joined(combine, [self._node(a) for a in expression.args])
         base, exponent = expression.as_base_exp()
-        if exponent.is_Integer and 1 < int(exponent) < 8:
+        if exponent.is_Integer and 1 < int(exponent) <= MOST_FACTORS:
             return self._joined(operator.mul, [self._node(base)] * int(exponent))
         raise IllegalFusionError(f"its size {expression} is not at hand where it is called")
 

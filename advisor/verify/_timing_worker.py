@@ -28,7 +28,10 @@ from advisor.verify.timing_process import ENDED, LAUNCHED, TimingAnswer, TimingR
 def answer(
     request: TimingRequest, device: torch.device, wait: Callable[[], object]
 ) -> TimingAnswer:
-    """The fastest configuration of a plan, timed beside the same ops run otherwise."""
+    """The fastest configuration of a plan, timed beside the same ops run otherwise.
+
+    `wait` is called after the first launch of each configuration, and ends when that has.
+    """
     plan = base.load(Path(request.plan), FusionPlan)
     sources = {scheme: Path(path) for scheme, path in request.sources.items()}
     config = best_config(plan, sources, gpu_recorder, device, request.usable, wait)

@@ -57,9 +57,9 @@ class TimingProcess(AnsweringChild):
     ) -> TimingAnswer:
         """The answer to a request.
 
-        Raises `IllegalFusionError` with how the child died over it, or that it did not end within
-        `limit_s` (from the first launch, which has as long for itself), or one launch of it within
-        `launch_limit_s`.
+        Raises `IllegalFusionError` with how the child died over it, or that it did not end: it has
+        `limit_s` until it waits for its first launch, as long again for all that follows, and
+        `launch_limit_s` for each launch.
         """
         within = limit_s
         try:
