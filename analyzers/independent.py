@@ -16,6 +16,7 @@ from functools import cached_property
 
 from advisor.errors import IllegalFusionError
 from advisor.model.base import Phase
+from advisor.model.gathers import gathers
 from advisor.model.graph import node_of
 from advisor.model.joining import join, member_key
 from advisor.model.members import MAX_MEMBER_TENSORS, MAX_MEMBERS, MAX_WIDTH, split
@@ -171,6 +172,8 @@ def _unfit(program: Program) -> str | None:
     reduces = any(spec_of(op.op).kind == "reduction" for op in plan.ops)
     if plan.late_values():
         return SUMS_ROWS
+    if gathers(plan):
+        return "it reads rows of a table"
     if plan.drawn_values():
         return "it draws random numbers"
     if plan.column_axes > 1:

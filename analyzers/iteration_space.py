@@ -11,7 +11,8 @@ lone row: many programs share it in two launches, so what is reduced may need no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from advisor.errors import IllegalFusionError
 from advisor.model.graph import Node, node_of
@@ -21,7 +22,7 @@ from advisor.model.sizes import ONE, Size, parse, product
 from analyzers.axes import MAX_COLUMNS, AxisRun, Placement, axes_of
 from analyzers.dataflow import Dataflow
 from analyzers.placement import placements
-from analyzers.strides import BoundInput, Strides, has_no_gaps, merged_axes
+from analyzers.strides import BoundInput, Lookup, Strides, has_no_gaps, merged_axes
 
 __all__ = ["ALONE", "MAX_COLUMNS", "IterationSpace", "Shares", "iteration_space", "reads_all_axes"]
 
@@ -38,7 +39,8 @@ class IterationSpace:
     `spans[v]` is the set of axes along which value v varies; `operands[(consumer, position)]` the
     bound input read there, for operands from outside; `outputs` the values that leave the group, in
     graph order, `layouts` the strides of each along the axes. `late` are the values that need all
-    rows: reductions over them, and what follows. A `lone` row is all there is.
+    rows: reductions over them, and what follows. A `lone` row is all there is. Inputs in `lookups`
+    are read from their tables.
     """
 
     axes: tuple[Size, ...]
@@ -50,6 +52,7 @@ class IterationSpace:
     layouts: dict[str, Strides]
     late: frozenset[str] = frozenset()
     lone: bool = False
+    lookups: Mapping[BoundInput, Lookup] = field(default_factory=dict)
 
     @property
     def row_axes(self) -> int:
@@ -80,7 +83,8 @@ class IterationSpace:
     def _walks(self) -> list[Strides]:
         """The strides of all tensors."""
         bounds = dict.fromkeys(bound.strides for bound in self.operands.values())
-        return [*bounds, *self.layouts.values()]
+        indices = (lookup.index.strides for lookup in self.lookups.values())
+        return [*bounds, *indices, *self.layouts.values()]
 
     @property
     def column_size(self) -> Size:

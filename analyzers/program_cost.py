@@ -11,7 +11,7 @@ from advisor.model.base import Range
 from advisor.model.column_configs import workspace_bytes
 from advisor.model.configs import bytes_read_again, default_config
 from advisor.model.dealing import dealt
-from advisor.model.graph import node_of
+from advisor.model.graph import TABLE, node_of
 from advisor.model.launch import LaunchConfig, grid_size
 from advisor.model.optable import item_bytes, spec_of
 from advisor.model.plan import FusionPlan, Site
@@ -207,7 +207,20 @@ def nodes_bytes(flow: Dataflow, names: set[str]) -> int:
         outside = any(use.consumer not in names for use in flow.uses.get(value, ()))
         if outside or value in flow.escapes_graph:
             total += _bytes(flow, value)
-    return total + sum(_bytes(flow, value) for value in inputs)
+    return total + sum(_read_bytes(flow, value, names) for value in inputs)
+
+
+def _read_bytes(flow: Dataflow, value: str, names: set[str]) -> int:
+    """Bytes of an input of some nodes; of a table at most as many as its lookups give."""
+    size = _bytes(flow, value)
+    readers = {use.consumer for use in flow.uses.get(value, ())} & names
+    places = [(flow.nodes[name], flow.nodes[name].attributes.get(TABLE)) for name in readers]
+    if not places or any(
+        not isinstance(place, int) or flow.base(str(node.args[place])) != value
+        for node, place in places
+    ):
+        return size
+    return min(size, sum(_bytes(flow, node.value()) for node, _ in places))
 
 
 def _bytes(flow: Dataflow, value: str) -> int:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import msgspec
 
 from advisor.model.base import Location, Phase
+from advisor.model.gathers import table_axis
 from advisor.model.gemm import PlanProduct
 from advisor.model.graph import FIRST, STEP, Arg, AttributeValue, Node, node_of
 from advisor.model.guards import Guard
 from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site, plan_id
 from advisor.model.scan import PlanState
-from advisor.model.sizes import NONE, ONE, RunTimeSizes, Size
+from advisor.model.sizes import NONE, ONE, RunTimeSizes, Size, parse
 from advisor.model.spaces import OVER, ROWS, space_of
 from analyzers.dataflow import Dataflow
 from analyzers.growth import Group
@@ -118,6 +119,8 @@ class _Canonical:
         self.hashes: dict[str, str] = {}
         self.inputs: dict[BoundInput, str] = {}
         self.ops: dict[str, PlanOp] = {}
+        self.lookups = {lookup.node: bound for bound, lookup in self.space.lookups.items()}
+        self.indices = {lookup.index for lookup in self.space.lookups.values()}
 
     def program(self) -> Program:
         """Visit outputs in the order of their structural hashes, operands before ops."""
@@ -139,6 +142,8 @@ class _Canonical:
 
     def _hash(self, name: str) -> str:
         node = self.flow.nodes[name]
+        if name in self.lookups:
+            return self._hashed([*self._told(self.lookups[name]), f"%{name}" in self.space.outputs])
         parts: list[object] = [
             node.op,
             self._attributes(node),
@@ -147,26 +152,44 @@ class _Canonical:
         for position, arg in enumerate(node.args):
             bound = self.space.operands.get((name, position))
             if bound is not None:
-                item = self._input(bound, "")
-                told = [item.dtype, item.spans, item.dense, item.unit_stride]
-                told += [item.segments] if item.segments else []
-                parts.append([*told, *([item.counts] if item.counts is not None else [])])
+                parts.append(self._told(bound))
             elif isinstance(arg, str) and arg.startswith("%"):
                 parts.append(self.hashes[node_of(self.flow.base(arg))[0]])
             else:
                 parts.append(arg)
         parts.append(f"%{name}" in self.space.outputs)
+        return self._hashed(parts)
+
+    def _hashed(self, parts: list[object]) -> str:
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+    def _told(self, bound: BoundInput) -> list[object]:
+        """What a hash says of an input, of a table with its index."""
+        item = self._input(bound, "")
+        told: list[object] = [item.dtype, item.spans, item.dense, item.unit_stride]
+        told += [item.segments] if item.segments else []
+        told += [item.counts] if item.counts is not None else []
+        lookup = self.space.lookups.get(bound)
+        return told if lookup is None else [*told, self._told(lookup.index)]
+
+    def _read(self, bound: BoundInput) -> str:
+        """The name of an input; that of an index comes before its table's."""
+        lookup = self.space.lookups.get(bound)
+        if lookup is not None:
+            self._read(lookup.index)
+        return self.inputs.setdefault(bound, f"in{len(self.inputs)}")
 
     def _visit(self, name: str) -> PlanOp:
         if name in self.ops:
             return self.ops[name]
         node = self.flow.nodes[name]
+        if name in self.lookups:
+            return self._looked_up(node)
         args: list[Arg] = []
         for position, arg in enumerate(node.args):
             bound = self.space.operands.get((name, position))
             if bound is not None:
-                args.append(self.inputs.setdefault(bound, f"in{len(self.inputs)}"))
+                args.append(self._read(bound))
             elif isinstance(arg, str) and arg.startswith("%"):
                 args.append(self._visit(node_of(self.flow.base(arg))[0]).name)
             else:
@@ -183,6 +206,20 @@ class _Canonical:
         self.ops[name] = op
         return op
 
+    def _looked_up(self, node: Node) -> PlanOp:
+        """Rows of a table that others need too: written as they are read."""
+        dtype = node.outputs[0].dtype
+        op = PlanOp(
+            name=f"v{len(self.ops)}",
+            op="cast",
+            args=(self._read(self.lookups[node.id]),),
+            dtype=dtype,
+            space=space_of(self._spans(self.space.spans[node.value()])),
+            attributes={"dtype": dtype},
+        )
+        self.ops[node.id] = op
+        return op
+
     def _attributes(self, node: Node) -> dict[str, AttributeValue]:
         """The attributes a plan keeps: of a reduction's axes, whether they are the rows."""
         kept = {name: node.attributes[name] for name in spec_of(node.op).attributes}
@@ -195,6 +232,8 @@ class _Canonical:
         return (*found[: self.row_axes], any(found[self.row_axes :]))
 
     def _input(self, bound: BoundInput, name: str) -> PlanInput:
+        if bound in self.space.lookups:
+            return self._table(bound, name)
         meta = self.flow.need_meta(bound.value)
         strides = self._merged(bound.strides)
         along = [stride is not None for stride in strides]
@@ -212,13 +251,26 @@ class _Canonical:
             counts=self._counts(bound, rows, columns),
         )
 
+    def _table(self, bound: BoundInput, name: str) -> PlanInput:
+        """Rows of a table, in the place of the lookup's result."""
+        lookup = self.space.lookups[bound]
+        meta = self.flow.need_meta(lookup.table)
+        rows = [stride is not None for stride in self._merged(bound.strides)[: self.row_axes]]
+        return PlanInput(
+            name=name,
+            dtype=meta.dtype,
+            spans=(*rows, True),
+            dense=parse(meta.strides[0]) == parse(meta.shape[1]),
+            gathered=self.inputs.get(lookup.index, ""),
+        )
+
     def _counts(
         self, bound: BoundInput, rows: list[bool], columns: list[bool]
     ) -> tuple[int, int] | None:
         """(first, step) of what counts along the rows or along the columns, each a single axis."""
         node = self.flow.nodes[node_of(self.flow.base(bound.value))[0]]
         first, step = node.attributes.get(FIRST), node.attributes.get(STEP)
-        if not (isinstance(first, int) and isinstance(step, int)):
+        if not (isinstance(first, int) and isinstance(step, int)) or bound in self.indices:
             return None
         own = [stride for stride in bound.strides if stride is not None]
         alone = [True] in (rows, columns) and sum(rows) + sum(columns) == 1
@@ -254,15 +306,18 @@ class _Canonical:
         return Site(
             graph=self.flow.graph.id,
             nodes=self.group.own,
-            inputs=tuple(b.value for b in bounds),
+            inputs=tuple(self._memory(bound) for bound in bounds),
             outputs=outputs,
             row_sizes=tuple(sizes[: self.row_axes]),
             columns=math.prod(columns),
             column_sizes=columns if len(columns) > 1 else (),
-            input_strides=tuple(self._numbers(bound.strides) for bound in bounds),
+            input_strides=tuple(
+                tuple(map(self.flow.hint, self._input_strides(bound))) for bound in bounds
+            ),
             output_strides=tuple(self._numbers(strides) for strides in written),
             location=self._location(),
             run_time=self._run_time(bounds, written),
+            table_rows=tuple(self._table_rows(bound) for bound in bounds) if self.lookups else (),
         )
 
     def _run_time(
@@ -273,14 +328,34 @@ class _Canonical:
         found = RunTimeSizes(
             row_sizes=tuple(sizes[: self.row_axes]),
             column_sizes=tuple(sizes[self.row_axes :]),
-            input_strides=tuple(self._symbols(bound.strides) for bound in bounds),
+            input_strides=tuple(self._input_strides(bound) for bound in bounds),
             output_strides=tuple(self._symbols(strides) for strides in written),
         )
         return found if any(size.symbols for size in found.every) else None
 
+    def _input_strides(self, bound: BoundInput) -> tuple[Size, ...]:
+        """The strides of an input; of a table, of its rows on the first axis that it spans."""
+        lookup = self.space.lookups.get(bound)
+        if lookup is None:
+            return self._symbols(bound.strides)
+        first = table_axis(self._table(bound, ""))
+        apart = parse(self.flow.need_meta(lookup.table).strides[0])
+        return (*(apart if axis == first else NONE for axis in range(self.row_axes)), ONE)
+
     def _symbols(self, strides: Strides) -> tuple[Size, ...]:
         """Strides along the merged axes, 0 where a value does not vary."""
         return tuple(NONE if s is None else s for s in self._merged(strides))
+
+    def _memory(self, bound: BoundInput) -> str:
+        """The value behind an input: of what is looked up, the table."""
+        lookup = self.space.lookups.get(bound)
+        return bound.value if lookup is None else lookup.table
+
+    def _table_rows(self, bound: BoundInput) -> int:
+        lookup = self.space.lookups.get(bound)
+        if lookup is None:
+            return 0
+        return self.flow.hint(parse(self.flow.need_meta(lookup.table).shape[0]))
 
     def _numbers(self, strides: Strides) -> tuple[int, ...]:
         """Strides along the merged axes as numbers, 0 where a value does not vary."""

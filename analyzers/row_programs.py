@@ -5,7 +5,7 @@ share one iteration space [rows, columns], with reductions along the one or the 
 them: a row stays in registers from its first read to its last write. Groups grow around reductions
 (`growth`), are chosen together where they overlap (`choice`), and compute again what is cheaper to
 compute than to read back (`fan_out`). What is left grows around ops that read across the order in
-which they write (`turned`).
+which they write (`turned`). Rows that a lookup copies are read from their table (`lookups`).
 
 A group may also start after the value in which its prologue ends (a residual sum, a masked score):
 that costs one more round trip unless the value must be written anyway, but the shorter variant
@@ -26,6 +26,7 @@ from analyzers.dataflow import Dataflow, dataflow
 from analyzers.fan_out import FanOut, share
 from analyzers.growth import MAX_GROUP_OPS, MAX_GROUP_TENSORS, Group, NearMiss, is_whole
 from analyzers.iteration_space import iteration_space
+from analyzers.lookups import Lookups
 
 __all__ = ["MAX_GROUP_OPS", "MAX_GROUP_TENSORS", "Group", "NearMiss", "RowPrograms"]
 
@@ -63,14 +64,15 @@ def row_programs(flow: Dataflow, worth: Worth = traffic_saved) -> RowPrograms:
     """The same from the dataflow; `worth` decides between groups that want the same ops."""
     chosen = choose(flow, worth)
     shared = share(flow, chosen.groups)
+    taken = Lookups(flow, shared.groups)
     return RowPrograms(
         flow=flow,
-        whole=shared.groups,
-        cores=tuple(_core(flow, group) for group in chosen.groups),
-        apart=tuple(rows_apart(flow, group) for group in chosen.groups),
-        plain=shared.plain,
-        others=chosen.others,
-        near_misses=chosen.misses,
+        whole=taken.whole,
+        cores=tuple(taken.by_way(n, _core(flow, g)) for n, g in enumerate(chosen.groups)),
+        apart=tuple(taken.by_way(n, rows_apart(flow, g)) for n, g in enumerate(chosen.groups)),
+        plain=tuple(taken.by_way(n, group) for n, group in enumerate(shared.plain)),
+        others=tuple(taken.by_other(group) for group in chosen.others),
+        near_misses=taken.left_out(chosen.misses),
         fan_outs=shared.fan_outs,
     )
 

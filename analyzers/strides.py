@@ -20,6 +20,15 @@ class BoundInput:
     strides: Strides
 
 
+@dataclass(frozen=True)
+class Lookup:
+    """A lookup read from its table: its node, the table, the index as the group reads it."""
+
+    node: str
+    table: str
+    index: BoundInput
+
+
 def merged_axes(
     axes: tuple[Size, ...], run: tuple[int, ...], walks: Sequence[Strides]
 ) -> tuple[tuple[int, ...], ...]:

@@ -67,6 +67,7 @@ def elements(plan: FusionPlan) -> list[dict[str, Any]]:
     ]
     for item in plan.inputs:
         computed = ", counted" if item.counts is not None else ""
+        computed += f", rows of a table by {item.gathered}" if item.gathered is not None else ""
         label = f"{item.name} {item.dtype}{computed}\n{_spans(item)}"
         found.append(_node(item.name, label, "tensor", places[item.name]))
     for op in plan.ops:
@@ -109,7 +110,8 @@ def _places(plan: FusionPlan, depth: dict[Any, int]) -> dict[str, dict[str, floa
     """A column by depth; an input stands one column before its first use, an output behind all."""
     column: dict[str, int] = {str(name): value for name, value in depth.items()}
     for item in plan.inputs:
-        uses = [depth[op.name] for op in plan.ops if item.name in op.args]
+        read = {item.name, *(i.name for i in plan.inputs if i.gathered == item.name)}
+        uses = [depth[op.name] for op in plan.ops if read & {*op.args}]
         column[item.name] = min(uses, default=1) - 1
     last = max(column.values()) + 1
     column |= {f"out{position}": last for position in range(len(plan.outputs))}

@@ -18,6 +18,7 @@ from advisor.codegen.expressions import POINTER_TYPES
 from advisor.errors import IllegalFusionError
 from advisor.model.column_configs import combined_numbers, holds_rows, partial_numbers
 from advisor.model.configs import scheme_schedule
+from advisor.model.gathers import table_axis
 from advisor.model.gemm import operands, unit_axis
 from advisor.model.launch import (
     GROUP_ROWS,
@@ -103,6 +104,7 @@ class Strided:
     """A tensor that is addressed by strides: along which axes, and the parameters of those.
 
     `strides` are (axis, parameter name); `unit` is the axis along which it is stored without gaps.
+    Of a table, the stride of its rows stands on the axis of `gathers.table_axis`.
     """
 
     name: str
@@ -117,13 +119,14 @@ def strided(plan: FusionPlan) -> tuple[Strided, ...]:
     found = [
         (item.name, _walked(plan, item), unit_axis(plan, item))
         for item in plan.inputs
-        if not item.dense
+        if not item.dense and item.gathered is None
     ]
+    tables = [i for i in plan.inputs if i.gathered is not None and not i.dense]
     for name, output in zip(output_names(plan), plan.outputs, strict=True):
         along = output.along(plan.row_axes, plan.column_axes)
         if output.strided:
             found.append((name, along, last if output.unit_stride and along[last] else None))
-    return tuple(
+    whole = tuple(
         Strided(
             name=name,
             along=along,
@@ -136,6 +139,14 @@ def strided(plan: FusionPlan) -> tuple[Strided, ...]:
         )
         for name, along, unit in found
     )
+    return (*(_table(plan, item) for item in tables), *whole)
+
+
+def _table(plan: FusionPlan, item: PlanInput) -> Strided:
+    """A table with gaps between its rows: of the iteration space it has the columns alone."""
+    axis = table_axis(item)
+    along = (*(False,) * plan.row_axes, True)
+    return Strided(item.name, along, ((axis, f"{item.name}_stride_{axis}"),), plan.row_axes)
 
 
 def _walked(plan: FusionPlan, item: PlanInput) -> tuple[bool, ...]:

@@ -18,6 +18,7 @@ from advisor.codegen.tape import Tape
 from advisor.errors import IllegalFusionError, InvalidRecordError
 from advisor.model.column_configs import holds_rows
 from advisor.model.derived import dense_strides, renamed
+from advisor.model.gathers import gathers
 from advisor.model.graph import Arg
 from advisor.model.optable import FLOAT_DTYPES, spec_of
 from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site, plan_id
@@ -55,6 +56,8 @@ def gradient(plan: FusionPlan) -> Gradient:
         raise IllegalFusionError("no gradient is derived of reductions over the rows")
     if plan.column_axes > 1 or plan.strided_outputs:
         raise IllegalFusionError("no gradient is derived of rows of several axes")
+    if gathers(plan):
+        raise IllegalFusionError("the gradient of a table adds up rows of equal indices elsewhere")
     backward = _Backward(plan)
     for op in reversed(plan.ops):
         backward.differentiate(op)

@@ -11,6 +11,7 @@ from advisor.codegen.expressions import POINTWISE, REDUCTIONS
 from advisor.codegen.float8 import is_bounded
 from advisor.codegen.layout import docstring, statement
 from advisor.model.column_configs import combined_numbers, holds_rows
+from advisor.model.gathers import gathers
 from advisor.model.graph import NON_FINITE, Arg, literal_value
 from advisor.model.launch import (
     LEAST_PARTS,
@@ -57,7 +58,7 @@ def launcher(
     inputs = [item.name for item in plan.inputs]
     columns = column_names(plan)
     axes = ", ".join((*_axis_names(plan), *columns))
-    shapes = ", ".join(f"{name}.shape" for name in inputs)
+    shapes = ", ".join(_shape_read(item) for item in plan.inputs)
     lines = [
         "",
         *statement(
@@ -75,6 +76,11 @@ def launcher(
             ]
     lines += [*_allocation(plan), *_launches(plan, scheme, wrap), "    return out"]
     return "\n".join(lines) + "\n"
+
+
+def _shape_read(item: PlanInput) -> str:
+    """What an input says of the sizes of the axes: a table, of the columns alone."""
+    return f"{item.name}.shape" + ("[-1:]" if item.gathered is not None else "")
 
 
 def _options(plan: FusionPlan, scheme: Scheme) -> str:
@@ -232,10 +238,19 @@ def uniform(seed, shape):
 '''
 
 
+GATHERED = '''
+def gathered(table, index):
+    """The row of a table for each index; all have one dimension per axis."""
+    return table.flatten(0, -2)[index[..., 0]]
+
+'''
+
+
 def reference(plan: FusionPlan) -> str:
     """The same ops in PyTorch, with eager's own dtypes; random numbers are the kernel's."""
     parameters = ", ".join(item.name for item in plan.inputs)
     lines = [UNIFORM.rstrip("\n"), ""] if plan.drawn_values() else []
+    lines += [GATHERED.rstrip("\n"), ""] if gathers(plan) else []
     lines += ["", *statement(f"def reference({parameters}):"), *docstring(REFERENCE_DOC, 1)]
     return "\n".join([*lines, *reference_body(plan)]) + "\n"
 
@@ -244,6 +259,9 @@ def reference_body(plan: FusionPlan) -> list[str]:
     """The statements of the reference; they return a tuple."""
     lines: list[str] = []
     drawn = plan.drawn_values()
+    for item in plan.inputs:
+        if item.gathered is not None:
+            lines += statement(f"{item.name} = gathered({item.name}, {item.gathered})", 1)
     dtypes = {item.name: item.dtype for item in plan.inputs}
     axes = tuple(range(plan.row_axes))
     if drawn or any(op.over_rows for op in plan.ops):

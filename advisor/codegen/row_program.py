@@ -21,6 +21,7 @@ from advisor.codegen.streamed import PROGRAM, indices, kernel_text, streamed_ker
 from advisor.codegen.values import Values
 from advisor.errors import IllegalFusionError
 from advisor.model.configs import scheme_schedule, schemes_of
+from advisor.model.gathers import table_axis
 from advisor.model.launch import OVER_ROWS, SCANS, Scheme
 from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan, PlanOp
@@ -197,6 +198,9 @@ def header(plan: FusionPlan, notes: Sequence[str] = ()) -> str:
         layout += ", the last step first" if item.reverse else ""
         layout += computed(item)
         shape = [name if span else "1" for name, span in zip(axes, plan.along(item), strict=True)]
+        if item.gathered is not None:
+            shape = ["1"] * plan.row_axes + shape[-1:]
+            shape[table_axis(item)] = "rows of the table"
         lines.append(f"{item.name}: [{', '.join(shape)}] {item.dtype}{layout}")
     for position, output in enumerate(plan.outputs):
         text = {"tile": "[rows, columns]", "row": "[rows]"}.get(output.space, "[columns]")

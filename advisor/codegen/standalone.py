@@ -28,6 +28,7 @@ from advisor.codegen.row_program import (
     printable,
 )
 from advisor.errors import IllegalFusionError
+from advisor.model.gathers import gathers, index_names, table_axis, table_rows
 from advisor.model.gemm import operands
 from advisor.model.launch import LaunchConfig
 from advisor.model.optable import FLOAT_DTYPES
@@ -37,6 +38,8 @@ from advisor.model.tolerance import allowance, longest_sum, roundings, steps
 MOST_PLACES = 12
 # Elements of a checked shape: its float64 reference must fit beside everything else.
 MOST_CHECKED, MOST_INTERPRETED_ROWS, MOST_INTERPRETED_COLUMNS = 1 << 22, 3, 1024
+# Elements of a table on a GPU; in an interpreter few rows, some of which are named again.
+MOST_TABLE, MOST_INTERPRETED_TABLE_ROWS = 1 << 26, 50
 MOST_CHECKED_ROWS, MOST_INTERPRETED_DEPTH = 130, 40
 INTERPRETED_BLOCK, MOST_INTERPRETED_STEPS = 128, 20
 # From the coarsest type to the finest.
@@ -162,9 +165,24 @@ def _program(plan: FusionPlan, config: LaunchConfig, made: Operator) -> list[str
         ulps_text(plan.column_axes),
         CHECK,
         *checks,
-        TIMING,
+        _timing(plan),
         main,
     ]
+
+
+def _timing(plan: FusionPlan) -> str:
+    """The program's timing; of a table what is read is counted, not the table."""
+    if not gathers(plan):
+        return TIMING
+    read = [
+        f"gathered(inputs[{place}], inputs[{int((item.gathered or '')[2:])}])"
+        if item.gathered is not None
+        else f"inputs[{place}]"
+        for place, item in enumerate(plan.inputs)
+    ]
+    lines = statement(f"read = ({', '.join(read)})", 1)
+    counted = TIMING.replace("(*inputs, *out)", "(*read, *out)")
+    return counted.replace("    moved =", "\n".join(lines) + "\n    moved =", 1)
 
 
 def _shapes(site: Site) -> tuple[tuple[int, ...], ...]:
@@ -265,17 +283,44 @@ def _make_inputs(plan: FusionPlan) -> str:
         *(line for item in plan.inputs for line in statement(f"{_random(plan, item, names)},", 2)),
         "    )",
     ]
+    if gathers(plan):
+        lines[5:5] = _tables(plan)
     return "\n".join(lines) + "\n"
+
+
+def _tables(plan: FusionPlan) -> list[str]:
+    """How many rows the tables have, the same number for all that one index numbers."""
+    site, found = plan.sites[0], dict[str, int]()
+    most = max(MOST_TABLE // max(site.columns, 1), 1)
+    for place, item in enumerate(plan.inputs):
+        rows = table_rows(site, place)
+        if item.gathered is not None and rows is not None:
+            found[item.gathered] = min(rows, most, found.get(item.gathered, rows))
+    few = MOST_INTERPRETED_TABLE_ROWS
+    return [
+        f'    rows_{name} = {{"cuda": {rows}, "cpu": {min(rows, few)}}}[device]'
+        for name, rows in found.items()
+    ]
 
 
 def _random(plan: FusionPlan, item: PlanInput, names: list[str]) -> str:
     if item.name in operands(plan):
         return random_operand(plan, item)
-    return random_input(item, names, plan.along(item))
+    if item.gathered is not None:
+        axes = [*("1" for _ in item.spans[:-1]), names[-1]]
+        axes[table_axis(item)] = f"rows_{item.gathered}"
+        return random_input(item, axes, (True,) * len(axes))
+    below = f"rows_{item.name}" if item.name in index_names(plan) else ""
+    return random_input(item, names, plan.along(item), below)
 
 
-def random_input(item: PlanInput, names: list[str], along: tuple[bool, ...]) -> str:
-    """An expression for a random input; `names` are those of the sizes of its axes."""
+def random_input(
+    item: PlanInput, names: list[str], along: tuple[bool, ...], below: str = ""
+) -> str:
+    """An expression for a random input; `names` are those of the sizes of its axes.
+
+    Integers are `below` an expression, if there is one.
+    """
     shape = [name if span else "1" for name, span in zip(names, along, strict=True)]
     cut = ""
     if not item.dense:
@@ -284,5 +329,5 @@ def random_input(item: PlanInput, names: list[str], along: tuple[bool, ...]) -> 
     sizes = f"({', '.join(shape)}{',' if len(shape) == 1 else ''})"
     if item.dtype in FLOAT_DTYPES:
         return f"torch.randn({sizes}, device=device).to(torch.{item.dtype}){cut}"
-    high = 2 if item.dtype == "bool" else 5
+    high = below or (2 if item.dtype == "bool" else 5)
     return f"torch.randint(0, {high}, {sizes}, device=device).to(torch.{item.dtype}){cut}"

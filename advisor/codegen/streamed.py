@@ -181,7 +181,7 @@ class _Writer:
 
     def _policy(self, item: PlanInput, number: int) -> str:
         """What is read again should stay in the caches, by this row or by others; the rest not."""
-        own = all(item.spans)
+        own = all(item.spans) and item.gathered is None  # a table's row may be named again
         return (
             "evict_first" if own and self.schedule.last_read(item.name) == number else "evict_last"
         )

@@ -169,6 +169,10 @@ class Values:
         return " & ".join(masks)
 
     def _input_address(self, item: PlanInput) -> str:
+        if item.gathered is not None:
+            # In bounds as eager's lookup demands it: an index is used as it is.
+            stride = "n_columns" if item.dense else self.strided[item.name].strides[0][1]
+            return f"{item.name} + {item.gathered}_value.to(tl.int64) * {stride} + columns"
         if not item.dense:
             return self._strided_address(item.name)
         offset = {

@@ -73,6 +73,8 @@ AXIS, START = "axis", "start"
 OPERANDS, ADDED, FACTORS, TF32 = "operands", "added", "factors", "tf32"
 # Of a tensor that counts: its first element, and how far the next one is.
 FIRST, STEP = "first", "step"
+# Of a lookup of whole rows: the places of its operands among its arguments.
+TABLE, INDEX = "table", "index"
 # How the origins of gradients begin; those of other nodes name ops of the forward pass.
 GRADIENT = "backward."
 

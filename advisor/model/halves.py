@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from advisor.model.derived import dense_strides, renamed
+from advisor.model.gathers import kept_rows, renamed_input, with_indices
 from advisor.model.plan import FusionPlan, PlanInput, PlanOp, Site, plan_id
 from advisor.model.prefix import prefix
 
@@ -29,7 +30,7 @@ def _rest(plan: FusionPlan, count: int) -> FusionPlan | None:
         op.name: op for op in plan.ops[:count] if op.space in ("tile", "row") or op.name in late
     }
     ops = _needed(plan, count, set(written))
-    read = {arg for op in ops for arg in op.args}
+    read = with_indices(plan, {str(arg) for op in ops for arg in op.args})
     passed = [op for name, op in written.items() if name in read]
     kept = [place for place, item in enumerate(plan.inputs) if item.name in read]
     names = {plan.inputs[place].name: f"in{number}" for number, place in enumerate(kept)}
@@ -41,10 +42,7 @@ def _rest(plan: FusionPlan, count: int) -> FusionPlan | None:
         plan,
         title=f"{plan.title}: the ops after the first {count}",
         inputs=(
-            *(
-                msgspec.structs.replace(plan.inputs[place], name=f"in{number}")
-                for number, place in enumerate(kept)
-            ),
+            *(renamed_input(plan.inputs[place], names) for place in kept),
             *(_input(plan, op, names[op.name]) for op in passed),
         ),
         ops=tuple(renamed(op, names) for op in ops),
@@ -97,6 +95,7 @@ def _site(
             *(site.input_strides[place] for place in kept),
             *(_strides(plan, op, site) for op in passed),
         ),
+        table_rows=kept_rows(site, kept, more=len(passed)),
         output_strides=tuple(site.output_strides[place] for place in outputs)
         if site.output_strides
         else (),

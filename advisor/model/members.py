@@ -17,6 +17,7 @@ import msgspec
 
 from advisor.errors import InvalidRecordError
 from advisor.model.base import Record
+from advisor.model.gathers import gathers
 from advisor.model.graph import Arg
 from advisor.model.optable import spec_of
 
@@ -105,6 +106,8 @@ def check_members(plan: FusionPlan, check_one: Callable[[FusionPlan], None], mos
     `check_one` checks a member as a program of its own, at all sites: what it would read of another
     is no value there.
     """
+    if gathers(plan):
+        raise InvalidRecordError("a member that reads rows of a table")
     _check_shares(plan)
     if len(plan.ops) > most_ops:
         raise InvalidRecordError("too many ops for one kernel")

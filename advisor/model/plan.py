@@ -36,7 +36,8 @@ class PlanInput(Record, frozen=True, kw_only=True):
     give, products of single axes. A `dense` input is read at the linear index; any other is
     addressed by run-time strides, one per spanned axis. `unit_stride` promises a stride of 1 along
     the innermost column axis. Of a scan, one that is `reverse` holds the first step last. One that
-    `counts` (first, step) along the only axis that it spans is computed where it would be read.
+    `counts` (first, step) along the only axis that it spans is computed where it would be read. One
+    that is `gathered` is rows of a table, numbered by the earlier input of that name (`gathers`).
     """
 
     name: str
@@ -47,6 +48,7 @@ class PlanInput(Record, frozen=True, kw_only=True):
     segments: tuple[bool, ...] = ()
     reverse: bool = False
     counts: tuple[int, int] | None = None
+    gathered: str | None = None
 
     @property
     def traffic(self) -> Space | None:
@@ -120,8 +122,9 @@ class Site(Record, frozen=True, kw_only=True):
     axes...] (0 where it does not span), `output_strides` those of the outputs where one is strided;
     `executions` how often it runs in one step. Of a horizontal plan, `members` have the sizes;
     `columns` are all their elements. `input_offsets` say, of a scan, which element of its memory
-    each input begins at. `run_time` has the sizes where the graph was compiled for several: those
-    beside it are then one example, what the graph was captured with.
+    each input begins at; `table_rows`, where a table is read, its rows (0 for any other input).
+    `run_time` has the sizes where the graph was compiled for several: those beside it are then one
+    example, what the graph was captured with.
     """
 
     graph: str
@@ -138,6 +141,7 @@ class Site(Record, frozen=True, kw_only=True):
     members: tuple[MemberSizes, ...] = ()
     input_offsets: tuple[int, ...] = ()
     run_time: RunTimeSizes | None = None
+    table_rows: tuple[int, ...] = ()
 
     @property
     def column_axes(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, NoReturn
 
 from advisor.errors import InvalidRecordError
+from advisor.model.gathers import fits_site, misfit
 from advisor.model.gemm import check_product, check_product_outputs, product_space
 from advisor.model.graph import literal_value
 from advisor.model.members import check_members
@@ -81,7 +82,9 @@ def _check_inputs(plan: FusionPlan) -> dict[str, tuple[Space, str]]:
             _fail(plan, f"input {position} is not named in{position}")
         if item.dtype not in DTYPES or len(item.spans) != plan.row_axes + 1:
             _fail(plan, f"{item.name}: bad dtype or rank")
-        if item.dense and not (all(item.spans) or all(item.spans[:-1]) or not any(item.spans[:-1])):
+        if item.gathered is not None and (reason := misfit(plan, position)):
+            _fail(plan, reason)
+        if _spans_some_rows(item) and item.dense and item.gathered is None:
             _fail(plan, f"{item.name}: a dense input spans all rows or none")
         if item.segments and not _is_part(plan, item):
             _fail(plan, f"{item.name}: its segments are no part of the columns")
@@ -89,6 +92,10 @@ def _check_inputs(plan: FusionPlan) -> dict[str, tuple[Space, str]]:
             _fail(plan, f"{item.name}: it counts along no single axis")
         spaces[item.name] = (space_of(item.spans), item.dtype)
     return spaces
+
+
+def _spans_some_rows(item: PlanInput) -> bool:
+    return any(item.spans[:-1]) and not all(item.spans[:-1])
 
 
 def _is_counted(plan: FusionPlan, item: PlanInput) -> bool:
@@ -240,6 +247,8 @@ def _check_site(plan: FusionPlan, site: Site) -> None:
         _fail(plan, f"site in {site.graph}: strides do not fit the plan")
     if len(site.output_strides) != (len(plan.outputs) if plan.strided_outputs else 0):
         _fail(plan, f"site in {site.graph}: strides of outputs do not fit the plan")
+    if not fits_site(plan, site, MAX_SIZE):
+        _fail(plan, f"site in {site.graph}: its tables do not fit the plan")
     if site.run_time is not None and not _is_described(site, site.run_time):
         _fail(plan, f"site in {site.graph}: its sizes at run time do not fit the plan")
 

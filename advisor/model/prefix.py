@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import msgspec
 
 from advisor.model.derived import dense_strides, renamed
+from advisor.model.gathers import kept_rows, renamed_input, with_indices
 from advisor.model.gemm import PRODUCT, operands, renamed_product
 from advisor.model.graph import Arg
-from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site, plan_id
+from advisor.model.plan import FusionPlan, PlanOp, PlanOutput, Site, plan_id
 
 
 def prefix(plan: FusionPlan, count: int) -> FusionPlan | None:
@@ -37,14 +38,14 @@ def prefix(plan: FusionPlan, count: int) -> FusionPlan | None:
     if not outputs:
         return None
     ops = _feeding(ops, outputs)
-    read = {arg for op in ops for arg in op.args} | set(operands(plan))
+    read = with_indices(plan, {str(arg) for op in ops for arg in op.args} | set(operands(plan)))
     kept = [place for place, item in enumerate(plan.inputs) if item.name in read]
     names = {plan.inputs[place].name: f"in{number}" for number, place in enumerate(kept)}
     names |= {op.name: f"v{number}" for number, op in enumerate(ops)}
     found = msgspec.structs.replace(
         plan,
         title=f"{plan.title}: first {count} of {len(plan.ops)} ops",
-        inputs=tuple(_named(plan.inputs[place], names) for place in kept),
+        inputs=tuple(renamed_input(plan.inputs[place], names) for place in kept),
         ops=tuple(renamed(op, names) for op in ops),
         outputs=tuple(msgspec.structs.replace(o, value=names[o.value]) for o in outputs),
         guards=(),
@@ -67,10 +68,6 @@ def _feeding(ops: tuple[PlanOp, ...], outputs: Iterable[PlanOutput]) -> tuple[Pl
     return tuple(op for op in ops if op.name in wanted)
 
 
-def _named(item: PlanInput, names: dict[str, str]) -> PlanInput:
-    return msgspec.structs.replace(item, name=names[item.name])
-
-
 def _site(plan: FusionPlan, site: Site, kept: list[int], outputs: tuple[PlanOutput, ...]) -> Site:
     along = [output.along(plan.row_axes, plan.column_axes) for output in outputs if output.strided]
     return msgspec.structs.replace(
@@ -78,6 +75,7 @@ def _site(plan: FusionPlan, site: Site, kept: list[int], outputs: tuple[PlanOutp
         inputs=tuple(site.inputs[place] for place in kept),
         outputs=tuple(f"%{output.value}" for output in outputs),
         input_strides=tuple(site.input_strides[place] for place in kept),
+        table_rows=kept_rows(site, kept),
         output_strides=tuple(dense_strides(site.sizes, spans) for spans in along),
         run_time=None,
     )

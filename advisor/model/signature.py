@@ -17,7 +17,10 @@ def signature_of(plan: FusionPlan) -> str:
     body: dict[str, object] = {
         "family": plan.family,
         "row_axes": plan.row_axes,
-        "inputs": [_told(item, segments=(), reverse=False, counts=None) for item in plan.inputs],
+        "inputs": [
+            _told(item, segments=(), reverse=False, counts=None, gathered=None)
+            for item in plan.inputs
+        ],
         "ops": plan.ops,
         "outputs": [
             _told(item, strided=False, unit_stride=True, reverse=False, last=False)

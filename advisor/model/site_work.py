@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from advisor.model.gathers import elements_read
 from advisor.model.gemm import product_flops, product_rows
 from advisor.model.members import parts
 from advisor.model.optable import item_bytes, spec_of
@@ -18,17 +19,13 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
 def site_bytes(plan: FusionPlan, site: Site) -> int:
-    """External inputs read once and outputs written once."""
+    """External inputs read once and outputs written once; of a table at most what indices name."""
     if plan.members:
         return sum(site_bytes(part, own) for part, own in parts(plan, site))
     total = 0
-    for item in plan.inputs:
-        if item.counts is not None:
-            continue
-        elements = 1
-        for size, span in zip(site.sizes, plan.along(item), strict=True):
-            elements *= size if span else 1
-        total += elements * item_bytes(item.dtype)
+    for position, item in enumerate(plan.inputs):
+        if item.counts is None:
+            total += elements_read(plan, site, position) * item_bytes(item.dtype)
     for output in plan.outputs:
         total += math.prod(output.shape(site.row_sizes, site.column_axes)) * item_bytes(
             output.dtype
@@ -51,6 +48,7 @@ def sector_bytes(
     tiles = [
         (item.dtype, plan.along(item), strides)
         for item, strides in zip(plan.inputs, site.input_strides, strict=True)
+        if item.gathered is None
         if (item.traffic == "tile" or (plan.states and item.spans[-2])) and not item.dense
     ]
     tiles += [
@@ -65,6 +63,11 @@ def sector_bytes(
     else:
         limits = tuple(min(size, block_rows) for size in site.row_sizes)
         limits += tuple(min(size, block_columns or size) for size in site.column_axes)
+    for position, item in enumerate(plan.inputs):
+        if item.gathered is not None:  # a row begins anywhere in the table
+            row = site.columns * item_bytes(item.dtype)
+            rows = elements_read(plan, site, position) // max(site.columns, 1)
+            total += rows * _beside(row, item_bytes(item.dtype))
     for dtype, along, strides in tiles:
         held = [
             (stride, most, size)
@@ -73,9 +76,13 @@ def sector_bytes(
         ]
         width, elements = item_bytes(dtype), math.prod(size for _, _, size in held)
         run = _run(held) * width
-        touched = run if run % SECTOR_BYTES == 0 else run + SECTOR_BYTES - width
-        total += elements * width * (touched - run) // run
+        total += elements * width * _beside(run, width) // run
     return total
+
+
+def _beside(run: int, width: int) -> int:
+    """Bytes of the sectors of a run that are not its own, on average; 0 where it fills sectors."""
+    return 0 if run % SECTOR_BYTES == 0 else SECTOR_BYTES - width
 
 
 def _run(axes: list[tuple[int, int, int]]) -> int:
@@ -125,7 +132,9 @@ def equation(op: PlanOp) -> str:
 
 
 def computed(item: PlanInput) -> str:
-    """What is said of an input that counts, behind what it is: nothing of one that is read."""
+    """What is said behind what an input is: of one that counts, or that is rows of a table."""
+    if item.gathered is not None:
+        return f", the row of a table that {item.gathered} numbers"
     return ", counted from {} by {}, not read".format(*item.counts) if item.counts else ""
 
 

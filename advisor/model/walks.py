@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from advisor.model.gathers import with_indices
 from advisor.model.plan import FusionPlan, PlanOp
 
 
@@ -69,4 +70,4 @@ def _needed(plan: FusionPlan, roots: Iterable[str]) -> set[str]:
 
 def _inputs(plan: FusionPlan, ops: Iterable[PlanOp], roots: Iterable[str]) -> frozenset[str]:
     used = {arg for op in ops for arg in op.args if isinstance(arg, str)} | set(roots)
-    return frozenset(item.name for item in plan.inputs if item.name in used)
+    return with_indices(plan, (item.name for item in plan.inputs if item.name in used))

@@ -81,8 +81,8 @@ def _but_for_layout(plan: FusionPlan, program: Program) -> bool:
     """Whether a program computes what a plan does, of tensors that may lie otherwise in memory."""
     return not plan.members and (
         plan.ops == program.ops
-        and [(i.dtype, i.counts) for i in plan.inputs]
-        == [(i.dtype, i.counts) for i in program.inputs]
+        and [(i.dtype, i.counts, i.gathered) for i in plan.inputs]
+        == [(i.dtype, i.counts, i.gathered) for i in program.inputs]
         and [(o.value, o.dtype) for o in plan.outputs]
         == [(o.value, o.dtype) for o in program.outputs]
     )

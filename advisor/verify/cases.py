@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 
+from advisor.model.gathers import table_axis, table_rows
 from advisor.model.gemm import operands, unit_axis
 from advisor.model.members import alone
 from advisor.model.plan import FusionPlan, PlanInput
@@ -19,6 +20,8 @@ VALUES: tuple[Values, ...] = ("small", "zeros", "large", "special")
 POISON_FLOAT, POISON_INT, POISON_BITS = 6.3e4, 77, 0x7F
 # Of a case on a GPU: its float64 reference and its random numbers take seconds, not minutes.
 MOST_ELEMENTS = 1 << 24
+# Of a table: few enough that rows are named again, and some never.
+MOST_TABLE_ROWS = 50
 
 
 @dataclass(frozen=True)
@@ -173,15 +176,37 @@ def make_inputs(
     generator = torch.Generator(device="cpu").manual_seed(seed)
     sizes = (*case.row_sizes, *case.column_sizes)
     found = []
+    rows = _table_rows(plan)
     for position, item in enumerate(plan.inputs):
         spans = plan.along(item)
         shape = [size if span else 1 for size, span in zip(sizes, spans, strict=True)]
         if item.name in operands(plan):
             found.append(_make_operand(plan, item, shape, case.values, generator).to(device))
             continue
-        order = _order(plan, position)
-        found.append(_make_input(item, shape, order, case.values, generator, device))
+        if item.gathered is not None:
+            shape = table_shape(item, rows[item.gathered], case.columns)
+        tensor = _make_input(
+            item, shape, _order(plan, position), case.values, generator, device, rows.get(item.name)
+        )
+        found.append(tensor)
     return found
+
+
+def _table_rows(plan: FusionPlan) -> dict[str, int]:
+    """Below what each index of a table is: what the tables that it numbers the rows of have."""
+    found: dict[str, int] = {}
+    for position, item in enumerate(plan.inputs):
+        if item.gathered is not None:
+            own = (table_rows(plan.sites[0], position) if plan.sites else None) or MOST_TABLE_ROWS
+            found[item.gathered] = min(own, MOST_TABLE_ROWS, found.get(item.gathered, own))
+    return found
+
+
+def table_shape(item: PlanInput, rows: int, columns: int) -> list[int]:
+    """The shape of a table with one dimension an axis: its rows are along one of the row axes."""
+    shape = [1] * len(item.spans[:-1]) + [columns]
+    shape[table_axis(item)] = rows
+    return shape
 
 
 def _make_operand(
@@ -228,23 +253,33 @@ def _make_input(
     values: Values,
     generator: torch.Generator,
     device: torch.device,
+    below: int | None,
 ) -> torch.Tensor:
-    """Dense, or cut out of storage that is wider along the last axis in order."""
+    """Dense, or cut out of storage that is wider along the last axis in order.
+
+    Integers are `below` a number, if there is one.
+    """
     last = order[-1]
     stored = [shape[axis] for axis in order]
     if item.dense:
-        return _fill(stored, item.dtype, values, generator).to(device)
+        return _fill(stored, item.dtype, values, generator, below).to(device)
     unit = item.unit_stride and last == len(shape) - 1
     stored[-1] = shape[last] + 3 if unit else 2 * shape[last]
-    tensor = _fill(stored, item.dtype, values, generator).to(device)
+    tensor = _fill(stored, item.dtype, values, generator, below).to(device)
     tensor = tensor[..., : shape[last]] if unit else tensor[..., ::2]
     return tensor.permute([order.index(axis) for axis in range(len(shape))])
 
 
-def _fill(shape: list[int], dtype: str, values: Values, generator: torch.Generator) -> torch.Tensor:
+def _fill(
+    shape: list[int],
+    dtype: str,
+    values: Values,
+    generator: torch.Generator,
+    below: int | None = None,
+) -> torch.Tensor:
     kind: torch.dtype = getattr(torch, dtype)
     if not kind.is_floating_point:
-        high = 2 if kind == torch.bool else 5
+        high = below or (2 if kind == torch.bool else 5)
         return torch.randint(0, high, shape, generator=generator).to(kind)
     noise = torch.randn(shape, generator=generator)
     if values == "zeros":

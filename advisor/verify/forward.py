@@ -132,7 +132,8 @@ def _ways(
         spans = plan.along(item)
         size = math.prod(n for n, along in zip(site.sizes, spans, strict=True) if along)
         fits = [t for t in held if t.dtype == item.dtype and math.prod(t.shape) == size]
-        choices.append(fits if item.dense or size == 1 else [])
+        plain = (item.dense or size == 1) and item.gathered is None
+        choices.append(fits if plain else [])
     for way in itertools.product(*choices):
         used = {item.name for item in way}
         if len(used) == len(way) and all(

@@ -97,7 +97,10 @@ def evaluate(
     for item, tensor in zip(plan.inputs, inputs, strict=True):
         wide = precision != "native" and tensor.is_floating_point()
         values[item.name] = tensor.double() if wide else tensor
-    sizes = torch.broadcast_shapes(*(tensor.shape for tensor in inputs))
+    for item in plan.inputs:
+        if item.gathered is not None:
+            values[item.name] = gathered(values[item.name], values[item.gathered])
+    sizes = torch.broadcast_shapes(*(values[item.name].shape for item in plan.inputs))
     for item in plan.inputs:
         if item.counts is not None:
             values[item.name] = counted(item, values[item.name])
@@ -136,6 +139,11 @@ def counted(item: PlanInput, tensor: torch.Tensor) -> torch.Tensor:
     first, step = item.counts
     numbers = torch.arange(tensor.numel(), device=tensor.device)
     return (numbers * step + first).reshape(tensor.shape)
+
+
+def gathered(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """The row of a table [..., columns] for each index [..., 1]."""
+    return table.flatten(0, -2)[index[..., 0]]
 
 
 def _drawn(

@@ -17,6 +17,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from advisor.model.gathers import index_names
 from advisor.model.members import parts
 from advisor.model.plan import FusionPlan, Site
 from advisor.verify.interpret import evaluate
@@ -96,7 +97,10 @@ def _drawn(
     given = site_inputs(plan, site, device, least)
     rows = plan.row_axes - (plan.product is not None)  # what the depth adds up stays finite
     axis = max(range(rows), key=site.row_sizes.__getitem__)
-    for tensor in given:
+    indices = index_names(plan)
+    for item, tensor in zip(plan.inputs, given, strict=True):
+        if item.name in indices:
+            continue  # within its table as it is
         if positive and not tensor.is_floating_point() and tensor.dtype != torch.bool:
             tensor.add_(1)  # a count, perhaps, by which something is divided
         if not tensor.is_floating_point() or tensor.dtype.itemsize == 1:

@@ -10,10 +10,12 @@ from typing import Protocol
 import torch
 
 from advisor.model.applied import KernelTiming, Timing
+from advisor.model.gathers import table_rows
 from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.members import parts
 from advisor.model.plan import FusionPlan, Site
 from advisor.model.scan import steps_of
+from advisor.verify.cases import table_shape
 from advisor.verify.interpret import evaluate
 from advisor.verify.kernel_module import load_module
 from advisor.verify.products import allowed_as_planned
@@ -79,24 +81,39 @@ def site_inputs(
     offsets = site.input_offsets or (0,) * len(plan.inputs)
     memory = _sizes(plan, site, offsets, least) if plan.states else {}
     shared: dict[tuple[str, str], torch.Tensor] = {}
+    below = _index_limits(plan, site)
     for number, (item, strides) in enumerate(zip(plan.inputs, site.input_strides, strict=True)):
         spans = plan.along(item)
         shape = [size if span else 1 for size, span in zip(site.sizes, spans, strict=True)]
+        if (rows := table_rows(site, number)) is not None:
+            shape = table_shape(item, rows, site.columns)
         kind: torch.dtype = getattr(torch, item.dtype)
         needed = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         needed = 0 if 0 in shape else needed
         key = (site.inputs[number], item.dtype)
         if key not in shared or not plan.states:
-            shared[key] = _random(memory.get(site.inputs[number], needed), kind, device)
+            elements = memory.get(site.inputs[number], needed)
+            shared[key] = _random(elements, kind, device, below.get(item.name, 2))
         laid_out = [s if n > 1 else 1 for s, n in zip(strides, shape, strict=True)]
         found.append(shared[key].as_strided(shape, laid_out, offsets[number]))
     return found
 
 
-def _random(elements: int, kind: torch.dtype, device: torch.device) -> torch.Tensor:
+def _index_limits(plan: FusionPlan, site: Site) -> dict[str, int]:
+    """Below what every index of a table is."""
+    found: dict[str, int] = {}
+    for number, item in enumerate(plan.inputs):
+        rows = table_rows(site, number)
+        if item.gathered is not None and rows is not None:
+            found[item.gathered] = min(rows, found.get(item.gathered, rows))
+    return found
+
+
+def _random(elements: int, kind: torch.dtype, device: torch.device, below: int) -> torch.Tensor:
+    """Numbers around 0, integers from 0 on and `below` a number."""
     if kind.is_floating_point:
         return torch.randn(elements, device=device, dtype=torch.float32).to(kind)
-    return torch.randint(0, 2, (elements,), device=device).to(kind)
+    return torch.randint(0, below, (elements,), device=device).to(kind)
 
 
 def _sizes(

@@ -23,6 +23,7 @@ from collectors.live.counted import counted_attributes
 from collectors.live.cuts import cut_attributes
 from collectors.live.fx_builder import GraphBuilder, flatten, graph_node
 from collectors.live.layouts import EAGER
+from collectors.live.lookups import lookup_attributes
 from collectors.live.products import product_attributes
 
 
@@ -123,7 +124,7 @@ def _opaque(builder: GraphBuilder, node: fx.Node) -> None:
     alias, mutated = _aliasing(builder, node)
     metas = tuple(builder.tensor_meta(t) for t in tensors)
     told = cut_attributes(node) | product_attributes(node, flat, builder.values.get)
-    told |= counted_attributes(node)
+    told |= counted_attributes(node) | lookup_attributes(node, flat, builder.values.get)
     builder.nodes.append(
         graph_node(node, node_id, "opaque", flat, metas, told, alias_of=alias, mutates=mutated)
     )

@@ -18,6 +18,7 @@ from analyzers.row_programs import find_row_programs
 from tests.analyzers.planted.captured import Case, answer, computed_again, described, lowered
 from tests.analyzers.planted.columns import COLUMNS
 from tests.analyzers.planted.libraries import LIBRARIES, one_process_group
+from tests.analyzers.planted.lookups import LOOKUPS
 from tests.analyzers.planted.memory import MEMORY
 from tests.analyzers.planted.spaces import SPACES
 from tests.analyzers.planted.types import TYPES
@@ -25,7 +26,7 @@ from tests.builders.graph import assert_legal
 from tests.builders.renamed import renamed
 from tests.codegen.interpreter import Interpreter
 
-CORPUS = (*COLUMNS, *MEMORY, *SPACES, *TYPES, *LIBRARIES)
+CORPUS = (*COLUMNS, *MEMORY, *SPACES, *TYPES, *LIBRARIES, *LOOKUPS)
 WITH_GROUPS = tuple(case for case in CORPUS if case.groups)
 # What is compiled or interpreted: a sample, since every launch is interpreted element by element.
 LAUNCHED = WITH_GROUPS[::5]

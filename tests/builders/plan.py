@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 import torch
 
+from advisor.model.gathers import gathers, table_axis
 from advisor.model.graph import Arg, AttributeValue
 from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan, PlanInput, PlanOp, PlanOutput, Site, plan_id
@@ -48,6 +49,7 @@ class PlanBuilder:
         unit_stride: bool = True,
         segments: tuple[bool, ...] = (),
         counts: tuple[int, int] | None = None,
+        gathered: str | None = None,
     ) -> str:
         """An input that spans everything unless told otherwise."""
         name = f"in{len(self.inputs)}"
@@ -61,6 +63,7 @@ class PlanBuilder:
                 unit_stride=unit_stride,
                 segments=segments,
                 counts=counts,
+                gathered=gathered,
             )
         )
         return name
@@ -145,6 +148,7 @@ class PlanBuilder:
         columns: int | tuple[int, ...] = 64,
         strided: tuple[str, ...] = (),
         unit_stride: bool = True,
+        table_rows: int = 11,
     ) -> FusionPlan:
         """The checked plan with one contiguous site of `sizes` × `columns`.
 
@@ -175,13 +179,15 @@ class PlanBuilder:
         found = msgspec.structs.replace(
             found,
             id=plan_id("test", title, found.signature()),
-            sites=(_site(found, sizes or (4,) * self.row_axes, widths),),
+            sites=(_site(found, sizes or (4,) * self.row_axes, widths, table_rows),),
         )
         found.check()
         return found
 
 
-def _site(plan: FusionPlan, sizes: tuple[int, ...], columns: tuple[int, ...]) -> Site:
+def _site(
+    plan: FusionPlan, sizes: tuple[int, ...], columns: tuple[int, ...], table_rows: int
+) -> Site:
     outputs = [output.along(plan.row_axes, plan.column_axes) for output in plan.outputs]
     whole = (*sizes, *columns)
     return Site(
@@ -192,11 +198,25 @@ def _site(plan: FusionPlan, sizes: tuple[int, ...], columns: tuple[int, ...]) ->
         row_sizes=sizes,
         columns=math.prod(columns),
         column_sizes=columns if len(columns) > 1 else (),
-        input_strides=tuple(_contiguous(whole, plan.along(item)) for item in plan.inputs),
+        input_strides=tuple(
+            _contiguous(whole, plan.along(item))
+            if item.gathered is None
+            else _of_table(item, columns[0])
+            for item in plan.inputs
+        ),
+        table_rows=tuple(table_rows * (item.gathered is not None) for item in plan.inputs)
+        if gathers(plan)
+        else (),
         output_strides=tuple(_contiguous(whole, spans) for spans in outputs)
         if plan.strided_outputs
         else (),
     )
+
+
+def _of_table(item: PlanInput, columns: int) -> tuple[int, ...]:
+    strides = [0] * len(item.spans[:-1]) + [1]
+    strides[table_axis(item)] = columns if item.dense else columns + 3
+    return tuple(strides)
 
 
 def _contiguous(sizes: tuple[int, ...], spans: tuple[bool, ...]) -> tuple[int, ...]:

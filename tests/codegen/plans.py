@@ -217,3 +217,50 @@ def turned(dtype: str = "bfloat16", *, sizes: tuple[int, ...] = (48,), columns: 
     strides = ((1, sizes[0]), *site.input_strides[1:])
     site = msgspec.structs.replace(site, input_strides=strides)
     return msgspec.structs.replace(plan, sites=(site,))
+
+
+def embeddings(make: PlanBuilder, dtype: str, *, dense: bool = True) -> tuple[str, str]:
+    """Words and places of two row axes: an index for every row, one for the inner axis alone."""
+    ids = make.input("int64", (True, True, False))
+    words = make.input(dtype, gathered=ids, dense=dense)
+    place = make.input("int32", (False, True, False), dense=False)
+    return words, make.input(dtype, (False, True, True), gathered=place, dense=False)
+
+
+def embedding_norm(dtype: str = "bfloat16", *, columns: int = 64, sizes: tuple[int, ...] = (2, 3),
+                   dense: bool = True, table_rows: int = 11) -> FusionPlan:  # fmt: skip
+    """`cast((h - mean h) rsqrt(var h + ε)) w + b`, h = words + places; the words are kept."""
+    make = PlanBuilder(row_axes=2)
+    words, places = embeddings(make, dtype, dense=dense)
+    w, b = (make.input(dtype, (False, False, True)) for _ in range(2))
+    wide = make.cast(make.op("add", words, places), "float32")
+    mean, spread = make.op("mean", wide), make.op("var", wide, correction=0.0)
+    scale = make.op("rsqrt", make.op("add", spread, 1e-5))
+    scaled = make.cast(make.op("mul", make.op("sub", wide, mean), scale), dtype)
+    out = make.op("add", make.op("mul", scaled, w), b)
+    return make.plan(out, make.cast(words, dtype), title="embedding and norm", sizes=sizes,
+                     columns=columns, table_rows=table_rows)  # fmt: skip
+
+
+def embedding_sums(dtype: str = "bfloat16", *, columns: int = 64, sizes: tuple[int, ...] = (2, 3),
+                   rows: bool = True) -> FusionPlan:  # fmt: skip
+    """`Σ g x̂` over the rows, x̂ = h rsqrt(mean h² + ε) or h itself without `rows`, and `g h`."""
+    make = PlanBuilder(row_axes=2)
+    words, places = embeddings(make, dtype)
+    g = make.cast(make.input(dtype), "float32")
+    wide = make.cast(make.op("add", words, places), "float32")
+    hat = wide
+    if rows:
+        square = make.op("mean", make.op("mul", wide, wide))
+        hat = make.op("mul", wide, make.op("rsqrt", make.op("add", square, 1e-5)))
+    dw = make.cast(make.over_rows("sum", make.op("mul", g, hat)), dtype)
+    part = make.cast(make.op("mul", g, wide), dtype)
+    return make.plan(dw, part, title="embedding sums", sizes=sizes, columns=columns)
+
+
+def embedding_chain(dtype: str = "bfloat16", *, columns: int = 64, sizes: tuple[int, ...] = (2, 3),
+                    ) -> FusionPlan:  # fmt: skip
+    """`relu(words + places)`."""
+    make = PlanBuilder(row_axes=2)
+    out = make.op("relu", make.op("add", *embeddings(make, dtype)))
+    return make.plan(out, title="embedding chain", sizes=sizes, columns=columns)
