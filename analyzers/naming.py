@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from advisor.model.gathers import gathers
 from advisor.model.optable import FLOAT8_MAX, spec_of
 from advisor.model.plan import FusionPlan, PlanOp
 from analyzers.gradient_names import gradient_name
@@ -65,6 +66,8 @@ def describe(plan: FusionPlan) -> str:
         op.op for op in plan.ops[:first] if op.space == "tile" and _is_two_tensors(plan, op)
     ]
     head = "residual add + " if prologue == ["add"] and "norm" in names else ""
+    if gathers(plan):
+        head = "embedding + "
     if "norm" in names and plan.phase != "backward":
         names += "".join(f" + {word}" for word in _activations(plan))
     outputs = f" with {len(plan.outputs)} outputs" if len(plan.outputs) > 1 else ""
@@ -137,7 +140,8 @@ def _mean_of_squares(plan: FusionPlan) -> bool:
 
 
 def _has_mask(plan: FusionPlan) -> bool:
-    partial = (item for item in plan.inputs if not item.segments and not all(item.spans))
+    whole = (item for item in plan.inputs if not item.segments and item.gathered is None)
+    partial = (item for item in whole if not all(item.spans))
     return any(sum(item.spans) > 1 for item in partial) or any(op.op == "where" for op in plan.ops)
 
 

@@ -28,6 +28,19 @@ def walk(plan: FusionPlan, site: Site) -> Evidence:
     return Evidence(kind="dataflow", text=text, values={"rows": site.rows, "columns": site.columns})
 
 
+def lookups(plan: FusionPlan) -> list[Evidence]:
+    """Which tables are read where they lie, and what their bytes are."""
+    tables = sum(item.gathered is not None for item in plan.inputs)
+    if not tables:
+        return []
+    text = (
+        f"rows of {counted(tables, 'table')} are read by index, not what a lookup copied of them; "
+        "bytes count a row for every index, up to the whole table: at most so many are read. An "
+        "index is used as it is: one outside its table, at which eager code stops, is not noticed"
+    )
+    return [Evidence(kind="legality", text=text, values={"tables": tables})]
+
+
 def draws(plan: FusionPlan) -> list[Evidence]:
     """Where the mask of a dropout comes from, if there is one."""
     if not any(op.op == RANDOM for op in plan.ops):

@@ -28,7 +28,7 @@ from analyzers.prediction import (
     present_members,
 )
 from analyzers.program_cost import source_ops
-from analyzers.program_notes import draws, walk
+from analyzers.program_notes import draws, lookups, walk
 from analyzers.replay_changes import Change, distinct
 from analyzers.row_plans import Program, cluster, plan_of
 
@@ -227,6 +227,7 @@ class FindingVariants:
         return [
             walk(plan, plan.sites[0]),
             *draws(plan),
+            *lookups(plan),
             Evidence(
                 kind="traffic",
                 text=traffic,

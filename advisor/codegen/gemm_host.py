@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from advisor.codegen import abi, host
 from advisor.codegen.layout import docstring, statement
+from advisor.codegen.strided import strided
 from advisor.model.gemm import PRODUCT, operand, operands
 from advisor.model.launch import GROUP_ROWS
 from advisor.model.plan import FusionPlan, PlanInput
@@ -64,7 +65,7 @@ def _arguments(plan: FusionPlan, kernel: abi.KernelAbi) -> list[str]:
     outputs = {name: f"out[{place}]" for place, name in enumerate(abi.output_names(plan))}
     known = outputs | {
         name: f"{outputs.get(tensor.name, tensor.name)}.stride({axis})"
-        for tensor in abi.strided(plan)
+        for tensor in strided(plan)
         for axis, name in tensor.strides
     }
     constants = {

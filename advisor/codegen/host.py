@@ -10,6 +10,7 @@ from advisor.codegen import abi
 from advisor.codegen.expressions import POINTWISE, REDUCTIONS
 from advisor.codegen.float8 import is_bounded
 from advisor.codegen.layout import docstring, statement
+from advisor.codegen.strided import strided
 from advisor.model.column_configs import combined_numbers, holds_rows
 from advisor.model.gathers import gathers
 from advisor.model.graph import NON_FINITE, Arg, literal_value
@@ -194,7 +195,7 @@ def _arguments(plan: FusionPlan, kernel: abi.KernelAbi, rows: str) -> list[str]:
     outputs = {name: f"out[{place}]" for place, name in enumerate(abi.output_names(plan))}
     strides = {
         name: f"{outputs.get(tensor.name, tensor.name)}.stride({axis})"
-        for tensor in abi.strided(plan)
+        for tensor in strided(plan)
         for axis, name in tensor.strides
     }
     staged = "STAGES" in kernel.constants

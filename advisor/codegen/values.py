@@ -30,6 +30,7 @@ from advisor.codegen.expressions import (
     TRITON_DTYPES,
 )
 from advisor.codegen.float8 import is_bounded
+from advisor.codegen.strided import strided
 from advisor.model.graph import Arg, literal_value
 from advisor.model.optable import FLOAT8_MAX, RANDOM, item_bytes, spec_of
 from advisor.model.plan import FusionPlan, PlanInput, PlanOp
@@ -59,7 +60,7 @@ class Values:
         self.shared = divided_by_rows(plan)
         self.beside = erfs_beside_numbers(plan)
         self.told = exponentials_told_from_0(plan.ops)
-        self.strided = {tensor.name: tensor for tensor in abi.strided(plan)}
+        self.strided = {tensor.name: tensor for tensor in strided(plan)}
 
     # --- memory -----------------------------------------------------------------------------------
 

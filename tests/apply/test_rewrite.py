@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from advisor.apply.kernels import ReadyKernel
 from advisor.apply.rewrite import Outcome, Swap, rewrite
+from advisor.model.gathers import gathers
 from advisor.model.launch import LaunchConfig
 from advisor.pipeline.backend import cache_key, choose_swaps
 from advisor.pipeline.graph_programs import programs_of
@@ -149,6 +150,41 @@ def test_a_chain_of_channels_first_and_channels_last() -> None:
     assert [o.refused for o in outcomes] == [None]
     assert kernel.config.scheme == "blocks"
     assert_same(lowered, copy, [kernel], 1e-6)
+
+
+class Lookups(torch.nn.Module):
+    """Words and places, normed; both are needed again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(50, 48, padding_idx=0)
+        self.places = torch.nn.Embedding(16, 48)
+        self.norm, self.after = torch.nn.LayerNorm(48), torch.nn.Linear(48, 48)
+        self.register_buffer("place", torch.arange(32)[None] % 16)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        ids = ids[:, :-1]
+        read = self.words(ids)
+        total = read + self.places(self.place[:, : ids.shape[1]])
+        after: torch.Tensor = self.after(self.norm(total))
+        return after + total + read
+
+
+@pytest.mark.parametrize(("kind", "left"), [("inference", 0), ("training", 1)])
+def test_rows_are_read_from_their_tables(kind: str, left: int) -> None:
+    """Who else reads the words gets them from the kernel; places that are saved stay a lookup."""
+    torch.manual_seed(0)
+    ids, model = torch.randint(0, 2, (4, 17)), Lookups()
+    record = models.captured_training if kind == "training" else models.captured
+    graphs = [item.lowered for item in record(model.train(kind == "training"), ids).graphs]
+    lowered = next(g for g in graphs if g.graph.phase != "backward")
+    kernels = [models.ready(plan) for plan in models.plans_of(lowered)]
+    (kernel,) = (k for k in kernels if k.plan.title and gathers(k.plan))
+    copy, outcomes = swapped(lowered, kernels)
+    assert [o.refused for o in outcomes] == [None] * len(outcomes)
+    assert sum(item.gathered is not None for item in kernel.plan.inputs) == 2 - left
+    assert [str(n.target) for n in copy.fx_graph.nodes].count("aten.embedding.default") == left
+    assert_same(lowered, copy, kernels, 1e-5)
 
 
 @pytest.mark.parametrize("norm", ["layer norm", "RMS norm"])

@@ -20,6 +20,7 @@ from torch._higher_order_ops.triton_kernel_wrap import (
 
 from advisor.apply.kernels import ReadyKernel
 from advisor.codegen import abi, render
+from advisor.codegen.strided import strided
 from advisor.model.configs import default_config
 from advisor.model.launch import OVER_ROWS, LaunchConfig
 from advisor.model.plan import FusionPlan
@@ -232,7 +233,7 @@ def addressed(
     plan: FusionPlan, tensors: Mapping[str, torch.Tensor], constants: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
     """The inputs as the kernel's own arguments address them, one dimension an axis."""
-    held = {t.name: t for t in abi.strided(plan)}
+    held = {t.name: t for t in strided(plan)}
     found = {}
     for item in plan.inputs:
         if item.name not in tensors:
@@ -241,6 +242,9 @@ def addressed(
         if len(sizes) < len(spans):  # row axes that no tensor needs apart
             spans = (item.spans[0], *spans[plan.row_axes :])
         shape = [size if span else 1 for size, span in zip(sizes, spans, strict=True)]
+        if item.gathered is not None:
+            shape = [1] * len(shape[:-1]) + shape[-1:]
+            shape[spans.index(True)] = tensors[item.name].shape[0]
         strides = list(torch.empty(shape, device="meta").stride())
         if not item.dense:
             strides = [1] * len(shape)
@@ -263,7 +267,7 @@ def stored(
     plan: FusionPlan, name: str, result: torch.Tensor, into: torch.Tensor, constants: Any
 ) -> torch.Tensor:
     """A result of a plan in memory that is laid out as a kernel's arguments say."""
-    held = {t.name: t for t in abi.strided(plan)}.get(name)
+    held = {t.name: t for t in strided(plan)}.get(name)
     if held is None:
         return result.broadcast_to(*result.shape).reshape(-1).as_strided(into.shape, into.stride())
     sizes = axis_sizes(plan, constants)

@@ -10,6 +10,7 @@ import torch
 
 from advisor.apply.kernels import ReadyKernel
 from advisor.codegen import abi
+from advisor.codegen.strided import Strided, strided
 from advisor.model.plan import FusionPlan
 from advisor.verify.interpret import evaluate
 from analyzers.gemm_programs import GemmFound, gemm_programs, taken_by
@@ -48,10 +49,10 @@ def multiplied(
     outer = [rows // math.prod(inner), *inner]
     outer += [1] * (plan.row_axes - 1 - len(outer))  # rows that no tensor needs apart
     sizes = (*outer, constants["n_depth"], columns)
-    strided = {tensor.name: tensor for tensor in abi.strided(plan)}
+    addressed = {tensor.name: tensor for tensor in strided(plan)}
     inputs = []
     for item in plan.inputs:
-        shape, strides = _layout(strided[item.name], item.spans, sizes, constants)
+        shape, strides = _layout(addressed[item.name], item.spans, sizes, constants)
         inputs.append(tensors[item.name].as_strided(shape, strides))
     found = {}
     for name, result in zip(called.writes, evaluate(plan, inputs, "native"), strict=True):
@@ -63,7 +64,7 @@ def multiplied(
 
 
 def _layout(
-    tensor: abi.Strided,
+    tensor: Strided,
     spans: tuple[bool, ...],
     sizes: tuple[int, ...],
     constants: Mapping[str, Any],

@@ -10,6 +10,7 @@ import torch
 
 from advisor.apply.kernels import ReadyKernel
 from advisor.codegen import abi
+from advisor.codegen.strided import Strided, strided
 from advisor.model.plan import FusionPlan
 from advisor.verify.interpret import evaluate
 from analyzers.dataflow import dataflow
@@ -51,10 +52,10 @@ def scanned(
     for name in called.reads[len(plan.inputs) :]:
         assert bool((tensors[name] == MARK).all())
     sizes = _sizes(plan, constants)
-    strided = {tensor.name: tensor for tensor in abi.strided(plan)}
+    addressed = {tensor.name: tensor for tensor in strided(plan)}
     inputs = []
     for item in plan.inputs:
-        shape, strides = _layout(strided[item.name], sizes, constants)
+        shape, strides = _layout(addressed[item.name], sizes, constants)
         tensor = tensors[item.name]
         offset = tensor.storage_offset() + constants[f"{item.name}_offset"]
         inputs.append(tensor.as_strided(shape, strides, offset))
@@ -76,7 +77,7 @@ def _sizes(plan: FusionPlan, constants: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _layout(
-    tensor: abi.Strided, sizes: tuple[int, ...], constants: Mapping[str, Any]
+    tensor: Strided, sizes: tuple[int, ...], constants: Mapping[str, Any]
 ) -> tuple[list[int], list[int]]:
     shape = [size if span else 1 for size, span in zip(sizes, tensor.along, strict=True)]
     strides = [1] * len(shape)

@@ -7,6 +7,7 @@ import typing
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+import msgspec
 from hypothesis import strategies as st
 
 from advisor.model.applied import (
@@ -324,7 +325,8 @@ def plans(draw: st.DrawFn) -> FusionPlan:
     row_axes = draw(st.integers(1, 3))
     first = PlanInput(name="in0", dtype="float32", spans=(True,) * (row_axes + 1), dense=True)
     rest = [draw(plan_inputs(n, row_axes)) for n in range(1, draw(st.integers(1, 3)))]
-    inputs = (first, *rest)
+    tables = _table(1 + len(rest), row_axes) if draw(st.booleans()) else ()
+    inputs = (first, *rest, *tables)
     known: dict[str, Space] = {item.name: space_of(item.spans) for item in inputs}
     ops = [
         PlanOp(
@@ -362,7 +364,10 @@ def plans(draw: st.DrawFn) -> FusionPlan:
         inputs=st.just(tuple(f"%a{n}" for n in range(count))),
         outputs=st.just(tuple(f"%b{n}" for n in range(len(outputs)))),
         input_strides=st.lists(per_axis, min_size=count, max_size=count).map(tuple),
+        table_rows=st.just(()),
     )
+    if tables:
+        sites = st.builds(_with_table, sites, st.integers(1, 2**40))
     return draw(
         records(
             FusionPlan,
@@ -381,6 +386,27 @@ def plans(draw: st.DrawFn) -> FusionPlan:
             sites=st.lists(sites, max_size=2).map(tuple),
             backward_plan=st.none() | plan_ids,
         )
+    )
+
+
+def _table(position: int, row_axes: int) -> tuple[PlanInput, ...]:
+    """An index for every row, and the table whose rows it names."""
+    rows = (True,) * row_axes
+    index = PlanInput(name=f"in{position}", dtype="int64", spans=(*rows, False), dense=True)
+    table = PlanInput(
+        name=f"in{position + 1}", dtype="bfloat16", spans=(*rows, True), dense=False,
+        gathered=index.name,
+    )  # fmt: skip
+    return (index, table)
+
+
+def _with_table(site: Site, rows: int) -> Site:
+    """The site with a table of so many rows as its last input."""
+    strides = (site.columns, *(0 for _ in site.row_sizes[1:]), 1)
+    return msgspec.structs.replace(
+        site,
+        input_strides=(*site.input_strides[:-1], strides),
+        table_rows=(*(0 for _ in site.inputs[1:]), rows),
     )
 
 
