@@ -56,7 +56,7 @@ def multiplied(
         inputs.append(tensors[item.name].as_strided(shape, strides))
     found = {}
     for name, result in zip(called.writes, evaluate(plan, inputs, "native"), strict=True):
-        shape, strides = _layout(strided[name], strided[name].along, sizes, constants)
+        shape, strides = _layout(addressed[name], addressed[name].along, sizes, constants)
         made = torch.full_like(tensors[name], float("nan"))
         made.as_strided(shape, strides).copy_(result.expand(shape))
         found[name] = made

@@ -61,7 +61,7 @@ def scanned(
         inputs.append(tensor.as_strided(shape, strides, offset))
     found = {}
     for name, result in zip(called.writes, evaluate(plan, inputs, "native"), strict=True):
-        shape, strides = _layout(strided[name], sizes, constants)
+        shape, strides = _layout(addressed[name], sizes, constants)
         made = torch.full_like(tensors[name], float("nan"))
         made.as_strided(shape, strides).copy_(result.expand(shape))
         found[name] = made
