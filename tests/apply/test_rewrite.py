@@ -155,6 +155,8 @@ def test_a_chain_of_channels_first_and_channels_last() -> None:
 class Lookups(torch.nn.Module):
     """Words and places, normed; both are needed again."""
 
+    place: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.words = torch.nn.Embedding(50, 48, padding_idx=0)

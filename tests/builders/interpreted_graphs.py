@@ -62,6 +62,12 @@ def operands(rows: int) -> tuple[torch.Tensor, ...]:
     return torch.randn(rows, 32), torch.randn(32, 48)
 
 
+def looked_up(ids: torch.Tensor, table: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Rows of a table and their norm; the last index of each sequence is not read."""
+    read = functional.embedding(ids[:, :-1], table)
+    return functional.layer_norm(read, (24,)), read
+
+
 def rows_of(columns: int, tensors: int) -> Make:
     def make(rows: int) -> tuple[torch.Tensor, ...]:
         generator = torch.Generator().manual_seed(rows)
@@ -72,6 +78,11 @@ def rows_of(columns: int, tensors: int) -> Make:
 
 def sequences(rows: int) -> tuple[torch.Tensor, ...]:
     return torch.randn(3, rows, 24), torch.randn(rows)
+
+
+def indices(rows: int) -> tuple[torch.Tensor, ...]:
+    """Also of a table with any number of rows."""
+    return torch.randint(0, 40 + rows, (rows, 7)), torch.randn(40 + rows, 24)
 
 
 def both_orders(rows: int) -> tuple[torch.Tensor, ...]:
@@ -92,6 +103,7 @@ CASES: tuple[Case, ...] = (
     ("product", product, operands, (0, -1), None),
     ("inner size", of_sequences, sequences, (1, 0), LaunchConfig(block_rows=2)),
     ("transposed", transposed, both_orders, (0, 1), None),
+    ("looked up", looked_up, indices, (0, 0), LaunchConfig(block_rows=2)),
     ("column sums", column_sums, rows_of(24, 2), (0, 0),
      LaunchConfig(scheme="column_sums", block_rows=4, splits=8)),
 )  # fmt: skip
