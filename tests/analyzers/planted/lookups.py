@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from tests.analyzers.planted.captured import Case, Inputs, Model, case
+from tests.analyzers.planted.captured import SOFTMAX, Case, Inputs, Model, case
 from tests.analyzers.planted.libraries import NORM, norm
 
 Tensor = torch.Tensor
@@ -64,6 +64,13 @@ def written_to(ids: Tensor, table: Tensor) -> Tensor:
     return result
 
 
+def waiting(ids: Tensor, table: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """The second group computes what the first one waits for, and has longer rows than the table."""
+    read, early = functional.embedding(ids, table), y.sigmoid()
+    first = norm(read + early @ w)
+    return first, (read + y).reshape(4, -1).softmax(-1)
+
+
 LOOKUPS: tuple[Case, ...] = (
     case("an embedding and its norm", lambda i, t: norm(functional.embedding(i, t)),
          tables((50, 32)), f"opaque {NORM}"),
@@ -84,6 +91,9 @@ LOOKUPS: tuple[Case, ...] = (
          tables((50, 32)), f"random gt opaque mul mul {NORM}"),
     case("a lookup that a product reads too", through_a_product, tables((50, 32), (32, 32)),
          f"add {NORM}", outside={"embedding": "a path leaves the group"}),
+    case("a lookup of two groups, of which one waits for the other", waiting,
+         tables((50, 32), (4, 16, 32), (32, 32)), f"add {NORM}", f"sigmoid add {SOFTMAX}",
+         outside={"embedding": "a path leaves the group"}),
     case("a lookup read in two ways", in_two_ways, tables((50, 32)), f"add {NORM}",
          outside={"slice#1": "at other positions"}),
     case("one table by two indices", by_two_indices, tables((50, 32), rows=49),
