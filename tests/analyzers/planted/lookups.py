@@ -65,7 +65,7 @@ def written_to(ids: Tensor, table: Tensor) -> Tensor:
 
 
 def waiting(ids: Tensor, table: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    """The second group computes what the first one waits for, and has longer rows than the table."""
+    """The second group computes what the first one waits for; its rows are no table's."""
     read, early = functional.embedding(ids, table), y.sigmoid()
     first = norm(read + early @ w)
     return first, (read + y).reshape(4, -1).softmax(-1)
