@@ -19,6 +19,7 @@ def failure(
 
     `why` is what it says, where that is not its first line.
     """
+    error = _raised(error)
     line = first_line(error) if why is None else why
     if isinstance(error, torch.OutOfMemoryError):
         return WorkloadError(f"{what}: out of GPU memory", where=where, why=line, remedy=SMALLER)
@@ -29,10 +30,19 @@ def failure(
 
 def first_line(error: BaseException) -> str:
     """The kind of an error and the first line of what it says."""
+    error = _raised(error)
     if isinstance(error, SystemExit):
         return f"it called sys.exit({'' if error.code is None else repr(error.code)})"
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {shortened(lines[0])}" if lines else type(error).__name__
+
+
+def _raised(error: BaseException) -> BaseException:
+    """What was raised in a backend: of that, Dynamo's own error says only which backend it was."""
+    inner = getattr(error, "inner_exception", None)
+    if isinstance(inner, Exception) and type(error).__module__.startswith("torch."):
+        return inner
+    return error
 
 
 def shortened(line: str) -> str:
