@@ -23,16 +23,13 @@ from tests.codegen import plans
 ROOT = Path(__file__).parents[2]
 OPTIONS: dict[Scheme, LaunchConfig] = {
     "registers": LaunchConfig(block_rows=2, num_warps=4),
-    "looped": LaunchConfig(
-        scheme="looped", block_rows=1, block_columns=1024, num_warps=4, unroll=2
-    ),
-    "online": LaunchConfig(scheme="online", block_rows=1, block_columns=1024, num_stages=3),
-    "split": LaunchConfig(scheme="split", block_rows=1, block_columns=1024, splits=2),
+    "online": LaunchConfig(scheme="online", block_columns=1024, num_stages=3, unroll=2),
+    "split": LaunchConfig(scheme="split", block_columns=1024, splits=2),
 }
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "schemes"), [(48, 4096, OPTIONS), (1, 4097, ("registers", "split"))]
+    ("rows", "columns", "schemes"), [(48, 4096, ("registers", "online")), (1, 4097, ("split",))]
 )
 def test_launches_find_what_was_sized(
     rows: int,
