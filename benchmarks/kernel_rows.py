@@ -18,8 +18,8 @@ class Row(Record, frozen=True, kw_only=True):
     every configuration tried; `others` of other ways to do it (Inductor tuned, Liger's kernels,
     PyTorch's own fused ones); `intervals` the spread of what was timed beside it. Caches are cold
     but for `warm_ns`, of which `predicted_ns` is the kernel model's; `launch_ns` is host time.
-    `plan` is what our kernel was generated from, `launch` the configuration called `config`, and
-    `day` when it was timed.
+    `plan` is what our kernel was generated from, `launch` the configuration called `config`, `day`
+    when it was timed and `triton` by which version compiled.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Row(Record, frozen=True, kw_only=True):
     plan: FusionPlan | None = None
     launch: LaunchConfig | None = None
     day: str = ""
+    triton: str = ""
     why: str = ""
 
     @property

@@ -130,11 +130,7 @@ def record_rows(options: argparse.Namespace) -> None:
     rows = {} if options.again else {row.key: row for row in results.rows}
     kept = {row.key: row for row in results.rows}
     wanted = set(filter(None, options.only.split(",")))
-    found = {
-        "torch": str(torch.__version__),
-        "cuda": str(torch.version.cuda),
-        "triton": triton_version(),
-    }
+    found = {"torch": str(torch.__version__), "cuda": str(torch.version.cuda)}
     number, count = options.shard
     for name, shape, make in islice(tasks(), number, None, count):
         bare = Row(name=name, shape=shape, gpu=torch.cuda.get_device_name())
@@ -246,6 +242,7 @@ def timed(
         plan=plan,
         launch=next(config for config in configs if config.label() == best),
         day=datetime.date.today().isoformat(),
+        triton=triton_version(),
         **columns,
         warm_ns=warm.median_ns,
         predicted_ns=predicted_ns(plan),
@@ -292,6 +289,7 @@ def compared(bare: Row, calls: kernel_groups.Calls) -> Row:
         bytes=calls.bytes,
         config="one launch",
         day=datetime.date.today().isoformat(),
+        triton=triton_version(),
         **columns,
         others={n: t.median_ns for n, t in times.items() if f"{n}_ns" not in FIELDS},
         intervals={name: (found.low_ns, found.high_ns) for name, found in times.items()},

@@ -50,8 +50,7 @@ def _of_rows(path: Path, gpu: Gpu) -> Iterator[Winner]:
     """Benchmarked kernels near a copy's speed; what spills was dropped before they were timed."""
     from kernel_rows import read
 
-    results = read(path)
-    for row in results.rows:
+    for row in read(path).rows:
         if row.plan is None or row.launch is None or row.why or find_gpu(row.gpu) != gpu:
             continue
         assert row.ours_ns is not None
@@ -66,7 +65,7 @@ def _of_rows(path: Path, gpu: Gpu) -> Iterator[Winner]:
                 shape="×".join(map(str, row.plan.sites[0].sizes)),
                 kernel_ns=row.ours_ns,
                 copy_bandwidth_fraction=row.copy_ns / row.ours_ns,
-                triton=results.versions["triton"],
+                triton=row.triton,
                 created=row.day,
             )
 

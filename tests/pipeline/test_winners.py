@@ -107,9 +107,11 @@ def test_what_the_benchmark_found_near_a_copy_ships(
         "ours_ns": 9_500,
         "copy_ns": copied_ns,
     }
-    row = Row(name="rmsnorm", shape=(4096, 2048), gpu="NVIDIA H200", plan=plan, day="now", **found)
+    row = Row(
+        name="rmsnorm", shape=(4096, 2048), gpu="NVIDIA H200", plan=plan, triton="3.6.0", **found
+    )
     rows = tmp_path / "kernels.json"
-    rows.write_bytes(encode(Results(versions={"triton": "3.6.0"}, rows=(row,))))
+    rows.write_bytes(encode(Results(rows=(row,))))
     table = table_of([], rows, H200)
     shipped = [(w.kernel, w.config, w.kernel_ns, w.triton) for w in table.winners]
     assert shipped == ([(kernel_key(plan), CONFIG, 9_500, "3.6.0")] if ships else [])
