@@ -95,7 +95,8 @@ def main(arguments: Sequence[str]) -> int:
     if not torch.cuda.is_available():
         sys.stderr.write("a GPU is needed; --table prints what was recorded\n")
         return 2
-    os.environ["TRITON_CACHE_DIR"] = str(triton_cache())  # what was sized is compiled already
+    if (kept := triton_cache()) is not None:
+        os.environ["TRITON_CACHE_DIR"] = str(kept)  # what was sized is compiled already
     record_rows(options)
     return 0
 
