@@ -24,6 +24,7 @@ from advisor.report.verdict_words import (
     losses_text,
     not_applicable,
     peak_text,
+    swapped_text,
     tried,
 )
 from advisor.store.directory import RunDirectory
@@ -96,7 +97,7 @@ def swapped(verdict: PlanVerdict) -> str:
     """`9 of 9` sites; `none of 9` where the kernel was put in nowhere."""
     if verdict.sites_swapped is None:
         return f"{'none' if verdict.verdict == 'refused' else UNKNOWN} of {verdict.sites_expected}"
-    return f"{verdict.sites_swapped} of {verdict.sites_expected}"
+    return swapped_text(verdict.sites_swapped, verdict.sites_expected)
 
 
 def actions(verdicts: Sequence[ActionVerdict]) -> list[Component]:

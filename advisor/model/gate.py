@@ -116,7 +116,7 @@ class GateConfig(Record, frozen=True, kw_only=True):
         if self.schema_version != GATE_SCHEMA_VERSION:
             raise InvalidRecordError(f"gate schema {self.schema_version} is not known")
         if not self.metric and not self.finding:
-            raise InvalidRecordError("sets no limit")
+            raise InvalidRecordError("sets no limit: add a [[metric]] or a [[finding]]")
 
 
 class GateCheck(Record, frozen=True, kw_only=True):

@@ -24,6 +24,9 @@ from advisor.pipeline.trials import Trial, of_actions
 from analyzers.prediction import MEASURED_BASIS
 from collectors.live.recorder import TRACED_STEPS
 
+# Of what a finding calls for and is no change of captured graphs.
+ACTION_NOT_TRIED = "tried on a GPU only: without one nothing was looked for or changed"
+
 
 def verdict_of(
     item: Candidate, trials: Sequence[Trial], result: SetVerdict, mode: str
@@ -97,13 +100,29 @@ def action_verdicts(trials: Sequence[Trial], result: SetVerdict) -> tuple[Action
 def seen_actions(
     trials: Sequence[Trial], seen: Mapping[ActionKind, Sequence[Rewritten]], reason: str
 ) -> tuple[ActionVerdict, ...]:
-    """The records of actions on graphs that were looked at and not timed, for a reason."""
+    """The records of actions that were not timed, for a reason.
+
+    Those on graphs were looked at; of the others, only those that a finding calls for are told.
+    """
     found = []
     for trial in of_actions(trials):
         kind = trial.action
-        if kind is None or kind not in seen:
+        if kind is None or (kind not in seen and trial.finding == kind):
             continue
-        facts, why = facts_of(kind), nothing_in(kind, seen[kind])
+        facts = facts_of(kind)
+        if kind not in seen:
+            found.append(
+                ActionVerdict(
+                    kind=kind,
+                    title=facts.title,
+                    verdict="not_measured",
+                    reason=ACTION_NOT_TRIED,
+                    finding=trial.finding,
+                    by_hand=facts.by_hand,
+                )
+            )
+            continue
+        why = nothing_in(kind, seen[kind])
         found.append(
             ActionVerdict(
                 kind=kind,

@@ -38,6 +38,7 @@ from advisor.report.verdict_words import (
     not_applicable,
     peak_text,
     serves_text,
+    swapped_text,
     tried,
     vote_text,
     why_text,
@@ -198,11 +199,15 @@ def _not_applicable(applied: Applied) -> list[RenderableType]:
 def _plan(plan: PlanVerdict) -> list[RenderableType]:
     head = _verdict(plan.verdict)
     head.append_text(plain(f"  {plan.title}", "bold")).append(f"  {plan.plan_id}", "dim")
-    swapped = UNKNOWN if plan.sites_swapped is None else str(plan.sites_swapped)
+    sites = (
+        f"{UNKNOWN} of {plan.sites_expected}"
+        if plan.sites_swapped is None
+        else swapped_text(plan.sites_swapped, plan.sites_expected)
+    )
     replaced = SITES_TO_BE if plan.verdict == "not_measured" else SITES
     lines: list[RenderableType] = [
         plain(plan.reason),
-        Text(f"{replaced}: {swapped} of {plan.sites_expected}"),
+        Text(f"{replaced}: {sites}"),
         Text(f"predicted {range_text(plan.predicted_ns)}"),
         Text(f"measured  {gain_text(plan.measured)}", style=comparison_style(plan.measured)),
     ]

@@ -41,6 +41,13 @@ def why_text(action: ActionVerdict) -> str:
     return f"{action.reason}; {WITH_LOSS}" if action.with_loss else action.reason
 
 
+def swapped_text(swapped: int, expected: int) -> str:
+    """How many sites of a plan; its kernel may fit places that another plan of the run names."""
+    if swapped <= expected:
+        return f"{swapped} of {expected}"
+    return f"{expected} of {expected}, and {swapped - expected} of other plans"
+
+
 def losses_text(facts: SetVerdict) -> str:
     """How a training run goes beside an exacter one; empty where that was not tried."""
     if facts.loss_note:

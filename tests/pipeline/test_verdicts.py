@@ -7,7 +7,7 @@ from advisor.model.applied import NO_TIME, SetVerdict
 from advisor.pipeline.candidates import Candidate
 from advisor.pipeline.search import NOT_TRIED
 from advisor.pipeline.trials import Trial
-from advisor.pipeline.verdicts import verdict_of
+from advisor.pipeline.verdicts import ACTION_NOT_TRIED, seen_actions, verdict_of
 from advisor.verify.statistics import compare
 from tests.builders.run import norm_plan
 
@@ -52,3 +52,12 @@ def test_only_a_kept_variant_of_its_own_finding_outdoes_a_plan_that_pays() -> No
     assert verdict == "reverted"
     assert reason.startswith("it paid by itself, but the set that holds it did not")
     assert told(pays(), LOST)[1].endswith(": results differ")
+
+
+def test_without_a_gpu_what_a_finding_calls_for_is_told_though_nothing_looked_at_it() -> None:
+    """A report that advises to fold batch norms is not followed by an `apply` silent about it."""
+    trials = [Trial("norms", action="fold_batch_norm"), Trial("autotune", action="autotune")]
+    (verdict,) = seen_actions(trials, {}, "timing needs a GPU")
+    assert (verdict.kind, verdict.finding) == ("fold_batch_norm", "norms")
+    assert (verdict.verdict, verdict.reason) == ("not_measured", ACTION_NOT_TRIED)
+    assert verdict.applies

@@ -51,6 +51,11 @@ def test_sites_of_a_plan_that_was_not_measured_can_be_replaced() -> None:
     assert "sites replaced" not in text
 
 
+def test_a_kernel_that_fits_the_places_of_other_plans_too_is_not_three_of_one() -> None:
+    plan = replace(builders.applied().plans[0], sites_swapped=3, sites_expected=1)
+    assert "sites replaced: 1 of 1, and 2 of other plans" in shown(with_plan(plan))
+
+
 def test_what_is_worth_most_stands_first() -> None:
     plan = builders.applied().plans[0]
     worth = {"small": 10_000, "kept": 1_000, "large": 90_000}
