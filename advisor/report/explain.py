@@ -180,7 +180,10 @@ def _places(
     places += [(location, "") for location in finding.locations if location not in planned]
     lines: list[RenderableType] = []
     for place, size in places[:MAX_SITES]:
-        where = " · ".join(part for part in (place.module, _line(place), size) if part)
+        line = _line(place)
+        # A module in a sequence is called "1": nobody knows what that is.
+        module = place.module if line or not place.module else f"module {place.module}"
+        where = " · ".join(part for part in (module, line, size) if part)
         lines.append(plain(where or "a place without a name"))
         text = source(place)
         if text:
