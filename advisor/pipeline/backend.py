@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import fx
 from torch._inductor import list_mode_options
 from torch._inductor.compile_fx import compile_fx_inner
@@ -109,6 +110,11 @@ class Told:
 NOTHING_TOLD = Told()
 
 
+def _on_cpu(graph: fx.Graph) -> bool:
+    values = (node.meta.get("val") for node in graph.nodes)
+    return {v.device.type for v in values if isinstance(v, torch.Tensor)} == {"cpu"}
+
+
 def plan_backend(
     kernels: Sequence[ReadyKernel],
     log: SwapLog,
@@ -126,7 +132,8 @@ def plan_backend(
     def hook(graph: fx.Graph, phase: Phase, identity: str) -> None:
         # Before the swaps: ops are named by all that they are computed from.
         log.cuts += keep_apart(graph, told.splits)
-        if kernels:
+        # Inductor has no driver to launch a kernel by on the CPU: there a model keeps its own ops.
+        if kernels and not (inner is compile_fx_inner and _on_cpu(graph)):
             lowered = lower(graph, identity, phase)
             swaps = choose_swaps(programs_of(lowered.graph), kernels)
             log.outcomes += rewrite(graph, lowered.fx_node, lowered.fx_aliases, swaps)

@@ -182,3 +182,25 @@ def test_an_object_in_memory_is_a_target_of_copies() -> None:
     torch.testing.assert_close(model.weight, before)
     with pytest.raises(UsageError):
         load_workload(target, torch.device("cpu"))
+
+
+def test_on_the_cpu_a_model_keeps_its_own_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was kept on a GPU is loaded where a test or a laptop has none: it ended in Inductor."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+
+    class Norm(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(2048))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            wide = x.float()
+            variance = wide.pow(2).mean(-1, keepdim=True)
+            return self.weight * (wide * torch.rsqrt(variance + 1e-6)).to(x.dtype)
+
+    root = Path(__file__).resolve().parents[2]
+    norm, x = Norm().bfloat16(), torch.randn(4, 1024, 2048).bfloat16()
+    fast = advisor.load(root / "sample_traces" / "runs" / "llama_prefill_eager").apply(norm)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), norm(x))
+    assert not fast.log.outcomes
