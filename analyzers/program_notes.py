@@ -36,7 +36,7 @@ def lookups(plan: FusionPlan) -> list[Evidence]:
     text = (
         f"rows of {counted(tables, 'table')} are read by index, not what a lookup copied of them; "
         "bytes count a row for every index, up to the whole table: at most so many are read. An "
-        "index is used as it is: one outside its table, at which eager code stops, is not noticed"
+        "index outside its table, at which eager code stops, gives NaN: nothing is read there"
     )
     return [Evidence(kind="legality", text=text, values={"tables": tables})]
 

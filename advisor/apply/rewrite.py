@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -223,6 +223,7 @@ def _insert_call(
         for item, node in zip(plan.inputs, inputs, strict=True)
     }
     wanted = dict(zip(abi.output_names(plan), outputs, strict=True))
+    calls = _of_tables(calls, plan, inputs)
     for launch, function in zip(calls, swap.kernel.functions, strict=True):
         for name in launch.kernel.writes:
             like = wanted.get(name, outputs[0])
@@ -239,6 +240,21 @@ def _insert_call(
             made.append(written)
     _in_order(made)
     return [held[name] for name in wanted]
+
+
+def _of_tables(
+    calls: Sequence[abi.Launch], plan: FusionPlan, inputs: Sequence[fx.Node]
+) -> tuple[abi.Launch, ...]:
+    """The launches with the number of rows that each table has here, one of PyTorch's."""
+    rows = {
+        abi.rows_name(item): node.meta["val"].shape[0]
+        for item, node in zip(plan.inputs, inputs, strict=True)
+        if item.gathered is not None
+    }
+    return tuple(
+        replace(one, scalars={name: rows.get(name, size) for name, size in one.scalars.items()})
+        for one in calls
+    )
 
 
 def _in_memory(

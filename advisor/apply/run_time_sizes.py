@@ -145,6 +145,8 @@ def launches_at_run_time(
         site.column_axes,
         [[sizes.number(size) for size in strides] for strides in told.input_strides],
         [[sizes.number(size) for size in strides] for strides in told.output_strides],
+        site.input_offsets,
+        site.table_rows,
     )
     found = abi.launches(plan, config, *given)
     return tuple(replace(launch, constants=_decided(launch.constants)) for launch in found)

@@ -35,7 +35,7 @@ from advisor.model.launch import (
     splits_of,
     steps_per_split,
 )
-from advisor.model.plan import FusionPlan, Site
+from advisor.model.plan import FusionPlan, PlanInput, Site
 from advisor.model.scan import lane_axes
 from advisor.model.walks import walk_of
 
@@ -273,14 +273,20 @@ def _reads(plan: FusionPlan, names: frozenset[str]) -> tuple[str, ...]:
 
 
 def _strides(plan: FusionPlan, names: Sequence[str]) -> tuple[str, ...]:
-    """The parameters of the strides of these tensors."""
-    return tuple(name for t in strided(plan) if t.name in names for _, name in t.strides)
+    """The parameters of the strides of these tensors, and of how many rows tables have."""
+    found = [name for t in strided(plan) if t.name in names for _, name in t.strides]
+    return (*found, *(rows_name(i) for i in plan.inputs if i.gathered and i.name in names))
+
+
+def rows_name(item: PlanInput) -> str:
+    """The parameter that says how many rows a table has."""
+    return f"{item.name}_rows"
 
 
 def site_launches(plan: FusionPlan, config: LaunchConfig, site: Site) -> tuple[Launch, ...]:
     """Every kernel with its arguments at a site; raises as `launches` does."""
-    strides = site.input_strides, site.output_strides
-    return launches(plan, config, site.row_sizes, site.column_axes, *strides, site.input_offsets)
+    lies = site.input_strides, site.output_strides, site.input_offsets, site.table_rows
+    return launches(plan, config, site.row_sizes, site.column_axes, *lies)
 
 
 def launches(
@@ -291,10 +297,12 @@ def launches(
     strides: Sequence[Sequence[int]],
     output_strides: Sequence[Sequence[int]] = (),
     offsets: Sequence[int] = (),
+    table_rows: Sequence[int] = (),
 ) -> tuple[Launch, ...]:
     """Every kernel with its arguments; `strides[i]` are input i's per axis, in elements.
 
-    `output_strides` are those of strided outputs; `offsets` where the inputs of a scan begin.
+    `output_strides` are those of strided outputs; `offsets` where the inputs of a scan begin;
+    `table_rows[i]` how many rows input i has, if it is a table.
     Sizes of rows and strides may be numbers that are known at run time only, which are never
     compared here. Raises `IllegalFusionError` for a configuration that the plan cannot have.
     """
@@ -315,6 +323,8 @@ def launches(
     given |= dict(zip(output_names(plan), output_strides, strict=False))
     for tensor in strided(plan):
         values |= {name: given[tensor.name][axis] for axis, name in tensor.strides}
+    tables = zip(plan.inputs, table_rows, strict=False)
+    values |= {rows_name(item): count for item, count in tables if item.gathered}
     parts, shares = _shares(config, rows, columns, row_sizes[-1] if row_sizes else 1)
     values |= shares
     constants = _constants(config, rows, columns)

@@ -12,7 +12,7 @@ from advisor.codegen.float8 import is_bounded
 from advisor.codegen.layout import docstring, statement
 from advisor.codegen.strided import strided
 from advisor.model.column_configs import combined_numbers, holds_rows
-from advisor.model.gathers import gathers
+from advisor.model.gathers import gathers, table_axis
 from advisor.model.graph import NON_FINITE, Arg, literal_value
 from advisor.model.launch import (
     LEAST_PARTS,
@@ -214,7 +214,12 @@ def _arguments(plan: FusionPlan, kernel: abi.KernelAbi, rows: str) -> list[str]:
         "PART_COLUMNS": str(PART_COLUMNS),
     }
     constants |= {name: f"columns_{axis}" for axis, name in abi.column_size_names(plan)}
-    known = outputs | strides | {"n_rows": rows}
+    tables = {
+        abi.rows_name(item): f"{item.name}.shape[{table_axis(item)}]"
+        for item in plan.inputs
+        if item.gathered is not None
+    }
+    known = outputs | strides | tables | {"n_rows": rows}
     found = [known.get(name, name) for name in (*kernel.tensors, *kernel.scalars)]
     found += [f"{name}={constants[name]}" for name in kernel.constants]
     return [*found, "num_warps=num_warps", *(["num_stages=num_stages"] if staged else [])]

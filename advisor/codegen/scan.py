@@ -120,7 +120,7 @@ class _Scan(Values):
         """An input of this step, or of all."""
         at = f"{item.name}_at" if item.spans[self.axis] else self.place(item.name)
         at += self.along_steps(item.name, reverse=item.reverse)
-        return self._loaded(item, at, self.mask(item.spans, *more))
+        return f"{item.name}_value = {self._loaded(item, at, self.mask(item.spans, *more))}"
 
     def write(self, position: int, value: str, *more: str) -> str:
         """An output of this step, or of the last."""

@@ -142,7 +142,10 @@ class Values:
             index = f"{'columns' if item.spans[-1] else 'rows'}.to(tl.int64)"
             scaled = index if step == 1 else f"{index} * {step}"
             return f"{item.name}_value = {scaled}" + (f" + {first}" if first else "")
-        return self._loaded(item, self._input_address(item), self._mask(item), policy)
+        loaded = self._loaded(item, self._input_address(item), self._mask(item), policy)
+        if item.gathered is not None:  # beyond the table nothing is read: there it is NaN
+            loaded = f'tl.where({_is_row_of(item)}, {loaded}, float("nan"))'
+        return f"{item.name}_value = {loaded}"
 
     def _loaded(self, item: PlanInput, address: str, mask: str, policy: str = "") -> str:
         """What lies at an address where the mask, if there is one, lets it be read; widened."""
@@ -157,7 +160,7 @@ class Values:
             loaded = f"from_{item.dtype}({loaded})"
         elif item.dtype == "bool":
             loaded = f"{loaded} != 0"
-        return f"{item.name}_value = {loaded}"
+        return loaded
 
     def _mask(self, item: PlanInput) -> str:
         """Where there is something to read; what is read must have no more elements than this."""
@@ -167,11 +170,11 @@ class Values:
             masks += [f"(column_0{inner} < n_columns)"] if item.segments[0] else []
         elif item.spans[-1]:
             masks.append("column_ok")
+        masks += [_is_row_of(item)] if item.gathered is not None else []
         return " & ".join(masks)
 
     def _input_address(self, item: PlanInput) -> str:
         if item.gathered is not None:
-            # In bounds as eager's lookup demands it: an index is used as it is.
             stride = "n_columns" if item.dense else self.strided[item.name].strides[0][1]
             return f"{item.name} + {item.gathered}_value.to(tl.int64) * {stride} + columns"
         if not item.dense:
@@ -321,6 +324,12 @@ class Values:
         if dtype == "bool":
             return f"{name} != 0"
         return f"{name}.to({TRITON_DTYPES[dtype]})"
+
+
+def _is_row_of(table: PlanInput) -> str:
+    """Whether the index of a table is a row of it: eager fails where it is none."""
+    index = f"{table.gathered}_value"
+    return f"({index} >= 0) & ({index} < {abi.rows_name(table)})"
 
 
 def masked(operand: str, identity: str) -> str:

@@ -40,5 +40,5 @@ def test_what_bytes_of_tables_are_and_what_is_not_noticed_is_said() -> None:
     (told,) = lookups(plans.embedding_norm())
     assert "rows of 2 tables are read by index" in told.text
     assert "at most so many are read" in told.text
-    assert "is not noticed" in told.text
+    assert "gives NaN: nothing is read there" in told.text
     assert lookups(plans.layer_norm()) == []

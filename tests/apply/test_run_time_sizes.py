@@ -73,7 +73,7 @@ def test_generated_kernels_run_in_one_graph_for_any_number_of_rows() -> None:
         "registers": plain, "looped": plain, "online": plain, "split": plain, "product": plain,
         "inner size": ["n_rows", "size_1"],
         "transposed": ["in1_stride_1", "n_rows"],
-        "looked up": plain,
+        "looked up": ["in1_rows", "n_rows"],
         "column sums": plain,
     }  # fmt: skip
 

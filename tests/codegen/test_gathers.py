@@ -100,6 +100,38 @@ def test_every_scheme_reads_the_rows_that_the_indices_name(
         assert float(error) <= 8 * epsilon * (1 + float(exact.abs().max()))
 
 
+@pytest.mark.parametrize(("make", "scheme"), WAYS, ids=[scheme for _, scheme in WAYS])
+def test_beyond_a_table_nothing_is_read(
+    make: Make, scheme: Scheme, interpreter: Interpreter
+) -> None:
+    """Not the memory beside it, where eager code stops: such rows are NaN, all others right."""
+    plan = make("float32", columns=37, sizes=(3, 7))
+    inputs = site_inputs(plan, plan.sites[0], CPU)
+    table = next(n for n, item in enumerate(plan.inputs) if item.gathered is not None)
+    place = int((plan.inputs[table].gathered or "")[2:])
+    outside = torch.zeros(21, dtype=torch.bool)
+    outside[[2, 9, 20]] = True
+    wrong = inputs[place].clone()
+    wrong.view(-1)[outside] = torch.tensor([-1, inputs[table].numel() // 37, 2**30]).to(wrong.dtype)
+    inputs[place].view(-1)[outside] = 0
+    shapes = [(o.shape((3, 7), (37,)), getattr(torch, o.dtype)) for o in plan.outputs]
+    options = config_of(plan, scheme).options()
+    del options["num_warps"]
+    given = [wrong if number == place else one for number, one in enumerate(inputs)]
+    got = interpreter.run(render(plan, scheme).text, given, shapes, **options)
+    found = 0
+    exactly = evaluate(plan, inputs, "exact")
+    for output, mine, exact in zip(plan.outputs, got, exactly, strict=True):
+        if output.space == "column":  # a sum over all rows
+            assert mine.isnan().all()
+            continue
+        rows, wanted = mine.double().reshape(21, -1), exact.expand(mine.shape).reshape(21, -1)
+        assert rows[outside].isnan().all()
+        torch.testing.assert_close(rows[~outside], wanted[~outside], rtol=1e-5, atol=1e-5)
+        found += 1
+    assert found
+
+
 @pytest.fixture(scope="module")
 def verifier() -> Iterator[NumericsProcess]:
     with NumericsProcess("cpu") as process:
