@@ -170,8 +170,16 @@ IN_PARTS: dict[str, Callable[..., FusionPlan]] = {
 }
 
 
-@pytest.mark.parametrize("columns", [(1, 1), (3, 7), (5, 64), (64, 5)])
-@pytest.mark.parametrize("dtype", FLOATS)
+AXES = ((1, 1), (3, 7), (5, 64), (64, 5))
+# One type a shape, all of them with FUSION_ADVISOR_MATRIX=1.
+TYPED = [
+    (dtype, sizes)
+    for place, sizes in enumerate(AXES)
+    for dtype in (FLOATS if WHOLE_MATRIX else (FLOATS[place % len(FLOATS)],))
+]
+
+
+@pytest.mark.parametrize(("dtype", "columns"), TYPED)
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", IN_PARTS)
 def test_programs_of_several_column_axes(
