@@ -24,18 +24,16 @@ from torch.nn import functional
 pytest.importorskip("triton", reason="kernels need triton")
 
 from advisor.apply.kernels import ReadyKernel
-from advisor.apply.rewrite import Outcome, Swap, rewrite
+from advisor.apply.rewrite import Swap, rewrite
 from advisor.apply.run_time_sizes import MAX_ROWS
 from advisor.model.joining import join
 from advisor.model.launch import LaunchConfig
 from advisor.model.sizes import Size
-from advisor.pipeline.backend import choose_swaps
-from advisor.pipeline.graph_programs import programs_of
 from advisor.verify.region import region_disagreement
 from analyzers.independent import candidates
 from analyzers.row_programs import find_row_programs
 from collectors.live.fx_graph import Lowered
-from tests.apply.test_rewrite import assert_close_in_rows, assert_ordered
+from tests.apply.test_rewrite import assert_close_in_rows, swapped
 from tests.builders import captured as models
 from tests.builders.scans import refusals_of, scans_of
 
@@ -88,14 +86,6 @@ def dynamic(step: Callable[..., Any], *inputs: torch.Tensor, axes: tuple[int, ..
             torch._dynamo.mark_dynamic(tensor, axis)
     (graph,) = models.captured(step, *inputs).graphs
     return graph.lowered
-
-
-def swapped(lowered: Lowered, kernels: list[ReadyKernel]) -> tuple[Lowered, tuple[Outcome, ...]]:
-    copy = lowered.copy()
-    swaps = choose_swaps(programs_of(copy.graph), kernels)
-    outcomes = rewrite(copy.fx_graph, copy.fx_node, copy.fx_aliases, swaps)
-    assert_ordered(copy.fx_graph)
-    return copy, outcomes
 
 
 def ready(lowered: Lowered, config: LaunchConfig | None = None) -> list[ReadyKernel]:

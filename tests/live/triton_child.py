@@ -9,30 +9,16 @@ Prints what is known of them as JSON, before and after.
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import msgspec
 import torch
 import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import MockTensor
 
 from collectors.live.triton_kernels import written_kernels
-
-
-class NoDevice:
-    """A driver that names its target; nothing is launched."""
-
-    def get_current_target(self) -> Any:
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
+from tests.builders.no_device import NoDevice
 
 
 @triton.jit

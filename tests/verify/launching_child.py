@@ -1,7 +1,7 @@
 """Child of `test_launch_cache`: launchers of generated kernels run up to the device, without one.
 
-Reads [kernel file, device function, plan's tensor shapes and dtypes, options] jobs as JSON from its
-argument, and prints how many kernels Triton compiled anew.
+Its argument is a file of jobs as JSON: [kernel file, shape and dtype of each input, options]. What
+Triton compiles anew lies in its cache afterwards.
 """
 
 from __future__ import annotations
@@ -13,22 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-
-class NoDevice:
-    """A driver that names its target; nothing is launched."""
-
-    def get_current_target(self) -> Any:
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
+from tests.builders.no_device import NoDevice
 
 
 def _prepared(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
