@@ -119,8 +119,12 @@ def count(key: str, plan: FusionPlan, gpu: Gpu) -> Count:
     likeliest = candidate_configs(plan, site, sm_count=gpu.sm_count, l2_bytes=gpu.l2_bytes)[0]
     config = replace(likeliest, unroll=1)  # one block a turn, to be multiplied by their number
     # The larger of two kernels: what combines shares is small.
-    code = _code(_compiled(requests(plan, config)[0], gpu))
-    trips = _trips(config, site)
+    request, trips = requests(plan, config)[0], float(_trips(config, site))
+    if request.constexprs.get("REST_APART"):
+        # What is left of a row has a loop of its own: it counts as its part of a whole block.
+        whole = {**request.constexprs, "REST_APART": False, "EVEN_COLUMNS": True}
+        request, trips = replace(request, constexprs=whole), _blocks(config, site)
+    code = _code(_compiled(request, gpu))
     warps = math.prod(site_launches(plan, config, site)[0].grid) * config.num_warps
     executed = warps * (code.once + sum(turn * trips for turn in code.turns))
     special = warps * (code.special_once + sum(turn * trips for turn in code.special_turns))
@@ -148,8 +152,12 @@ def _trips(config: LaunchConfig, site: Site) -> int:
         return -(-blocks // row_splits_of(config, site.rows))
     if config.scheme in SCANS:
         return -(-steps_per_split(config, site.row_sizes[-1]) // (config.block_steps or 1))
-    block = config.block_columns or site.columns
-    return -(-site.columns // block) // (config.splits or 1) or 1
+    return math.ceil(_blocks(config, site))
+
+
+def _blocks(config: LaunchConfig, site: Site) -> float:
+    """Blocks of columns that a program reads."""
+    return site.columns / (config.block_columns or site.columns) / (config.splits or 1)
 
 
 def _compiled(request: ResourceRequest, gpu: Gpu) -> bytes:
