@@ -178,4 +178,9 @@ def _counts(member: zipfile.ZipInfo) -> bool:
 
 
 def _unreadable(path: Path, error: OSError) -> UnreadableError:
-    return UnreadableError("cannot be read", where=str(path), why=error.strerror or str(error))
+    return UnreadableError(
+        "cannot be read",
+        where=str(path),
+        why=error.strerror or str(error),
+        remedy="give traces of the PyTorch profiler, plain or compressed",
+    )

@@ -37,7 +37,7 @@ def duration(_: click.Context, option: click.Parameter, value: str | None) -> fl
         return None
     found = _DURATION.fullmatch(value.strip().lower())
     if found is None:
-        raise click.BadParameter(f"{value!r} is no duration; write 90s, 10m or 1h", param=option)
+        raise click.BadParameter(f"{value!r} is no duration: write 90s, 10m or 1h", param=option)
     return float(found[1]) * _SECONDS[found[2]]
 
 

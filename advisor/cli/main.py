@@ -71,6 +71,17 @@ class LazyGroup(click.Group):
                 return command
         return None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The sub-command that is called; raises `UsageError` for a name not in the table."""
+        known = args[0].startswith("-") or self.get_command(ctx, args[0]) is not None
+        if not known and not ctx.resilient_parsing:
+            from advisor.cli.usage import no_such_command
+
+            raise no_such_command(args[0], self.list_commands(ctx), ctx.command_path)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, from the table alone."""
         with formatter.section("Commands"):
@@ -89,6 +100,7 @@ def cli() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; failures are already on stderr."""
+    context: click.Context | None = None
     try:
         with cli.make_context(PROGRAM, list(arguments)) as context:
             cli.invoke(context)
@@ -96,11 +108,12 @@ def run(arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
-        error.show()
-        return EXIT_USAGE
+        if not arguments:
+            error.show()  # the help
+            return EXIT_USAGE
+        return _wrong_usage(error, context)
     except AdvisorError as error:
-        click.echo(f"error: {error.line()}", err=True)
-        return error.exit_code
+        return _told(error)
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
@@ -114,6 +127,19 @@ def run(arguments: Sequence[str]) -> int:
         _drop_stdout()
         return EXIT_UNREADABLE
     return EXIT_OK
+
+
+def _told(error: AdvisorError) -> int:
+    click.echo(f"error: {error.line()}", err=True)
+    return error.exit_code
+
+
+def _wrong_usage(error: click.ClickException, context: click.Context | None) -> int:
+    """Say what was typed wrong, and return the status for that."""
+    from advisor.cli.usage import usage_error
+
+    called = None if context is None else context.invoked_subcommand
+    return _told(usage_error(error, f"{PROGRAM} {called}" if called else PROGRAM))
 
 
 def _drop_stdout() -> None:

@@ -103,7 +103,8 @@ def profile(
         _refuse_beside_again(target)
         asked, directory = options_of(_signed(again))
     elif target is None:
-        raise click.UsageError("Missing argument 'TARGET'.")
+        context = click.get_current_context()
+        raise click.MissingParameter(ctx=context, param=context.command.params[0])
     else:
         asked = ProfileOptions(target=script_target(target, arguments), **options)
     _check(asked, parse_target(asked.target).file, directory)
@@ -173,7 +174,12 @@ def _refuse_beside_again(target: str | None) -> None:
     if target is not None:
         given.insert(0, "TARGET")
     if given:
-        raise click.UsageError(f"{given[0]} cannot be given with --again: the run has its own.")
+        raise UsageError(
+            f"{given[0]} cannot be given with --again",
+            where=context.command_path,
+            why="the run has its own",
+            remedy="leave it out, or profile without --again",
+        )
 
 
 def _signed(path: Path) -> RunDirectory:

@@ -10,6 +10,8 @@ from advisor.model.report import Report
 from advisor.store.directory import RunDirectory
 from advisor.store.files import read_bounded
 
+REMEDY = "give a run directory, or a report.json"
+
 
 def read_report(path: Path) -> Report:
     """The report of a run directory or of a file; raises `UnreadableError` or `UsageError`."""
@@ -21,4 +23,5 @@ def read_run(path: Path) -> tuple[Report, Applied | None, str | None]:
     if path.is_dir():
         stored = RunDirectory.at(path)
         return stored.report(), stored.applied(), str(path)
-    return decode(read_bounded(path.resolve(), MAX_RECORD_BYTES), Report, str(path)), None, None
+    data = read_bounded(path.resolve(), MAX_RECORD_BYTES, remedy=REMEDY)
+    return decode(data, Report, str(path)), None, None

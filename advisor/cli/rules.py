@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-
 import click
 
 from advisor.cli.output import echo
+from advisor.cli.usage import near
 from advisor.errors import UsageError
 from advisor.report.html import to_html
 from advisor.report.markdown import to_markdown
@@ -31,10 +30,10 @@ def rules(rule_id: str | None, form: str) -> None:
         spelt = rule_id.replace("_", "-")
         chosen = next((rule for rule in RULES if rule.id.replace("_", "-") == spelt), None)
         if chosen is None:
-            near = difflib.get_close_matches(rule_id, [rule.id for rule in RULES])
             raise UsageError(
                 f"there is no rule called {rule_id[:80]!r}",
-                remedy=f"did you mean {' or '.join(near)}?" if near else "`rules` lists them",
+                remedy=near(rule_id, [rule.id for rule in RULES])
+                or "`fusion-advisor rules` lists them",
             )
         document = rule_document(chosen)
     else:

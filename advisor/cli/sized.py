@@ -21,7 +21,7 @@ LONGEST_S = 86_400
 def seconds(_: click.Context, option: click.Parameter, value: float) -> float:
     """A time limit of one second to a day; no number that is none."""
     if not 1 <= value <= LONGEST_S:
-        raise click.BadParameter(f"{value} is not in 1 to {LONGEST_S}", param=option)
+        raise click.BadParameter(f"{value:g} is no time of 1 to {LONGEST_S} seconds", param=option)
     return value
 
 

@@ -20,6 +20,7 @@ from advisor.pipeline.winners import known_winner, modelled_configs
 from advisor.store import RunDirectory
 from advisor.store.files import make_directory, read_bounded, write_atomic
 
+REMEDY = "give a run directory, or one of its plans: RUN/plans/ID.json"
 NOT_TIMED = "the model's first choice, not timed"
 
 
@@ -40,7 +41,8 @@ def named_plans(
     Raises `UsageError` for a name that there is not, and for a run without plans.
     """
     if not path.is_dir():
-        plan = decode(read_bounded(path.resolve(), MAX_RECORD_BYTES), FusionPlan, str(path))
+        data = read_bounded(path.resolve(), MAX_RECORD_BYTES, remedy=REMEDY)
+        plan = decode(data, FusionPlan, str(path))
         if only and plan.id not in only:
             raise UsageError(f"{only[0]!r} is not the plan of this file", where=str(path))
         return (plan,), None

@@ -36,17 +36,18 @@ def create_regular(path: Path, *, append: bool = False) -> BinaryIO:
     return os.fdopen(descriptor, "ab" if append else "wb")
 
 
-def read_bounded(path: Path, limit: int) -> bytes:
+def read_bounded(path: Path, limit: int, *, remedy: str = "") -> bytes:
     """The bytes of a regular file of at most `limit` bytes; links and devices are not followed.
 
-    Raises `UnreadableError` if it is missing or no regular file, `InvalidRecordError` if larger.
+    Raises `UnreadableError` with `remedy` if it is missing or no regular file,
+    `InvalidRecordError` if larger.
     """
     try:
         with open_regular(path) as handle:
             data = handle.read(limit + 1)
     except OSError as error:
         raise UnreadableError(
-            "cannot read", where=str(path), why=error.strerror or str(error)
+            "cannot read", where=str(path), why=error.strerror or str(error), remedy=remedy
         ) from error
     if len(data) > limit:
         raise InvalidRecordError(f"larger than the {limit} bytes allowed", where=str(path))

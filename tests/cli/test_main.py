@@ -93,7 +93,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_wrong_usage_exits_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert shell.run(arguments) == 2
     captured = capsys.readouterr()
-    assert "Error: " in captured.err
+    assert captured.err.startswith("error: ")
     assert captured.out == ""
 
 
