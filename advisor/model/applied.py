@@ -201,11 +201,12 @@ class SetVerdict(Record, frozen=True, kw_only=True):
 
     `actions` are in the order in which they are done, `plans` in that in which they claim sites.
     `output_error` is how far results are from eager's, `baseline_error` the compiler's; where these
-    do not settle it, from those of a copy in a wider type, and eager's or the compiler's. Of
-    a training step, `loss_divergence` is the largest distance of its losses over some steps from
-    those of a run in the type `loss_reference`, relative to the largest loss, `eager_divergence`
-    eager's own, `compiled_divergence` the compiler's without what was kept, where eager's did not
-    settle it; `dropout_off` says that nothing was dropped in these runs, `loss_note` why the
+    do not settle it, from those of a copy in a wider type, and eager's or the compiler's; where
+    there is none, `outputs_agree` is None and the reason says why. Of a training step,
+    `loss_divergence` is the largest distance of its losses over some steps from those of a run in
+    the type `loss_reference`, relative to the largest loss, `eager_divergence` eager's own,
+    `compiled_divergence` the compiler's without what was kept, where eager's did not settle it;
+    `dropout_off` says that nothing was dropped in these runs, `loss_note` why the
     losses say nothing.
     """
 

@@ -15,53 +15,74 @@ from functools import partial
 
 import torch
 
-from advisor.apply.judge import outputs_agree
+from advisor.errors import AbortedError, AdvisorError
 from advisor.pipeline.instances import Instances
 from advisor.pipeline.likeness import (
-    COMPARABLE,
     NOISE,
+    TINY,
     Agreement,
     Results,
     differences,
     epsilon_of,
+    floors_of,
     held,
+    named,
     noise_of,
 )
 from advisor.pipeline.peers import Peers, all_say, together, tried
+from advisor.pipeline.votes import objection
+
+NO_MODULE = "the step is no module that a wider type could be given to"
+NOT_AGAIN = "a copy of the workload does not give eager's results again"
+OTHER = "in a wider type the step computes something else"
 
 
-def against_exact(instances: Instances, results: Results, peers: Peers) -> Agreement | None:
+def against_exact(instances: Instances, results: Results, peers: Peers) -> Agreement | str:
     """Ours beside eager's and the compiler's, all against a copy in a wider type.
 
-    None where the workload is no module, where a copy does not give eager's results again, from the
-    state that the workload is in or from the one it began in, or where the wider one is another
-    computation. Of several ranks all make it or none.
+    A text says why there is no such copy: where the workload is no module, where a copy does not
+    give eager's results again, from the state that the workload is in or from the one it began in,
+    where the wider one is another computation or fails. Of several ranks all make it or none.
     """
     for begun in (False, True):
         again = tried(partial(together, peers, "the step again", partial(instances.again, begun)))
-        if not all_say(peers, "it is the same", again is not None and _same(again, results)):
-            continue
-        exact = tried(partial(together, peers, "more exactly", partial(instances.exactly, begun)))
-        found = None if exact is None else beside_exact(results, *exact)
-        return found if all_say(peers, "it says something", found is not None) else None
-    return None
+        if all_say(peers, "it is the same", again is not None and _same(again, results)):
+            return _beside_a_copy(instances, begun, results, peers)
+    return NOT_AGAIN
+
+
+def _beside_a_copy(
+    instances: Instances, begun: bool, results: Results, peers: Peers
+) -> Agreement | str:
+    """The same with a copy from the state it `begun` in or the present one, which is eager's."""
+
+    def compared() -> Agreement | str:
+        exact = instances.exactly(begun)
+        return NO_MODULE if exact is None else beside_exact(results, *exact)
+
+    try:
+        found = together(peers, "more exactly", compared)
+    except AbortedError:
+        raise
+    except AdvisorError as error:  # a wider copy may have no room on the device
+        return error.line()
+    return objection(peers, "it says nothing", found if isinstance(found, str) else "") or found
 
 
 def _same(again: Sequence[torch.Tensor], results: Results) -> bool:
     """Whether results of a copy are eager's, but for what differs from run to run."""
-    found = held("eager", again, results.eager, results.plain)
-    return not found.note and outputs_agree(found.error, found.baseline, found.epsilon)
+    return held("eager", again, results.eager, results.plain).agrees
 
 
 def beside_exact(
     results: Results, exact: Sequence[torch.Tensor], kind: torch.dtype
-) -> Agreement | None:
+) -> Agreement | str:
     """The result of ours that is furthest off for what others make of it, from `exact` in `kind`.
 
     Each is held against the same one of eager and of the compiler: one that rounds badly excuses
-    no other. In a norm a few wrong elements of many are lost: of each result the element that is
-    furthest off is held against theirs as well. None where `exact` is not eager's, rounded
-    otherwise.
+    no other, and none is excused by another's coarser dtype. In a norm a few wrong elements of many
+    are lost: of each result the element that is furthest off is held against theirs as well. A text
+    where `exact` is not eager's, rounded otherwise.
     """
     truth = [_widened(tensor) for tensor in exact]
     runs = [[_widened(tensor) for tensor in one] for one in results]
@@ -69,18 +90,27 @@ def beside_exact(
     own = list(map(max, eager, plain))
     noise = noise_of(own)
     if noise is None or not all(map(math.isfinite, own)):
-        return None
-    epsilon = epsilon_of(results.eager)
+        return OTHER
+    noise |= {n for n, values in enumerate(truth) if not values.any()}
     kept = [n for n, gap in enumerate(mine) if n not in noise or not gap <= NOISE * own[n]]
-    worst = max(kept, key=lambda n: mine[n] / max(own[n], epsilon), default=None)
-    error, baseline = (0.0, 0.0) if worst is None else (mine[worst], own[worst])
-    found = Agreement(f"a {str(kind).removeprefix('torch.')} run", error, baseline, epsilon)
-    if not outputs_agree(error, baseline, epsilon):
+    floors = floors_of(results.eager, own, noise)
+    reference = f"a {str(kind).removeprefix('torch.')} run"
+    worst = max(kept, key=lambda n: mine[n] / max(own[n], floors[n], TINY), default=None)
+    epsilon = epsilon_of(results.eager)
+    if worst is None:
+        return Agreement(reference, 0.0, 0.0, epsilon)
+
+    def told(of: str, number: int, error: float, baseline: float) -> Agreement:
+        figures, result = (error, baseline, epsilon), named(results.eager, number)
+        return Agreement(of, *figures, result=result, floor=floors[number])
+
+    found = told(reference, worst, mine[worst], own[worst])
+    if not found.agrees:
         return found
     for number in kept:
         *others, peak = (_peak(one[number], truth[number]) for one in runs)
-        if peak > NOISE * max(*others, epsilon):
-            return Agreement(f"an element of {found.reference}", peak, max(others), epsilon)
+        if peak > NOISE * max(*others, floors[number]):
+            return told(f"an element of {reference}", number, peak, max(others))
     return found
 
 
@@ -94,9 +124,14 @@ def _peak(ours: torch.Tensor, exact: torch.Tensor) -> float:
     return gap / size if size else gap
 
 
-def may_be_rounding(found: Agreement | None) -> bool:
-    """Whether results differ by little enough for an exacter run to decide."""
-    return found is not None and not found.note and found.error <= COMPARABLE
+def may_be_rounding(found: Agreement | None, results: Results) -> bool:
+    """Whether results differ by little enough for an exacter run to decide.
+
+    Few of many may differ by more: eager and the compiler make the same error in what is 0 but for
+    rounding, so that it looks like a result.
+    """
+    near = noise_of(differences(results.ours, results.eager))
+    return found is not None and not found.note and near is not None
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Collection, Sequence
+from statistics import median
 from typing import NamedTuple
 
 import torch
+
+from advisor.apply.judge import outputs_agree
 
 # Beyond this share of its norm, a result is another one, not eager's rounded. Where few of many are
 # and the rest is not, they are rounding themselves: what is 0 but for it, as the gradient of a bias
 # that a softmax or a norm takes out again. Of them only the size can be held against anything.
 COMPARABLE = 0.1
-# Results that are rounding alone may be so many times as large as those they are compared with.
+# Results that are rounding alone may be so many times as large as those they are compared with, and
+# one result so many times as far off as the compiler's own: rounding otherwise is not that unlike.
 NOISE = 8.0
+# How near two runs of fewer elements are is luck: a loss may be the same in both to its last bit.
+FEW = 32
+TINY = sys.float_info.min
 
 
 class Agreement(NamedTuple):
     """Difference of our results from those of `reference`, and its own; epsilon of their dtype.
 
-    `note` says why the figures prove nothing, if so.
+    The figures are the largest of all results, or those of the one named in `result`: its own
+    rounding is `floor`, and no other excuses it. `note` says why the figures prove nothing, if so.
     """
 
     reference: str
@@ -27,6 +36,14 @@ class Agreement(NamedTuple):
     baseline: float
     epsilon: float
     note: str = ""
+    result: str = ""
+    floor: float | None = None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether our results are shown to be as good as the compiler's."""
+        floor = self.epsilon if self.floor is None else self.floor
+        return not self.note and outputs_agree(self.error, self.baseline, floor)
 
 
 class Results(NamedTuple):
@@ -108,7 +125,11 @@ def held(
     theirs: Sequence[torch.Tensor],
     others: Sequence[torch.Tensor],
 ) -> Agreement:
-    """Our results against those of the reference, beside `others` that should be the same."""
+    """Our results against those of the reference, beside `others` that should be the same.
+
+    The largest differences of all are compared, and each result's with what it may be off by
+    rounding: the one that is furthest beyond that is told by itself.
+    """
     mine, own = differences(ours, theirs), differences(others, theirs)
     epsilon = epsilon_of(theirs)
     noise = noise_of(own)
@@ -121,14 +142,40 @@ def held(
         return Agreement(reference, max(mine, default=0.0), baseline, epsilon, note)
     size = [NOISE * max(1.0, gap) if number in noise else 0.0 for number, gap in enumerate(own)]
     kept = [number for number, gap in enumerate(mine) if not gap <= size[number]]
+    floors = floors_of(theirs, own, noise)
+    beyond = {n: mine[n] / max(NOISE * own[n], 2.0 * floors[n], TINY) for n in kept}
+    worst = max(beyond, key=lambda n: beyond[n], default=None)
+    if worst is not None and beyond[worst] > 1.0:
+        figures = mine[worst], own[worst], epsilon
+        return Agreement(reference, *figures, result=named(theirs, worst), floor=floors[worst])
     error = max((mine[number] for number in kept), default=0.0)
     baseline = max((gap for number, gap in enumerate(own) if number not in noise), default=0.0)
     return Agreement(reference, error, baseline, epsilon)
 
 
+def floors_of(
+    values: Sequence[torch.Tensor], gaps: Sequence[float], noise: Collection[int]
+) -> list[float]:
+    """What each result is off by rounding, however near two runs of it happen to be.
+
+    The machine epsilon of its own dtype; of a result of few elements, what is usual: the median of
+    the `gaps` of larger ones, where there are any. `noise` are results that are rounding alone.
+    """
+    pairs = enumerate(zip(values, gaps, strict=True))
+    large = [gap for n, (t, gap) in pairs if n not in noise and t.numel() >= FEW]
+    usual = median(large) if large else 0.0
+    return [max(epsilon_of([t]), usual if t.numel() < FEW else 0.0) for t in values]
+
+
+def named(values: Sequence[torch.Tensor], number: int) -> str:
+    """A result by its place and its sizes."""
+    return f"result {number + 1} of {len(values)}, {list(values[number].shape)}"
+
+
 def epsilon_of(values: Sequence[torch.Tensor]) -> float:
     """The machine epsilon of the coarsest type among them."""
-    return max((torch.finfo(t.dtype).eps for t in values if t.is_floating_point()), default=0.0)
+    kinds = {t.dtype for t in values if t.is_floating_point() or t.is_complex()}
+    return max((torch.finfo(kind).eps for kind in kinds), default=0.0)
 
 
 def difference(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> float:

@@ -323,10 +323,10 @@ class Bench:
             "again: nothing shows that ours agree"
         )
 
-    def against_exact(self, results: Results) -> Agreement | None:
+    def against_exact(self, results: Results) -> Agreement | str:
         """How far ours are from those of a copy that computes more exactly, beside eager's.
 
-        None where there is no such copy.
+        A text says why there is no such copy.
         """
         return against_exact(self._instances, results, self._peers)
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from advisor.apply.judge import Judgement, judge_action, judge_memory, judge_set, outputs_agree
+from advisor.apply.judge import Judgement, judge_action, judge_memory, judge_set
 from advisor.apply.recipe import ON_RUNNING, Recipe
 from advisor.errors import AbortedError, AdvisorError
 from advisor.model.actions import FOR_MEMORY
@@ -164,7 +164,8 @@ def disagreement(
 ) -> tuple[str, Agreement | None]:
     """Why a variant's results are not good enough on some rank, "" if they are; own figures.
 
-    Where they are further from eager's than the compiler's are, an exacter run decides. Where
+    Where one is further from eager's than the compiler's is, an exacter run decides; its own
+    figures are told as proving nothing where there is no such run. Where
     random numbers make them others than the compiler's, they may be those of a variant that is
     `proven` already, or agree with eager's once nothing is dropped in either.
     """
@@ -195,12 +196,16 @@ def disagreement(
 def _decided_exactly(
     peers: Peers, bench: Bench, results: Results, why: str, found: Agreement | None
 ) -> tuple[str, Agreement | None]:
-    """Whether results that are not eager's are as near to the exact ones; `why` if nobody knows."""
-    if not all_say(peers, "it may be rounding", may_be_rounding(found)):
+    """Whether results that are not eager's are as near to the exact ones; if nobody knows, `why`,
+    and why nobody does.
+    """
+    near = together(peers, "is it near", lambda: may_be_rounding(found, results))
+    if not all_say(peers, "it may be rounding", near):
         return why, found
     exact = bench.against_exact(results)
-    if exact is None:
-        return why, found
+    if isinstance(exact, str):
+        why = f"{why}; whether that is rounding, no exacter run can decide: {exact}"
+        return why, found and found._replace(note=why)
     return objection(peers, "results agree exactly", _difference(exact)), exact
 
 
@@ -217,13 +222,11 @@ def _difference(found: Agreement | None) -> str:
     """Why a variant's results are not good enough; "" if they are."""
     if found is None:
         return "the step returns no tensor: nothing shows that results agree"
-    if found.note:
+    if found.note or found.agrees:
         return found.note
-    if outputs_agree(found.error, found.baseline, found.epsilon):
-        return ""
     return (
         f"results differ from {found.reference}'s by {found.error:.2e}, "
-        f"without it by {found.baseline:.2e}"
+        f"without it by {found.baseline:.2e}" + (f" ({found.result})" if found.result else "")
     )
 
 

@@ -114,10 +114,10 @@ def test_random_numbers_of_the_compiler_do_not_excuse_a_wrong_kernel() -> None:
     eager, plain = (torch.rand(1000) * torch.bernoulli(torch.full((1000,), 0.5)) for _ in range(2))
     found = agreement([eager], [plain], [plain * (1 + 1e-7)], lambda: [plain], comparable=False)
     assert found is not None
-    assert outputs_agree(found.error, found.baseline, found.epsilon)
+    assert found.agrees
     wrong = agreement([eager], [plain], [torch.zeros(1000)], lambda: [plain], comparable=False)
     assert wrong is not None
-    assert not outputs_agree(wrong.error, wrong.baseline, wrong.epsilon)
+    assert not wrong.agrees
 
 
 def test_a_step_without_results_agrees_with_nothing() -> None:
@@ -137,7 +137,7 @@ def test_results_that_are_rounding_alone_hide_no_wrong_ones_and_condemn_no_right
             found = agreement(eager, plain, ours, again, comparable)
             assert found is not None
             assert not found.note
-            assert outputs_agree(found.error, found.baseline, found.epsilon) == agrees, found
+            assert found.agrees == agrees, found
 
 
 def test_results_that_never_come_again_prove_nothing() -> None:

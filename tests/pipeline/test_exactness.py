@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.apply.judge import outputs_agree
-from advisor.pipeline.exactness import against_exact, beside_exact
+from advisor.pipeline.exactness import NOT_AGAIN, OTHER, against_exact, beside_exact
 from advisor.pipeline.instances import Instances
 from advisor.pipeline.likeness import Agreement, Results, agreement
 from advisor.pipeline.measure import Bench, Variant
@@ -86,7 +85,7 @@ class Given:
     def agreement(self, results: Results, comparable: bool) -> Agreement | None:
         return agreement(*results, list, comparable)
 
-    def against_exact(self, results: Results) -> Agreement | None:
+    def against_exact(self, results: Results) -> Agreement | str:
         return against_exact(self.instances, results, Alone())
 
 
@@ -98,7 +97,7 @@ def test_a_sum_in_pieces_is_further_from_eager_than_from_the_truth_and_agrees() 
     bench = Given(training(), training, training(PIECE))
     beside_eager = bench.agreement(bench.found, comparable=True)
     assert beside_eager is not None
-    assert not outputs_agree(beside_eager.error, beside_eager.baseline, beside_eager.epsilon)
+    assert not beside_eager.agrees
     why, found = judged(bench)
     assert why == ""
     assert found is not None
@@ -142,8 +141,10 @@ def test_where_no_copy_does_the_same_eager_counts() -> None:
 
     why, found = judged(Given(training(), other, training(PIECE)))
     assert why.startswith("results differ from eager's by ")
+    assert why.endswith(f"no exacter run can decide: {NOT_AGAIN}")
     assert found is not None
     assert found.reference == "eager"
+    assert found.note == why
 
 
 def test_a_result_that_rounds_badly_excuses_no_other() -> None:
@@ -152,8 +153,8 @@ def test_a_result_that_rounds_badly_excuses_no_other() -> None:
     fair = [torch.ones(8) * 0.99, torch.ones(8)]
     for ours, agrees in ((fair, True), ([eager[0], torch.ones(8) * 1.005], False)):
         found = beside_exact(Results(eager, eager, ours), exact, torch.float64)
-        assert found is not None
-        assert outputs_agree(found.error, found.baseline, found.epsilon) == agrees, found
+        assert isinstance(found, Agreement)
+        assert found.agrees == agrees, found
 
 
 @pytest.mark.parametrize("gap", [1e-3, -1e-3])
@@ -163,16 +164,16 @@ def test_one_wrong_element_of_many_is_not_lost_in_a_norm(gap: float) -> None:
     exact = [noise[0]]
     eager, ours = [(noise[0] + 2e-6 * noise[1]).float()], [(noise[0] + 1e-6 * noise[2]).float()]
     right = beside_exact(Results(eager, eager, ours), exact, torch.float64)
-    assert right is not None
-    assert outputs_agree(right.error, right.baseline, right.epsilon)
+    assert isinstance(right, Agreement)
+    assert right.agrees
     ours[0][77] += gap
     found = beside_exact(Results(eager, eager, ours), exact, torch.float64)
-    assert found is not None
-    assert not outputs_agree(found.error, found.baseline, found.epsilon)
+    assert isinstance(found, Agreement)
+    assert not found.agrees
     assert found.reference == "an element of a float64 run"
 
 
 @pytest.mark.parametrize("exact", [[torch.full((8,), 3.0)], [torch.ones(4)], [torch.ones(8)] * 2])
 def test_another_computation_says_nothing(exact: list[torch.Tensor]) -> None:
     results = Results([torch.ones(8)], [torch.ones(8)], [torch.ones(8)])
-    assert beside_exact(results, exact, torch.float64) is None
+    assert beside_exact(results, exact, torch.float64) == OTHER

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.apply.judge import outputs_agree
 from advisor.apply.recipe import UNCHANGED, Recipe
 from advisor.errors import WorkloadError
 from advisor.pipeline.instances import Instances
@@ -142,4 +141,4 @@ def test_results_are_compared_on_one_batch_whatever_the_loss_reads_next(scale: f
     cast(Attending, wrong.part).scale = scale
     found = bench.agreement(results._replace(ours=wrong.results_of()), comparable=True)
     assert found is not None
-    assert outputs_agree(found.error, found.baseline, found.epsilon) == (scale == 0.25), found
+    assert found.agrees == (scale == 0.25), found
