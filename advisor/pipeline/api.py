@@ -35,6 +35,7 @@ from advisor.errors import IllegalFusionError, UsageError
 from advisor.model.actions import ActionKind
 from advisor.pipeline.backend import SwapLog, recipe_backend
 from advisor.pipeline.kept import kept_at
+from advisor.pipeline.misfits import Misfits
 from collectors.live.closures import one_step
 from collectors.live.loss_calls import LossOfParts, WithLoss, loss_of, wrapper_in
 from collectors.live.workload import Part, tensors
@@ -96,6 +97,10 @@ class AppliedRun:
         loss. Weights, batch norms and the optimizer are changed in place; `revert()` of the result
         runs the model by eager again, but leaves folded weights folded.
 
+        Kernels and rewrites that fit nowhere in the model are left out, with a warning after the
+        first step that names each and why; what the compiler loads from its caches is not looked
+        at. Changes that the model itself does not allow raise `IllegalFusionError`.
+
         If the run kept `step_graph`, a training step after the first few replays what was done on
         the tensors used then: `loss` must read its data from tensors that stay where they are, into
         which the next batch is copied. A model that is given other tensors at every call is not
@@ -122,6 +127,9 @@ class OptimizedModule:
     def __init__(self, recipe: Recipe, model: nn.Module) -> None:
         self.recipe, self.model = recipe, model
         self.log = SwapLog()
+        # That a loss in pieces is left out has been said.
+        alone = recipe.without(("chunked_loss",)) if recipe.with_loss else recipe
+        self._misfits = Misfits(alone, self.log)
         self._compiled: Callable[..., Any] | None = None
         self._changed: set[ActionKind] = set()
 
@@ -131,12 +139,15 @@ class OptimizedModule:
             args, kwargs = images_channels_last((args, kwargs))
         if self._compiled is None:
             self._compiled = self._prepare(args, kwargs)
-        return self._compiled(*args, **kwargs)
+        result = self._compiled(*args, **kwargs)
+        self._misfits.tell(stacklevel=2)
+        return result
 
     def revert(self) -> nn.Module:
         """The model, run by eager again."""
         self._compiled = self.model
         self.recipe = Recipe()
+        self._misfits = Misfits(self.recipe, self.log)
         return self.model
 
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
@@ -165,6 +176,7 @@ class OptimizedStep:
         self.recipe, self.model, self.optimizer = recipe, model, optimizer
         self.loss = LossOfParts(loss)
         self.log = SwapLog()
+        self._misfits = Misfits(recipe, self.log)
         self._given = Given()
         # First: what is refused changes nothing.
         self._part: Part = self._compiled()
@@ -180,6 +192,11 @@ class OptimizedStep:
 
     def __call__(self) -> torch.Tensor:
         """Do one step; the loss lives until the next one."""
+        result = self._do()
+        self._misfits.tell(stacklevel=2)
+        return result
+
+    def _do(self) -> torch.Tensor:
         if not self.recipe.whole_step_graph:
             return self._step()
         self._calls += 1
@@ -198,7 +215,7 @@ class OptimizedStep:
             return self._warmed()
         why = self._moving()
         if why is not None:
-            warnings.warn(why, stacklevel=3)
+            warnings.warn(why, stacklevel=4)
             return self._step()
         self._captured_with = _settings(self.optimizer)
         self._graph = StepGraph(self._step, warmup=0)
@@ -240,6 +257,7 @@ class OptimizedStep:
     def revert(self) -> nn.Module:
         """The model, trained by eager again; the optimizer keeps its state."""
         self._part, self._graph, self.recipe = self.model, None, Recipe()
+        self._misfits = Misfits(self.recipe, self.log)
         own_step(self.optimizer)
         return self.model
 

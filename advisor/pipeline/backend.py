@@ -34,8 +34,15 @@ from advisor.errors import UsageError
 from advisor.model.actions import ActionKind
 from advisor.model.base import Phase
 from advisor.model.cures import Retuned, Split
-from advisor.pipeline.graph_programs import GraphPrograms, placed, programs_of
+from advisor.pipeline.graph_programs import (
+    NO_SITE,
+    GraphPrograms,
+    placed,
+    programs_of,
+    why_no_site,
+)
 from advisor.pipeline.kept import kept_at
+from advisor.pipeline.misfits import tell_of_graph
 from collectors.live.capture import HookPass, backend_with
 from collectors.live.fx_graph import lower
 
@@ -61,11 +68,22 @@ def rewrites_of(actions: Sequence[ActionKind]) -> list[GraphRewrite]:
 
 @dataclass
 class SwapLog:
-    """What happened to every site in every graph compiled so far, at both levels."""
+    """What happened to every site in every graph compiled so far, at both levels.
+
+    `compiled` counts Dynamo's graphs; `phases` are those of graphs in which sites were looked for,
+    and `from_cache` says that there were others, which the compiler took from its caches as they
+    are. `absent` is why a plan has no site, by its id, where `explains` asks for it.
+    """
 
     outcomes: list[Outcome] = field(default_factory=list)
     rewritten: list[Rewritten] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
+    compiled: int = 0
+    phases: set[Phase] = field(default_factory=set)
+    from_cache: bool = False
+    on_cpu: bool = False
+    explains: bool = False
+    absent: dict[str, str] = field(default_factory=dict)
 
     def swapped(self, plan_id: str) -> int:
         """Sites of a plan that now call its kernel."""
@@ -77,6 +95,12 @@ class SwapLog:
             o.refused for o in self.outcomes if o.refused and o.swap.kernel.plan.id == plan_id
         ]
         return tuple(dict.fromkeys(reasons))
+
+    def explain(self, kernels: Sequence[ReadyKernel], programs: GraphPrograms | None) -> None:
+        """Keep why kernels without a site so far have none in a graph; a telling reason stays."""
+        for plan in (kernel.plan for kernel in kernels):
+            if programs is not None and self.absent.get(plan.id, NO_SITE) == NO_SITE:
+                self.absent[plan.id] = why_no_site(plan, [programs])
 
 
 @dataclass(frozen=True)
@@ -132,19 +156,39 @@ def plan_backend(
     def hook(graph: fx.Graph, phase: Phase, identity: str) -> None:
         # Before the swaps: ops are named by all that they are computed from.
         log.cuts += keep_apart(graph, told.splits)
+        log.phases.add(phase)
         # Inductor has no driver to launch a kernel by on the CPU: there a model keeps its own ops.
-        if kernels and not (inner is compile_fx_inner and _on_cpu(graph)):
+        if kernels and inner is compile_fx_inner and _on_cpu(graph):
+            log.on_cpu = True
+        elif kernels:
             lowered = lower(graph, identity, phase)
-            swaps = choose_swaps(programs_of(lowered.graph), kernels)
+            programs = programs_of(lowered.graph)
+            swaps = choose_swaps(programs, kernels)
+            if log.explains:
+                placed_here = {swap.kernel.plan.id for swap in swaps}
+                log.explain([k for k in kernels if k.plan.id not in placed_here], programs)
             log.outcomes += rewrite(graph, lowered.fx_node, lowered.fx_aliases, swaps)
 
     layout = EXACT_LAYOUT if kernels else {}
-    backend = backend_with(
-        HookPass(hook, cache_key(kernels, told), holds=bool(kernels)),
-        told.compiling(inner),
-        **settings | layout | told.settings,
-    )
-    return with_rewrites(backend, rewrites, log)
+    look = HookPass(hook, cache_key(kernels, told), holds=bool(kernels))
+    compiling = _noticing(look, told.compiling(inner), log)
+    backend = backend_with(look, compiling, **settings | layout | told.settings)
+    return with_rewrites(_noticing(look, backend, log, counts=True), rewrites, log)
+
+
+def _noticing(
+    look: HookPass, compiler: Callable[..., Any], log: SwapLog, *, counts: bool = False
+) -> Callable[..., Any]:
+    """A compiler of graphs that notes where one came from a cache: then nobody looked at it."""
+
+    def compiled(*args: Any, **options: Any) -> Any:
+        before = look.count
+        result = compiler(*args, **options)
+        log.from_cache |= look.count == before
+        log.compiled += counts
+        return result
+
+    return compiled
 
 
 def with_rewrites(
@@ -196,7 +240,11 @@ def fusion_advisor(
             "the fusion_advisor backend needs a run",
             remedy='torch.compile(model, backend="fusion_advisor", options={"run": "runs/x"})',
         )
-    return recipe_backend(kept_at(Path(where)), SwapLog(), **settings)(gm, example_inputs)
+    recipe, log = kept_at(Path(where)), SwapLog()
+    log.explains = True
+    compiled = recipe_backend(recipe, log, **settings)(gm, example_inputs)
+    tell_of_graph(recipe, log, str(where))
+    return compiled
 
 
 def recipe_backend(recipe: Recipe, log: SwapLog, **settings: Any) -> Callable[..., Any]:

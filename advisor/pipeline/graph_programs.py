@@ -72,9 +72,11 @@ def why_no_site(plan: FusionPlan, graphs: Sequence[GraphPrograms]) -> str:
         return TAKEN
     alike = (p for programs in graphs for p in programs.programs if _but_for_layout(plan, p))
     other = next(alike, None)
-    if other is None or not plan.sites:
-        return NO_SITE
-    return f"{NO_SITE}: its ops are there, but {_laid_out(plan.sites[0], other.site)}"
+    if other is not None and plan.sites:
+        return f"{NO_SITE}: its ops are there, but {_laid_out(plan.sites[0], other.site)}"
+    typed = (_other_type(plan, p) for programs in graphs for p in programs.programs)
+    found = next(filter(None, typed), "")
+    return f"{NO_SITE}: its ops are there, but {found}" if found else NO_SITE
 
 
 def _but_for_layout(plan: FusionPlan, program: Program) -> bool:
@@ -86,6 +88,18 @@ def _but_for_layout(plan: FusionPlan, program: Program) -> bool:
         and [(o.value, o.dtype) for o in plan.outputs]
         == [(o.value, o.dtype) for o in program.outputs]
     )
+
+
+def _other_type(plan: FusionPlan, program: Program) -> str:
+    """The first difference in type of inputs, of a program with the ops of a plan but for casts."""
+    names = [[op.op for op in ops if op.op != "cast"] for ops in (plan.ops, program.ops)]
+    if plan.members or names[0] != names[1] or len(plan.inputs) != len(program.inputs):
+        return ""
+    types = (
+        (one.dtype, other.dtype) for one, other in zip(plan.inputs, program.inputs, strict=True)
+    )
+    found = next(((one, other) for one, other in types if one != other), None)
+    return f"on {found[1]}, not {found[0]}" if found is not None else ""
 
 
 def _laid_out(captured: Site, compiled: Site) -> str:

@@ -74,7 +74,8 @@ def _needs(package: str) -> list[Paragraph]:
     )
     second = (
         "A kernel is put in wherever the graph computes exactly what it replaces, whatever the "
-        "module is called; where it does not, the original ops stay. Kernels are generated again "
+        "module is called; where it does not, the original ops stay. A warning after the first "
+        "step names what found no place, and why. Kernels are generated again "
         "from the checked plans: the files in kernels/ are for reading, and check and time "
         "themselves."
     )
