@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from advisor.apply.model.batch_norm import fold_batch_norms
 from advisor.apply.model.channels_last import to_channels_last
+from advisor.apply.model.multi_tensor import use_multi_tensor
 from advisor.apply.model.optimizer import fuse_optimizer
 from advisor.apply.model.step_graph import prepare_optimizer
 from advisor.errors import IllegalFusionError
@@ -270,3 +271,20 @@ def test_an_optimizer_in_a_graph_has_its_rate_and_its_counts_in_memory() -> None
     empty = torch.optim.AdamW(groups)
     assert prepare_optimizer(empty) is None
     assert prepare_optimizer(torch.optim.LBFGS([weight])) == "LBFGS has no capturable form"
+
+
+def test_sgd_in_a_graph_is_fused_since_its_other_forms_wait_for_the_rate() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    sgd = torch.optim.SGD([weight], lr=0.5)
+    assert prepare_optimizer(sgd) is None
+    assert sgd.param_groups[0]["fused"]
+    assert isinstance(sgd.param_groups[0]["lr"], torch.Tensor)
+    weight.grad = torch.ones(3)
+    sgd.step()
+    assert weight.tolist() == [0.5] * 3
+    ours = torch.optim.SGD([weight], lr=0.5)
+    assert use_multi_tensor(ours) is None
+    assert prepare_optimizer(ours) is None
+    assert not ours.param_groups[0]["fused"]
+    whole = torch.optim.SGD([weight], lr=0.5, differentiable=True)
+    assert "differentiable" in (prepare_optimizer(whole) or "")

@@ -313,8 +313,8 @@ def test_hidden_blocks_are_skipped_without_a_trace_in_results_or_gradients(
     options: dict[str, Any],
 ) -> None:
     torch.manual_seed(0)
-    module = Attention(**options).bfloat16()
-    x = torch.randn(2, 512, 32, dtype=torch.bfloat16)
+    module = Attention(**options).bfloat16().cuda()
+    x = torch.randn(2, 512, 32, dtype=torch.bfloat16, device="cuda")
     records: list[Rewritten] = []
 
     def backend(gm: fx.GraphModule, given: list[Any]) -> Any:

@@ -36,6 +36,7 @@ def test_the_second_search_times_what_the_first_found(
         tried.append(len(found[plan.id].usable))
         with TimingProcess("cuda") as timer:
             time(found, run, timer, lambda *_, **__: None)
+        assert found[plan.id].refused is None
         winner = stored_winner(plan, gpu)
         assert winner is not None
         assert winner.config == found[plan.id].config

@@ -331,9 +331,14 @@ def use_multi_tensor(optimizer: torch.optim.Optimizer) -> str | None:
     return None
 
 
+def is_multi_tensor(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the optimizer's step is one launch of ours."""
+    return _BEFORE in optimizer.__dict__
+
+
 def own_step(optimizer: torch.optim.Optimizer) -> None:
     """Take the kernels out: the optimizer does its own steps again, from the state it has."""
-    if _BEFORE not in optimizer.__dict__:
+    if not is_multi_tensor(optimizer):
         return
     before = optimizer.__dict__.pop(_BEFORE)
     optimizer.__dict__.pop("step", None)

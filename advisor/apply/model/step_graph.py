@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from advisor.apply.model.multi_tensor import is_multi_tensor
+from advisor.apply.model.optimizer import fuse_optimizer
 from advisor.errors import WorkloadError
 
 # What capture needs before it: lazily made handles, workspaces and optimizer state.
@@ -136,11 +138,17 @@ def prepare_optimizer(optimizer: torch.optim.Optimizer) -> str | None:
     """Let the optimizer be captured: its counts and rates on the device; the reason if it cannot.
 
     A rate that stays a Python number would be frozen into the graph, whatever a scheduler says.
+    SGD reads one on the device in its fused form only; its others wait for its value.
     """
     groups = [group for group in optimizer.param_groups if group["params"]]
     for group in groups:
         if "capturable" not in group and type(optimizer) is not torch.optim.SGD:
             return f"{type(optimizer).__name__} has no capturable form"
+    fused = is_multi_tensor(optimizer) or all(group.get("fused") for group in groups)
+    if type(optimizer) is torch.optim.SGD and not fused:
+        refused = fuse_optimizer(optimizer)
+        if refused is not None:
+            return f"SGD has a capturable form where it is fused: {refused}"
     for group in groups:
         if "capturable" in group:
             group["capturable"] = True
