@@ -66,13 +66,23 @@ class WorkloadError(AdvisorError):
 
 
 class AbortedError(AdvisorError):
-    """This process cannot go on: its GPU is lost, or another rank of the job is.
+    """This process cannot go on: its GPU is lost, its disk full, or another rank of the job gone.
 
     What was judged until then is on record. Who tries things one by one must not take it for the
     failure of one of them.
     """
 
     code = "aborted"
+
+
+class StorageError(AbortedError, UnreadableError):
+    """A file cannot be written: the disk is full, or the folder may not be written in.
+
+    What was being tried is neither good nor bad. Who can go on without the file catches
+    `UnreadableError`.
+    """
+
+    code = "storage"
 
 
 class IllegalFusionError(AdvisorError):

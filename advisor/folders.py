@@ -6,6 +6,8 @@ XDG Base Directory Specification: one folder of ours below each of the base dire
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 _APPLICATION = "fusion-advisor"
@@ -36,6 +38,26 @@ def triton_cache() -> Path | None:
     except OSError:
         return None
     return folder if os.access(folder, os.W_OK | os.X_OK) else None
+
+
+def written_by_compilers(
+    environment: Mapping[str, str], *, direct: bool = True
+) -> list[tuple[str, Path]]:
+    """Where Triton, its assembler and PyTorch's compiler write in a process with this environment.
+
+    Each with the variable that names another folder. What is interpreted writes temporary files;
+    where Triton is not called `direct`, it writes in a folder of PyTorch's compiler.
+    """
+    found = [("TMPDIR", Path(tempfile.gettempdir()))]
+    if environment.get("TRITON_INTERPRET") == "1":
+        return found
+    home = Path(environment.get("TRITON_HOME") or Path.home())
+    triton = Path(environment.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
+    # By default among the temporary files.
+    inductor = Path(environment.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir())
+    if direct or "TRITON_CACHE_DIR" in environment:
+        found.append(("TRITON_CACHE_DIR", triton))
+    return [*found, ("TORCHINDUCTOR_CACHE_DIR", inductor)]
 
 
 def state_folder() -> Path:

@@ -15,7 +15,7 @@ import torch
 
 from advisor.apply.kernels import ReadyKernel, load_kernel, write_source
 from advisor.codegen import KernelSource
-from advisor.errors import AdvisorError, IllegalFusionError
+from advisor.errors import AbortedError, AdvisorError, IllegalFusionError
 from advisor.folders import triton_cache
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
@@ -155,6 +155,8 @@ def size(
                 item.usable = _worth_timing(plan, here)
                 _avoid_spills(item, made.path.parent)
             item.resources = _resources(item, gpus)
+        except AbortedError:
+            raise
         except AdvisorError as error:
             item.usable = (made.config,)
             emit("resources", "running", plan=plan.id, message=f"not sized: {error.line()}")
@@ -173,6 +175,8 @@ def size_elsewhere(candidates: Mapping[str, Candidate], gpus: Sequence[Gpu], emi
         known = {row.gpu for row in item.resources}
         try:
             item.resources += _resources(item, [gpu for gpu in gpus if gpu.key not in known])
+        except AbortedError:
+            raise
         except AdvisorError as error:
             message = f"not sized elsewhere: {error.line()}"
             emit("resources", "running", plan=item.plan.id, message=message)
@@ -348,6 +352,8 @@ def _size_again(item: Candidate, emit: Emit) -> None:
     gpus = [gpu_by_key(row.gpu) for row in item.resources]
     try:
         item.resources = _resources(item, gpus)
+    except AbortedError:
+        raise
     except AdvisorError as error:
         item.resources = ()
         emit("resources", "running", plan=item.plan.id, message=f"not sized: {error.line()}")

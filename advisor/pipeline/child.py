@@ -19,7 +19,7 @@ from typing import NoReturn
 
 import msgspec
 
-from advisor.errors import EXIT_OK, AdvisorError, WorkloadError
+from advisor.errors import EXIT_OK, EXIT_UNREADABLE, AdvisorError, WorkloadError
 from advisor.model.run import Emit, JobState
 from advisor.pipeline.job import (
     Finished,
@@ -32,6 +32,7 @@ from advisor.pipeline.job import (
     failed_of,
 )
 from advisor.store import RunDirectory
+from advisor.store.writable import BY_WRITING, cannot_write
 from advisor.units import counted
 
 EXIT_INTERRUPTED = 130
@@ -79,6 +80,12 @@ def _run(job: Job, messages: int) -> int:
     except AdvisorError as error:
         tell(failed_of(error))
         return error.exit_code
+    except OSError as error:
+        if error.errno not in BY_WRITING:
+            tell(failed_of(error))
+            raise
+        tell(failed_of(cannot_write(Path(error.filename or "."), error)))
+        return EXIT_UNREADABLE
     except KeyboardInterrupt:
         tell(Interrupted())
         return EXIT_INTERRUPTED

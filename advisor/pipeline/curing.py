@@ -14,7 +14,7 @@ from advisor.apply.compiler.cuts import cuts_of
 from advisor.apply.compiler.generated import GeneratedKernel, configs_of
 from advisor.apply.judge import judge_region
 from advisor.apply.recipe import Recipe
-from advisor.errors import AdvisorError, IllegalFusionError
+from advisor.errors import AbortedError, AdvisorError, IllegalFusionError
 from advisor.hardware.gpu import Gpu
 from advisor.model.actions import ActionKind
 from advisor.model.applied import Comparison
@@ -170,6 +170,8 @@ def _best(
         told = recipe.with_cures(way.splits, way.retuned)
         try:
             variant = bench.trial(told)
+        except AbortedError:
+            raise
         except AdvisorError as error:  # a launch that the device refuses, say
             failed = error.line()
             continue

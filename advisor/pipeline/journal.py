@@ -12,7 +12,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from advisor.apply.judge import Judgement
-from advisor.errors import AbortedError, AdvisorError, WorkloadError
+from advisor.errors import AbortedError, AdvisorError, StorageError, WorkloadError
 from advisor.model.attempt import Attempt, JudgedTrial, ReadyPlan
 from advisor.pipeline.peers import Peers, hear
 from advisor.pipeline.trials import Trial
@@ -164,12 +164,12 @@ def survive(run: RunDirectory, error: AdvisorError) -> bool:
     """Whether an application that was ended goes on in a new process, without what ended it.
 
     What was running is then on record as what did. False where nothing that was tried was running,
-    or where it ended a process before.
+    or where it ended a process before, and where there is no place to write.
     """
     attempt = run.attempt()
-    if attempt is None:
+    if attempt is None or error.code == StorageError.code:
         return False
-    if isinstance(error, AbortedError) or getattr(error, "code", "") == AbortedError.code:
+    if error.code == AbortedError.code:
         return bool(attempt.died) and not attempt.running
     if not attempt.running or attempt.running in attempt.died:
         return False

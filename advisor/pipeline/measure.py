@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,8 @@ from torch import nn
 
 from advisor.apply.model.step_graph import ModuleGraph, StepGraph
 from advisor.apply.recipe import UNCHANGED, Recipe
-from advisor.errors import WorkloadError
+from advisor.errors import AbortedError, WorkloadError
+from advisor.folders import written_by_compilers
 from advisor.model.actions import ON_COMPILER, ActionKind
 from advisor.model.applied import Comparison
 from advisor.model.report import Metric
@@ -35,6 +37,7 @@ from advisor.pipeline.peers import Alone, Peers
 from advisor.pipeline.references import undropped, without_dropout
 from advisor.pipeline.switch import PLAIN, GraphSwitch, OwnKernels, Seen, Selection
 from advisor.pipeline.training import LossCurves, loss_curves
+from advisor.store.writable import blame_storage
 from advisor.verify.recording import gpu_recorder
 from advisor.verify.statistics import compare
 from advisor.verify.timing import time_steps
@@ -238,7 +241,11 @@ class Bench:
         """Compile by a first step, which ends the compilation that began at `started` (ns)."""
         # A graph from a cache has run no pass: its swaps could not be counted.
         with no_compile_caches():
-            variant.step()
+            try:
+                variant.step()
+            except WorkloadError as error:  # it may be the compiler's
+                blame_storage(error.line(), written_by_compilers(os.environ, direct=False))
+                raise
         synchronize()
         variant.compile_ns = time.perf_counter_ns() - started
         for _ in range(WARMUP_STEPS):
@@ -385,4 +392,8 @@ def marked(step: Step) -> Step:
 
 
 def _not_compiled(error: BaseException) -> WorkloadError:
+    """The error of a step that does not compile; raises `StorageError` for want of a disk."""
+    if isinstance(error, AbortedError):
+        raise error
+    blame_storage(str(error), written_by_compilers(os.environ, direct=False))
     return WorkloadError("the step cannot be compiled with it", why=first_line(error))

@@ -20,7 +20,7 @@ from torch import fx, nn
 
 from advisor.apply.graph.loss_site import NO_PROJECTION
 from advisor.apply.graph.records import Rewritten
-from advisor.errors import AdvisorError
+from advisor.errors import AbortedError, AdvisorError
 from advisor.model.base import Location
 from advisor.model.compiler import CompilerFacts
 from advisor.pipeline.backend import GraphRewrite
@@ -63,6 +63,8 @@ def seen_with_loss(
         if not _is_cross_entropy(workload):
             return list(own)
         facts = _traced(workload, workload.part, tracing)
+    except AbortedError:
+        raise
     except AdvisorError as error:
         return _refused(own, error.line())
     if any(record.refused is None for record in tracing.records):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from advisor.errors import InvalidRecordError, UnreadableError
+from advisor.store.writable import cannot_write, is_of_storage
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -65,26 +66,29 @@ def read_tail(path: Path, limit: int) -> bytes:
 
 
 def make_directory(path: Path, *, parents: bool = False) -> None:
-    """Make a directory unless it is there; raises `UnreadableError` where that cannot be done."""
+    """Make a directory unless it is there; raises what `unwritten` says where it cannot be."""
     try:
         path.mkdir(exist_ok=True, parents=parents)
     except OSError as error:
-        raise UnreadableError(
-            "cannot write", where=str(path), why=error.strerror or str(error)
-        ) from error
+        raise unwritten(path, error) from error
+
+
+def unwritten(path: Path, error: OSError) -> UnreadableError:
+    """`StorageError` where the disk is full or the folder not ours, else `UnreadableError`."""
+    if is_of_storage(error):
+        return cannot_write(path, error)
+    return UnreadableError("cannot write", where=str(path), why=error.strerror or str(error))
 
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace `path` by `data`: a reader, or a crash at any moment, sees the old file or the new.
 
-    Raises `UnreadableError` where the directory cannot be written.
+    Raises what `unwritten` says where the directory cannot be written.
     """
     try:
         _replace(path, data)
     except OSError as error:
-        raise UnreadableError(
-            "cannot write", where=str(path), why=error.strerror or str(error)
-        ) from error
+        raise unwritten(path, error) from error
 
 
 def _replace(path: Path, data: bytes) -> None:

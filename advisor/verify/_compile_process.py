@@ -15,6 +15,7 @@ from typing import IO
 import msgspec
 
 import advisor
+from advisor.store.writable import blame_storage, temporary_files
 from advisor.verify._resource_worker import READY, CompileJob
 from advisor.verify.binaries import Usage
 from advisor.verify.child import end, kill, line_of
@@ -32,9 +33,13 @@ class CompileProcess:
     """
 
     def __init__(self, kept: Path | None = None) -> None:
-        self._kept = kept
-        self._folder = tempfile.TemporaryDirectory(prefix="fusion-advisor-compile-")
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
+        with temporary_files():
+            self._folder = tempfile.TemporaryDirectory(prefix="fusion-advisor-compile-")
+            self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
+        self._environment = worker_environment(os.environ, str(kept or self._folder.name))
+        self._written = [("TMPDIR", Path(tempfile.gettempdir()))]
+        if kept is not None:
+            self._written.append(("TRITON_CACHE_DIR", kept))
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> CompileProcess:
@@ -51,7 +56,10 @@ class CompileProcess:
         self._folder.cleanup()
 
     def compile(self, job: CompileJob, timeout_s: float) -> Usage | str:
-        """The usage, or in words why there is none; importing Triton is not counted as time."""
+        """The usage, or in words why there is none; importing Triton is not counted as time.
+
+        Raises `StorageError` where it is for want of a place to write.
+        """
         if self._process is None and (failure := self._start()) is not None:
             return failure
         process = self._process
@@ -85,7 +93,7 @@ class CompileProcess:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             cwd=self._folder.name,
-            env=worker_environment(os.environ, str(self._kept or self._folder.name)),
+            env=self._environment,
             start_new_session=True,
         )
         assert process.stdout is not None
@@ -104,11 +112,15 @@ class CompileProcess:
             end(process)
 
     def _last_error(self) -> str:
-        """The line of the child's standard error that says most."""
+        """The line of the child's standard error that says most.
+
+        Raises `StorageError` where that is of the disk.
+        """
         size = self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(0, size - _STDERR_TAIL_BYTES))
         lines = [line.strip() for line in self._errors.read().decode(errors="replace").splitlines()]
         lines = [line for line in lines if line and not line.startswith("Repro command")]
+        blame_storage(lines[-1] if lines else "", self._written)
         if not lines:
             return "the compiler process ended without a word"
         telling = [line for line in lines if line.startswith("ptxas") and _ERROR_LINE.search(line)]

@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import IO, TypeVar
 
-from advisor.verify.endings import how_it_ended
+from advisor.folders import written_by_compilers
+from advisor.store.writable import blame_storage, temporary_files
+from advisor.verify.endings import how_it_ended, last_words
 
 READY = b"ready\n"
 START_LIMIT_S = 120.0
@@ -36,7 +38,8 @@ class AnsweringChild:
         self, worker: str, *arguments: str, environment: Mapping[str, str] | None = None
     ) -> None:
         self._worker, self._arguments, self._environment = worker, arguments, environment
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
+        with temporary_files():
+            self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self._process: subprocess.Popen[bytes] | None = None
         self._answers = -1
         self._ready = False
@@ -61,7 +64,8 @@ class AnsweringChild:
     def ask(self, request: bytes, limit_s: float) -> bytes:
         """The answer to a line, from when the child is ready at most `limit_s` seconds later.
 
-        Raises `TimeoutError`, or `DiedError` with how the child ended over it.
+        Raises `TimeoutError`, `DiedError` with how the child ended over it, or `StorageError` where
+        that was for want of a place to write.
         """
         try:
             self.begin()
@@ -127,6 +131,8 @@ class AnsweringChild:
         self._stop()
         self._errors.seek(0)
         errors = self._errors.read().decode(errors="replace")
+        environment = os.environ if self._environment is None else self._environment
+        blame_storage(last_words(errors), written_by_compilers(environment))
         return how_it_ended(-signal.SIGKILL if status is None else status, errors)
 
     def _stop(self) -> None:

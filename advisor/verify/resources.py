@@ -81,7 +81,7 @@ def resources_of(
     user's. Kernels that will be launched here are left in Triton's cache `launched`, where a launch
     that is specialised as its request says need not compile them again. Raises
     `MissingDependencyError` without Triton, `UnreadableError` if a source is missing, `UsageError`
-    for a constant that is not finite.
+    for a constant that is not finite, `StorageError` where compilers have no place to write.
     """
     folder = (cache_folder() / "resources") if cache is None else cache
     targets = {gpu.arch: gpu.target for gpu in gpus}

@@ -16,10 +16,10 @@ pytest.importorskip("torch", reason="searches compile with torch")
 
 from advisor.apply.judge import Judgement
 from advisor.apply.recipe import Recipe
-from advisor.errors import AbortedError, WorkloadError
+from advisor.errors import AbortedError, StorageError, WorkloadError
 from advisor.model.actions import ActionKind
 from advisor.pipeline import supervisor
-from advisor.pipeline.job import ApplyJob
+from advisor.pipeline.job import ApplyJob, JobError, failed_of
 from advisor.pipeline.journal import Written, begun, restore, survive
 from advisor.pipeline.measure import Bench, Variant
 from advisor.pipeline.peers import Alone
@@ -172,3 +172,17 @@ def test_what_has_no_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(WorkloadError, match="it has no end within 1 s") as caught:
         supervise(ApplyJob(run="x"), lambda *_, **__: None, lambda _: None, where="net.py")
     assert caught.value.where == "net.py"
+
+
+def test_a_full_disk_ends_the_process_and_condemns_nothing_that_was_tried(
+    run: RunDirectory,
+) -> None:
+    full = StorageError("cannot write", where="/cache", why="No space left on device")
+    with pytest.raises(StorageError):
+        search_of(run, Scripted(TIMES, TIMES, refuses={"fused_optimizer": full}))
+    found = run.attempt()
+    assert found is not None
+    assert ([t.action for t in found.trials], found.died) == (["channels_last"], {})
+    Written(run, found).begin("asked: fused_optimizer", 60.0)  # as where not even that is written
+    assert not survive(run, JobError(failed_of(full))), "started again, the disk is as full"
+    assert search_of(run, Scripted(TIMES, TIMES))["fused_optimizer"][0] == "kept"

@@ -1,0 +1,130 @@
+"""A disk that is full, or a folder that may not be written, is told as that and not of kernels."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="compiling needs triton")
+
+from advisor.errors import StorageError
+from advisor.hardware.gpus import gpu_by_key
+from advisor.store.writable import blame_storage, check_writable
+from advisor.verify.child import AnsweringChild, DiedError
+from advisor.verify.resources import ResourceRequest, resources_of
+
+ROOT = Path(__file__).parents[2]
+# A mount of one's own takes a user namespace, which some machines do not allow.
+MOUNTED = ("unshare", "--map-root-user", "--mount", "sh", "-c")
+
+
+def may_mount() -> bool:
+    command = (*MOUNTED, "mount -t tmpfs none /mnt")
+    return shutil.which("unshare") is not None and not subprocess.run(
+        command, capture_output=True, check=False
+    ).returncode  # fmt: skip
+
+
+needs_mount = pytest.mark.skipif(not may_mount(), reason="no disk may be mounted here")
+
+
+def told(tmp_path: Path, what: str, **environment: str) -> list[str]:
+    """What a process says whose compilations have 8 KiB of room."""
+    full, empty = tmp_path / "full", tmp_path / "empty"
+    full.mkdir()
+    empty.mkdir()
+    own = {"XDG_CACHE_HOME": str(empty), "XDG_STATE_HOME": str(empty)}
+    script = f'mount -t tmpfs -o size=8k none {full} && exec "$@"'
+    command = [sys.executable, "-m", "tests.builders.full_disk", str(full), str(empty), what]
+    child = subprocess.run(
+        [*MOUNTED, script, "sh", *command], cwd=ROOT, check=False, capture_output=True, text=True,
+        timeout=300, env=os.environ | own | {k: v.format(full) for k, v in environment.items()},
+    )  # fmt: skip
+    assert not child.returncode, child.stderr
+    return child.stdout.splitlines()
+
+
+@needs_mount
+def test_a_full_cache_of_kernels_refuses_no_plan(tmp_path: Path) -> None:
+    refused, error = told(tmp_path, "size")
+    assert refused == "refused: None"
+    assert error == (
+        f"storage: {tmp_path}/full: cannot write: No space left on device. make room there, or "
+        "name another folder in TRITON_CACHE_DIR"
+    )
+
+
+@needs_mount
+def test_full_temporary_files_refuse_no_plan(tmp_path: Path) -> None:
+    """Not even the words of the compiler have room: it ends without any."""
+    refused, error = told(tmp_path, "size_elsewhere", TMPDIR="{}")
+    assert refused == "refused: None"
+    assert error.startswith(f"storage: {tmp_path}/full: cannot write: No space left on device")
+    assert error.endswith("name another folder in TMPDIR")
+
+
+@needs_mount
+def test_a_full_cache_of_the_compiler_is_no_step_that_fails(tmp_path: Path) -> None:
+    (error,) = told(tmp_path, "step")
+    assert error.startswith(f"storage: {tmp_path}/full: cannot write: No space left on device")
+    assert error.endswith("name another folder in TORCHINDUCTOR_CACHE_DIR")
+
+
+def request(source: Path, kernel: str) -> ResourceRequest:
+    return ResourceRequest(
+        source=str(source), kernel=kernel, constexprs={"BLOCK": 64},
+        signature={"x": "*fp16", "y": "*fp16", "stride": "i32", "N": "i32"},
+    )  # fmt: skip
+
+
+def no_folder(tmp_path: Path) -> Path:
+    """Where nobody can write, root neither."""
+    (tmp_path / "file").write_text("")
+    return tmp_path / "file" / "cache"
+
+
+def test_a_kernel_is_blamed_where_the_cache_can_be_written_and_only_there(tmp_path: Path) -> None:
+    source = tmp_path / "kernels.py"
+    shutil.copy(Path(__file__).with_name("kernels.txt"), source)
+    wrong, right = [request(source, "no_such")], [request(source, "row")]
+    h200, rows = [gpu_by_key("h200")], tmp_path / "rows"
+    ((row,),) = resources_of(wrong, h200, cache=rows, launched=tmp_path / "there")
+    assert row.error is not None
+    assert "no_such" in row.error
+    with pytest.raises(StorageError, match="cannot write: Not a directory"):
+        resources_of(right, h200, cache=rows, launched=no_folder(tmp_path))
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_child_that_dies_for_want_of_a_cache_is_no_kernel_that_fails(
+    is_there: bool, tmp_path: Path
+) -> None:
+    cache = tmp_path / "there" if is_there else no_folder(tmp_path)
+    environment = os.environ | {"TRITON_CACHE_DIR": str(cache)}
+    with (
+        AnsweringChild("tests.verify.timing_child", "cpu", environment=environment) as child,
+        pytest.raises(DiedError if is_there else StorageError) as found,
+    ):
+        child.ask(b"no request", 60.0)
+    assert is_there or str(cache) in str(found.value)
+
+
+def test_words_of_a_full_disk_count_where_there_is_room_again(tmp_path: Path) -> None:
+    folders = [("TRITON_CACHE_DIR", tmp_path)]
+    said = "OSError: [Errno 28] No space left on device: '/cache/kernel.cubin'"
+    with pytest.raises(StorageError, match=r"^/cache/kernel\.cubin: cannot write: No space"):
+        blame_storage(said, folders)
+    with pytest.raises(StorageError, match="make room there, or name another folder in TRITON_"):
+        blame_storage("LLVM ERROR: IO failure on output stream: No space left on device", folders)
+    for other in ("", "error: [Errno 13] Permission denied: '/data/weights'", "ptxas fatal: no"):
+        blame_storage(other, folders)
+
+
+def test_nothing_is_left_of_a_trial(tmp_path: Path) -> None:
+    check_writable(tmp_path / "new")
+    assert not list((tmp_path / "new").iterdir())
