@@ -25,6 +25,7 @@ from analyzers.metrics import kernel_rows, trace_metrics
 from analyzers.overfusion.facts import step_facts
 from analyzers.recommendation import recommend
 from analyzers.rules import changes_of, find_all, without_overlaps
+from analyzers.step_sizes import LAST_STEP, sizes_vary
 from analyzers.subject import RankFacts
 from analyzers.trace_subject import rank_facts, trace_subject
 from collectors.ncu import read_ncu
@@ -113,6 +114,7 @@ def analyzed(
             *trace.warnings,
             *counted.warnings,
             *guesses,
+            *sizes_vary(trace, steps, LAST_STEP),
             *_notes(trace, len(traces), device),
         ),
     )

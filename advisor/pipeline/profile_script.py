@@ -27,11 +27,18 @@ from advisor.pipeline.recording import (
 from advisor.pipeline.source_commit import commit_of
 from advisor.store import RunDirectory
 from advisor.units import counted
+from analyzers.step_sizes import CODE
 from collectors.live.conductor import Conductor, Repeat, ScriptPhase
 from collectors.live.nvml import GpmSampler, GpuSnapshot, snapshot
 from collectors.live.recorder import TRACED_STEPS, recorded, synchronize
 from collectors.live.script import run_script
-from collectors.live.script_graphs import CaptureModules, Compiles, Watch, compiled_regions
+from collectors.live.script_graphs import (
+    Again,
+    CaptureModules,
+    Compiles,
+    Watch,
+    compiled_regions,
+)
 from collectors.live.target import parse_target, source_file
 
 NO_MARK = (
@@ -162,6 +169,8 @@ def record_script(
     )
     warm = Repeat(options.warmup, partial(announce, "warmup", "running steps to warm up"))
     phases: list[ScriptPhase] = [compiles, watch, capture]
+    if not gpu_here:
+        phases.append(Again(compiles))
     if gpu_here:
         clean, traced = _Clean(recording, announce, keep), _Traced(recording, run, announce, keep)
         phases += [warm, clean, traced, _Counted(recording, announce)]
@@ -176,9 +185,10 @@ def record_script(
             finally:
                 conductor.close()
     finally:
-        recording.shapes = watch.shapes
-        known = capture.used or compiles.settle()
-        _describe(recording, watch, by_modules=capture.used, known=known)
+        recording.shapes = capture.shapes if capture.used else watch.shapes
+        known = capture.used or compiles.settle(timed=gpu_here)
+        _describe(recording, watch, by_modules=capture.used)
+        recording.warnings += _changes(watch, capture, compiles, known and gpu_here)
     _check_complete(recording, watch, conductor.completed, stopped=stopped)
 
 
@@ -194,7 +204,7 @@ def _give_up(recording: Recording, keep: Callable[[], None], abandon: Abandon) -
     )
 
 
-def _describe(recording: Recording, watch: Watch, *, by_modules: bool, known: bool) -> None:
+def _describe(recording: Recording, watch: Watch, *, by_modules: bool) -> None:
     """Say where the graphs come from, and what therefore no finding covers."""
     found, gpu_here = recording.captured, recording.device.type == "cuda"
     if not found.graphs:
@@ -216,9 +226,28 @@ def _describe(recording: Recording, watch: Watch, *, by_modules: bool, known: bo
             recording.warnings.append(Warning_(code="mode-needs-gpu", message=MODE_NEEDS_GPU))
     outside = "what the step does outside of them (data, optimizer) no finding covers"
     recording.warnings.append(Warning_(code=code, message=f"{note}; {outside}"))
-    if not known:
-        note = "some regions were compiled again after the first step; graphs are of the first"
-        recording.warnings.append(Warning_(code="recompiled", message=note))
+
+
+def _changes(
+    watch: Watch, capture: CaptureModules, compiles: Compiles, latest: bool
+) -> list[Warning_]:
+    """Which step the graphs are of, where modules were given something else in another, or regions
+    were compiled again; `latest` says that graphs are then those of the last.
+    """
+    if capture.used and capture.shapes != watch.shapes:
+        before, now = (", ".join(shapes) or "nothing" for shapes in (watch.shapes, capture.shapes))
+        note = (
+            f"sizes vary between steps: modules were given {before}, then {now}; graphs, findings "
+            "and plans are of the latter alone"
+        )
+        return [Warning_(code=CODE, message=note)]
+    if not compiles.again:
+        return []
+    note = (
+        "regions were compiled again after the first step, for sizes or values that changed; "
+        f"graphs, findings and plans are of the {'last' if latest else 'first'} time alone"
+    )
+    return [Warning_(code="recompiled", message=note)]
 
 
 def _names(watch: Watch) -> str:

@@ -26,6 +26,7 @@ from advisor.verify.statistics import timing
 from advisor.verify.timing import time_steps
 from analyzers.execution_graph import ExecutedPart
 from analyzers.metrics import trace_metrics
+from analyzers.step_sizes import LAST_STEP, sizes_vary
 from collectors import read_trace
 from collectors.live.capture import Capture, capture
 from collectors.live.closures import takes_closure
@@ -221,6 +222,15 @@ def read_recorded(recording: Recording, run: RunDirectory) -> None:
     recording.trace = read_trace(run.trace_path)
     recording.metrics |= trace_metrics(recording.trace)
     recording.warnings += recording.trace.warnings
+    recording.warnings += sizes_vary(recording.trace, recording.trace.steps(), _sizes_of(recording))
+
+
+def _sizes_of(recording: Recording) -> str:
+    """Of which sizes graphs and findings are, where those of steps vary."""
+    if not recording.captured.graphs:
+        return LAST_STEP
+    told = f" ({', '.join(recording.shapes)})" if recording.shapes else ""
+    return f"graphs, findings and plans are of the sizes of the captured step alone{told}"
 
 
 def _count(step: Step, recording: Recording) -> None:

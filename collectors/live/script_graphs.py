@@ -18,7 +18,7 @@ from torch.nn.modules import module as module_hooks
 from collectors.live.capture import Capture, no_compile_caches, running_backend
 from collectors.live.compiler_facts import CompilerWatch
 from collectors.live.conductor import ScriptPhase
-from collectors.live.workload import tensors
+from collectors.live.workload import shape_text, tensors
 
 
 @contextmanager
@@ -61,6 +61,7 @@ class Compiles(ScriptPhase):
     def __init__(self, found: Capture) -> None:
         self._found = found
         self.graphs = 0
+        self.again = False
 
     def begin(self, undo: ExitStack) -> int:
         """One step; nothing may be hooked meanwhile, or the hooks are compiled too."""
@@ -70,14 +71,28 @@ class Compiles(ScriptPhase):
         """Count the graphs of one step: later ones are compiled again, for other shapes."""
         self.graphs = len(self._found.graphs)
 
-    def settle(self) -> bool:
-        """Keep the graphs that the last steps ran; False if that cannot be told."""
+    def settle(self, *, timed: bool) -> bool:
+        """Keep the graphs that the last steps ran where these were `timed`, else those of the first
+        step; False if that cannot be told. `again` then says whether there were others.
+        """
         graphs, first = self._found.graphs, self.graphs
         if not first or len(graphs) == first:
             return True
+        self.again = True
         known = len(graphs) == 2 * first
-        self._found.graphs[:] = graphs[first:] if known else graphs[:first]
-        return known
+        self._found.graphs[:] = graphs[first:] if known and timed else graphs[:first]
+        return known or not timed
+
+
+class Again(ScriptPhase):
+    """A phase of one more step of a script with regions of its own: are they compiled again?"""
+
+    def __init__(self, compiles: Compiles) -> None:
+        self._compiles = compiles
+
+    def begin(self, undo: ExitStack) -> int:
+        """One step, if the first one compiled anything."""
+        return 1 if self._compiles.graphs else 0
 
 
 class Watch(ScriptPhase):
@@ -108,9 +123,7 @@ class Watch(ScriptPhase):
     def _called(self, module: nn.Module, inputs: Any) -> None:
         if self._depth == 0 and module not in self.modules:
             self.modules.append(module)
-            self.shapes += tuple(
-                f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors(inputs)
-            )
+            self.shapes += tuple(map(shape_text, tensors(inputs)))
         self._depth += 1
 
     def _returned(self, module: nn.Module, inputs: Any, result: Any) -> None:
@@ -131,6 +144,9 @@ class CaptureModules(ScriptPhase):
         self._generate_code = generate_code
         self._started_ns = 0
         self.used = False
+        self.shapes: tuple[str, ...] = ()
+        self._called: list[nn.Module] = []
+        self._looks = True
         self._counters = CompilerWatch()
 
     def begin(self, undo: ExitStack) -> int:
@@ -149,10 +165,25 @@ class CaptureModules(ScriptPhase):
         for module in modules:
             # As torch.compile(module) does: alone, the call of a module of torch.nn is not traced.
             call = wrap_inline(module._call_impl)
-            module._compiled_call_impl = torch.compile(call, backend=backend)
+            module._compiled_call_impl = self._looking(module, torch.compile(call, backend=backend))
             if not self._generate_code:
                 undo.callback(_uncompile, module)
         return 1
+
+    def enter(self) -> None:
+        """Forget what a step that failed was given."""
+        self.shapes, self._called = (), []
+
+    def _looking(self, module: nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """A compiled call that notes what its module is given first in the step of this phase."""
+
+        def call(*inputs: Any, **named: Any) -> Any:
+            if self._looks and not torch.compiler.is_compiling() and module not in self._called:
+                self._called.append(module)
+                self.shapes += tuple(map(shape_text, tensors(inputs)))
+            return compiled(*inputs, **named)
+
+        return call
 
     def leave(self, completed: bool) -> None:
         """A step that failed is compiled again: its graphs are not those of a step."""
@@ -163,6 +194,7 @@ class CaptureModules(ScriptPhase):
     def end(self) -> None:
         """Put on record what the compiler said."""
         found = self._found
+        self._looks = False
         self.used = bool(found.graphs)
         found.compile_ns = time.perf_counter_ns() - self._started_ns
         found.facts = self._counters.facts()

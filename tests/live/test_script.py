@@ -47,6 +47,7 @@ class Counted(ScriptPhase):
 
 @pytest.fixture(autouse=True)
 def nobody_listens() -> Iterator[None]:
+    torch.compiler.reset()
     yield
     steps.listen(None)
 
@@ -238,6 +239,52 @@ def test_without_regions_the_modules_that_a_step_calls_are_captured(tmp_path: Pa
     assert all(module._compiled_call_impl is None for module in watch.modules)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there a trace tells of the sizes")
+@pytest.mark.parametrize("varies", [False, True])
+def test_sizes_that_vary_from_step_to_step_are_told(varies: bool, tmp_path: Path) -> None:
+    """The step whose modules are found is not the one that is captured."""
+    path = tmp_path / "train.py"
+    rows = "4 + number" if varies else "4"
+    path.write_text(
+        "import torch, advisor\n"
+        "model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Softmax(-1))\n"
+        "for number in range(9):\n"
+        "    with advisor.step():\n"
+        f"        model(torch.randn({rows}, 8)).sum().backward()\n"
+    )
+    made = RunDirectory.create_at(tmp_path / "run")
+    report = profile(ProfileOptions(target=str(path)), made, lambda *_: None)
+    told = [warning.message for warning in report.warnings if warning.code == "sizes-vary"]
+    assert (
+        told
+        == [
+            "sizes vary between steps: modules were given float32[5, 8], then float32[6, 8]; "
+            "graphs, findings and plans are of the latter alone"
+        ]
+        * varies
+    )
+    assert report.workload.shapes == ("float32[6, 8]" if varies else "float32[4, 8]",)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there code is generated for it")
+def test_regions_that_are_compiled_again_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch, advisor\n"
+        "model = torch.compile(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Softmax(-1)))\n"
+        "for number in range(9):\n"
+        "    with advisor.step():\n"
+        "        model(torch.randn(4 + number, 8)).sum().backward()\n"
+    )
+    made = RunDirectory.create_at(tmp_path / "run")
+    report = profile(ProfileOptions(target=str(path)), made, lambda *_: None)
+    (told,) = [warning.message for warning in report.warnings if warning.code == "recompiled"]
+    assert told == (
+        "regions were compiled again after the first step, for sizes or values that changed; "
+        "graphs, findings and plans are of the first time alone"
+    )
+
+
 def test_regions_that_the_script_compiles_are_its_graphs(tmp_path: Path) -> None:
     body = MODEL.replace("loss =", "model = torch.compile(model)\nloss =").format(count=5, more="0")
     found = Capture()
@@ -248,7 +295,7 @@ def test_regions_that_the_script_compiles_are_its_graphs(tmp_path: Path) -> None
     assert not capture.used
     assert watch.modules == []
     assert [item.lowered.graph.phase for item in found.graphs] == ["forward", "backward"]
-    assert compiles.settle()
+    assert compiles.settle(timed=True)
 
 
 def test_a_step_that_fails_while_it_is_captured_is_captured_again(tmp_path: Path) -> None:
