@@ -165,7 +165,8 @@ class _Writer:
             body.append(_merge(state))
         if self.moments:
             body.append("counts += taken")
-        lines.append("for start in tl.range(0, n_splits, PARTS):")
+        # Mostly once: copies on their way through shared memory would only add their own wait.
+        lines.append("for start in tl.range(0, n_splits, PARTS, num_stages=1):")
         lines += [INDENT + line for line in body]
         lines += self._ends("n_rows", whole=True)
         loads = [self.values.load(item) for item in self._inputs(self.parts.ended)]

@@ -15,10 +15,8 @@ from advisor.model.column_configs import combined_numbers, holds_rows
 from advisor.model.gathers import gathers, table_axis
 from advisor.model.graph import NON_FINITE, Arg, literal_value
 from advisor.model.launch import (
-    LEAST_PARTS,
     OVER_ROWS,
     PART_COLUMNS,
-    PARTS_PER_WARP,
     Scheme,
     most_parts_per_warp,
 )
@@ -169,8 +167,8 @@ def _shared_rows(plan: FusionPlan, scheme: Scheme, rows: str) -> list[str]:
     return [
         *held,
         f"n_splits = max(min(splits, triton.cdiv({rows}, block_rows)), 1)",
-        f"parts = max({LEAST_PARTS}, {PARTS_PER_WARP} * num_warps)",
-        f"parts = min(parts, {most_parts_per_warp(combined_numbers(plan))} * num_warps)",
+        f"most_parts = {most_parts_per_warp(combined_numbers(plan))} * num_warps",
+        "parts = min(triton.next_power_of_2(splits), most_parts)",
         *(
             f"{name} = torch.empty((n_splits, n_columns), {options})"
             for name in abi.row_partial_names(plan)

@@ -171,7 +171,13 @@ def _fits(task: _Task, rows: int, block: int, warps: int) -> bool:
 
 
 def _splits(task: _Task, wanted: int, block_rows: int) -> int:
-    return max(min(wanted, -(-task.rows // block_rows), MAX_SPLITS), 1)
+    """About as many programs as wanted, each with as many blocks of rows as the others.
+
+    One block more for some would be read when most of the GPU is idle.
+    """
+    blocks = max(-(-task.rows // block_rows), 1)
+    turns = -(-blocks // max(min(wanted, MAX_SPLITS), 1))
+    return -(-blocks // turns)
 
 
 def _registers(task: _Task, rows: int, per_thread: float) -> float:

@@ -19,7 +19,7 @@ MAX_WARPS, MAX_STAGES, MAX_SPLITS, MAX_UNROLL = 32, 8, 1024, 8
 # A streamed row that is this much shorter than its block leaves most lanes without work.
 SHORTEST_STREAMED = 4
 # What one program of the second kernel of `column_sums` adds up at a time.
-PART_COLUMNS, LEAST_PARTS, PARTS_PER_WARP = 32, 64, 8
+PART_COLUMNS = 32
 # Of one number, and of all that are kept for a column: beyond, they do not fit into the registers
 # of a warp, whose threads have a column each.
 MOST_PARTS_PER_WARP, MOST_NUMBERS_PER_WARP = 32, 64
@@ -163,9 +163,10 @@ def column_blocks(config: LaunchConfig, columns: int) -> int:
 def parts_at_once(config: LaunchConfig, numbers: int) -> int:
     """Partial results that a program of the second kernel of `column_sums` adds up at a time.
 
-    `numbers` are those that it has on hand for every column.
+    `numbers` are those that it has on hand for every column. All where they fit: it waits for
+    memory once.
     """
-    parts = max(LEAST_PARTS, PARTS_PER_WARP * config.num_warps)
+    parts = next_power_of_two(config.splits or 1)
     return min(parts, most_parts_per_warp(numbers) * config.num_warps)
 
 
