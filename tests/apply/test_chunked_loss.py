@@ -138,6 +138,7 @@ def test_what_is_saved_beside_the_compiler(item: int, trains: bool, saved: int) 
 
 INTERPRETED = """
 import torch
+import tests.builders.quick_interpreter
 from advisor.apply import loss_kernel
 from advisor.apply.loss_rows import Cut, RowTask, rows_in_torch
 loss_kernel.MOST_COLUMNS = 32

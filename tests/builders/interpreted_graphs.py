@@ -186,6 +186,8 @@ def tensors(result: Any) -> tuple[torch.Tensor, ...]:
 
 
 if __name__ == "__main__":
+    import tests.builders.quick_interpreter  # noqa: F401
+
     with no_compile_caches(), torch.no_grad():
         for case in CASES:
             sys.stdout.write(json.dumps(run(*case)) + "\n")

@@ -37,7 +37,8 @@ from tests.codegen.plans import (
 
 pytest.importorskip("triton", reason="running kernels needs triton")
 
-RUNS = Path(__file__).parents[2] / "sample_traces" / "runs"
+ROOT = Path(__file__).parents[2]
+RUNS = ROOT / "sample_traces" / "runs"
 RECORDED = {path.stem: path for path in sorted(RUNS.glob("llama_*/plans/*.json"))}
 
 
@@ -66,7 +67,9 @@ def rendered(plan: FusionPlan, config: LaunchConfig | None = None, **extra: bool
 @pytest.fixture(scope="module")
 def forked() -> Iterator[Forked]:
     """Runs files as `run` does, once Torch and Triton are imported."""
-    with Forked(("torch", "triton.language"), TRITON_INTERPRET="1") as running:
+    # Broadcasting imports SymPy when it is first called.
+    modules = ("torch.fx.experimental.symbolic_shapes", "tests.builders.quick_interpreter")
+    with Forked(modules, TRITON_INTERPRET="1", PYTHONPATH=str(ROOT)) as running:
         yield running
 
 

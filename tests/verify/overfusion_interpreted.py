@@ -118,4 +118,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    import tests.builders.quick_interpreter  # noqa: F401
+
     main()
