@@ -53,8 +53,8 @@ def duration(_: click.Context, option: click.Parameter, value: str | None) -> fl
     "--budget",
     callback=duration,
     metavar="TIME",
-    help="Be at the end in about this time, such as 90s, 10m or 1h; the next apply goes on with "
-    "what there was no time for.  [default: no limit]",
+    help="Be at the end in about this time, such as 90s, 10m or 1h: it goes to what was not judged "
+    "here before, and the next apply goes on with what is left.  [default: no limit]",
 )
 @click.option("--progress", **PROGRESS)
 def apply(run: Path, only: tuple[str, ...], budget: float | None, progress: str) -> None:

@@ -15,6 +15,7 @@ APPLIED_SCHEMA_VERSION = 1
 Verdict = Literal["kept", "reverted", "refused", "not_measured"]
 # The reason on record of what a budget left no time for.
 NO_TIME = "not tried: the time for this application was used up"
+UNTRIED = "it was not tried"
 
 
 class Timing(Record, frozen=True, kw_only=True):

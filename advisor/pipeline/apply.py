@@ -17,7 +17,7 @@ from torch import fx
 
 from advisor.apply.graph.records import Rewritten
 from advisor.apply.rewrite import rewrite
-from advisor.errors import AdvisorError, RefusedError
+from advisor.errors import AdvisorError
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
 from advisor.model.actions import ActionKind
@@ -29,11 +29,21 @@ from advisor.pipeline import candidates as stages
 from advisor.pipeline.backend import GRAPH_REWRITES, SwapLog, choose_swaps
 from advisor.pipeline.budget import Budget
 from advisor.pipeline.candidates import MOST_VERIFIERS, SHOWN_GPUS, Candidate
+from advisor.pipeline.earlier import (
+    NO_DEVICE,
+    NOTHING_LEFT,
+    goes_on_from,
+    is_nothing_left,
+    kept_before,
+    refuse_to_forget,
+    unproven,
+    with_earlier,
+)
 from advisor.pipeline.facts import now, versions
 from advisor.pipeline.graph_programs import programs_of, why_no_site
-from advisor.pipeline.journal import Watch, Written, begun, restore, unwatched
+from advisor.pipeline.journal import Watch, Written, begun, left_of, restore, unwatched
 from advisor.pipeline.measure import Bench
-from advisor.pipeline.peers import Peers, any_says, peers_of, together
+from advisor.pipeline.peers import Peers, all_say, any_says, peers_of, together
 from advisor.pipeline.ranks import rank_here
 from advisor.pipeline.search import NOT_TRIED, Search, places_in
 from advisor.pipeline.trials import KEPT_BEFORE, Trial, requested
@@ -53,7 +63,6 @@ NOTHING = (
     "nothing to apply without a GPU: no generated kernel is asked for, and actions are measured on "
     "a GPU only"
 )
-NO_DEVICE = "no GPU"
 NEEDS_GPU = "timing needs a GPU: the kernel was generated, sized and verified, not timed"
 ACTION_NEEDS_GPU = "timing needs a GPU: the places are found, nothing is changed in them yet"
 # What is left to do after a capture, in captures: the plain step is compiled, and a set.
@@ -93,12 +102,12 @@ def apply_run(
     actions) and keep what pays.
 
     With `only`, what an earlier application kept stays: it is tried again first, and what this one
-    asks for beside it; so it is within a budget. All ends in about `budget_s` seconds: what there
-    is no time for is left, and the next application goes on with it, as after one whose process was
-    ended. `watch` is told what may never end. Ranks of one job, `peers` or as the launcher says,
-    judge together. Raises what `requested` raises, `RefusedError` where what was kept would be lost
-    for want of a GPU, `WorkloadError` if the workload fails, `AbortedError` if this process cannot
-    go on.
+    asks for beside it; so it is within a budget, which is spent on what was not judged here before.
+    All ends in about `budget_s` seconds: what there is no time for is left, and the next
+    application goes on with it, as after one whose process was ended. `watch` is told what may
+    never end. Ranks of one job, `peers` or as the launcher says, judge together. Raises what
+    `requested` raises, `RefusedError` where what was kept would be lost for want of a GPU,
+    `WorkloadError` if the workload fails, `AbortedError` if this process cannot go on.
     """
     started = time.monotonic()
     rank = rank_here() if peers is None else None
@@ -123,12 +132,12 @@ def _applied(
     device: torch.device,
 ) -> Applied:
     emit("load", "running", message="checking the run's signature")
-    # Findings are numbered by rank; the lead's are what was asked for.
-    trials = requested(run, only if peers.rank == 0 else ())
-    earlier = run.applied() if only or budget.seconds is not None else None
-    if run.attempt() is not None and not only:
-        earlier = None  # the application that this one goes on with knows it
-    trials = same_trials(peers, run, [*kept_before(earlier), *trials])
+    here = device_name(device), versions()
+    trials, earlier = _to_try(run, only, budget, peers, here)
+    if not only and all_say(peers, "nothing is left", is_nothing_left(trials, earlier, *here)):
+        assert earlier is not None
+        emit("done", "done", message=f"{earlier.set.verdict}: {NOTHING_LEFT}")
+        return earlier
     info, report = run.info(), run.report()
     names = [i for t in trials for i in t.plan_ids if t.judgement is None]
     found = stages.load_candidates(run, list(dict.fromkeys(names)))
@@ -136,7 +145,7 @@ def _applied(
         refuse_to_forget(run)
     if not found and device.type == "cpu":
         return _finish(run, with_earlier(_nothing_to_apply(), earlier), budget, emit)
-    attempt = begun(run, only, device_name(device), versions(), peers)
+    attempt = begun(run, only, *here, peers)
     restore(trials, attempt)
     for known in attempt.plans:
         if known.plan_id in found:
@@ -149,6 +158,26 @@ def _applied(
     if not is_left(session):
         run.remove_attempt()
     return _finish(run, with_earlier(applied, earlier), budget, emit)
+
+
+def _to_try(
+    run: RunDirectory,
+    only: Sequence[str],
+    budget: Budget,
+    peers: Peers,
+    here: tuple[str, Mapping[str, str]],
+) -> tuple[list[Trial], Applied | None]:
+    """What to try, with what was kept before in front, and the application that kept it.
+
+    `here` are the device and the versions.
+    """
+    # Findings are numbered by rank; the lead's are what was asked for.
+    asked = requested(run, only if peers.rank == 0 else ())
+    left, limited = left_of(run, only, *here), budget.seconds is not None
+    earlier = goes_on_from(run, only, limited=limited, attempt=left)
+    if not only:
+        asked = unproven(asked, earlier, *here)
+    return same_trials(peers, run, [*kept_before(earlier), *asked]), earlier
 
 
 def _judged(session: _Session, info: RunInfo, device: torch.device) -> Applied:
@@ -248,52 +277,6 @@ def why_lost(device: torch.device) -> str:
     except RuntimeError as error:
         return first_line(error)
     return ""
-
-
-def refuse_to_forget(run: RunDirectory) -> None:
-    """Without a GPU nothing can be judged: the record of what was kept with one would be lost."""
-    applied = run.applied()
-    if applied is not None and applied.set.verdict == "kept":
-        raise RefusedError(
-            "what was kept cannot be judged again without a GPU",
-            where=run.id,
-            why=f"it was measured on {applied.device}",
-            remedy="apply where that GPU is, or `fusion-advisor revert` it first",
-        )
-
-
-def kept_before(earlier: Applied | None) -> list[Trial]:
-    """What an earlier application kept: its plans as one trial, and its actions."""
-    if earlier is None or earlier.set.verdict != "kept":
-        return []
-    done = {verdict.kind: verdict for verdict in earlier.actions}
-    trials = [
-        Trial(
-            KEPT_BEFORE,
-            action=kind,
-            splits=done[kind].splits,
-            retuned=done[kind].retuned,
-            with_loss=done[kind].with_loss,
-        )
-        for kind in earlier.set.actions
-    ]
-    return [*trials, Trial(KEPT_BEFORE, earlier.set.plans)] if earlier.set.plans else trials
-
-
-def with_earlier(applied: Applied, earlier: Applied | None) -> Applied:
-    """The record with the verdicts on plans that only the earlier application tried.
-
-    They hold for the device and the versions they were measured with.
-    """
-    if earlier is None or (earlier.device, earlier.versions) != (applied.device, applied.versions):
-        return applied
-    tried = {verdict.plan_id for verdict in applied.plans}
-    done = {verdict.kind for verdict in applied.actions}
-    plans = [verdict for verdict in earlier.plans if verdict.plan_id not in tried]
-    actions = [verdict for verdict in earlier.actions if verdict.kind not in done]
-    return msgspec.structs.replace(
-        applied, plans=(*applied.plans, *plans), actions=(*applied.actions, *actions)
-    )
 
 
 def _finish(run: RunDirectory, applied: Applied, budget: Budget, emit: Emit) -> Applied:

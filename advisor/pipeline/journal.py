@@ -125,22 +125,38 @@ def begun(
     run: RunDirectory, only: Sequence[str], device: str, versions: Mapping[str, str], peers: Peers
 ) -> Attempt:
     """What there is to go on from; of several ranks, what all of them have."""
-    signature = run.info().signature
-    fresh = Attempt(signature=signature, only=tuple(only), device=device, versions=dict(versions))
-    found = run.attempt()
-    same = found is not None and (found.signature, found.only, found.device, found.versions) == (
-        fresh.signature,
-        fresh.only,
-        fresh.device,
-        fresh.versions,
-    )
-    attempt = found if found is not None and same else fresh
+    attempt = left_of(run, only, device, versions) or _fresh(run, only, device, versions)
     trials = hear(peers, "judged before", [_key(item) for item in attempt.trials], list[_Key])
     plans = hear(peers, "ready before", [item.plan_id for item in attempt.plans], list[str])
     return replace(
         attempt,
         trials=tuple(t for t in attempt.trials if all(_key(t) in theirs for theirs in trials)),
         plans=tuple(p for p in attempt.plans if all(p.plan_id in theirs for theirs in plans)),
+    )
+
+
+def left_of(
+    run: RunDirectory, only: Sequence[str], device: str, versions: Mapping[str, str]
+) -> Attempt | None:
+    """An application of the same on this device with these versions that is not at its end."""
+    found, fresh = run.attempt(), _fresh(run, only, device, versions)
+    same = found is not None and (found.signature, found.only, found.device, found.versions) == (
+        fresh.signature,
+        fresh.only,
+        fresh.device,
+        fresh.versions,
+    )
+    return found if same else None
+
+
+def _fresh(
+    run: RunDirectory, only: Sequence[str], device: str, versions: Mapping[str, str]
+) -> Attempt:
+    return Attempt(
+        signature=run.info().signature,
+        only=tuple(only),
+        device=device,
+        versions=dict(versions),
     )
 
 

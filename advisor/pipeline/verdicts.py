@@ -8,6 +8,7 @@ from advisor.apply.graph.records import Rewritten
 from advisor.apply.judge import Judgement
 from advisor.model.actions import REPLACES, ActionKind, facts_of
 from advisor.model.applied import (
+    UNTRIED,
     ActionVerdict,
     Comparison,
     PlanVerdict,
@@ -168,7 +169,7 @@ def _judged(
     if item.refused is not None:
         return "refused", item.refused
     if best.judgement is None or not best.judgement.tried:
-        return "not_measured", best.judgement.reason if best.judgement else "it was not tried"
+        return "not_measured", best.judgement.reason if best.judgement else UNTRIED
     reason = best.judgement.reason
     if item.plan.id in best.absent:
         return "refused", best.absent[item.plan.id]

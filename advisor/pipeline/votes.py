@@ -95,9 +95,11 @@ def same_trials(peers: Peers, run: RunDirectory, trials: Sequence[Trial]) -> lis
     own = set(run.plan_ids())
     signatures = {name: run.plan(name).signature() for name in wanted if name in own}
     everywhere = hear(peers, "plans", signatures, dict[str, str])
+    # A trial of our own also says what was chosen before, and of which kernel.
+    own_trials = dict(zip(mine, trials, strict=True))
     found = []
     for item in lead:
-        trial = Trial(item.finding, item.plan_ids, item.action)
+        trial = own_trials.get(item) or Trial(item.finding, item.plan_ids, item.action)
         why = _not_common(peers, item.plan_ids, everywhere)
         if why:
             trial.judgement = Judgement(False, why, applies=False)

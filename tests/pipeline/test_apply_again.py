@@ -8,15 +8,35 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.errors import RefusedError
-from advisor.model.applied import Applied, PlanVerdict, SetVerdict, Verdict
-from advisor.pipeline.apply import kept_before, refuse_to_forget, with_earlier
+from advisor.model.actions import ActionKind
+from advisor.model.applied import NO_TIME, ActionVerdict, Applied, PlanVerdict, SetVerdict, Verdict
+from advisor.model.attempt import Attempt, JudgedTrial
+from advisor.model.cures import Split
+from advisor.pipeline.earlier import (
+    goes_on_from,
+    kept_before,
+    refuse_to_forget,
+    unproven,
+    with_earlier,
+)
+from advisor.pipeline.peers import Alone
+from advisor.pipeline.trials import KEPT_BEFORE, Trial
+from advisor.pipeline.votes import same_trials
 from advisor.store import RunDirectory
 
 HERE = {"torch": "2.11.0"}
 
 
-def verdict(plan: str, what: Verdict) -> PlanVerdict:
-    return PlanVerdict(plan_id=plan, title=plan, verdict=what, reason="measured", sites_expected=1)
+def verdict(plan: str, what: Verdict, reason: str = "measured") -> PlanVerdict:
+    return PlanVerdict(plan_id=plan, title=plan, verdict=what, reason=reason, sites_expected=1)
+
+
+def late(plan: str) -> PlanVerdict:
+    return verdict(plan, "not_measured", NO_TIME)
+
+
+def action(kind: ActionKind, what: Verdict, reason: str = "measured") -> ActionVerdict:
+    return ActionVerdict(kind=kind, title=kind, verdict=what, reason=reason)
 
 
 def applied(*plans: PlanVerdict, kept: tuple[str, ...] = ()) -> Applied:
@@ -40,6 +60,78 @@ def test_verdicts_on_other_plans_stay_and_those_tried_now_are_replaced() -> None
         ("b", "reverted"), ("c", "kept"), ("a", "reverted"),
     ]  # fmt: skip
     assert merged.set == now.set
+
+
+def test_what_a_budget_left_no_time_for_keeps_its_proof() -> None:
+    earlier = applied(verdict("a", "reverted"), verdict("b", "refused"), verdict("c", "kept"),
+                      kept=("c",))  # fmt: skip
+    earlier = replace(earlier, actions=(action("autotune", "reverted"),))
+    now = applied(verdict("c", "kept"), late("a"), late("b"), late("d"), kept=("c",))
+    now = replace(now, actions=(action("autotune", "not_measured", NO_TIME),))
+    merged = with_earlier(now, earlier)
+    assert {v.plan_id: v.verdict for v in merged.plans} == {
+        "c": "kept", "a": "reverted", "b": "refused", "d": "not_measured",
+    }  # fmt: skip
+    assert [v.verdict for v in merged.actions] == ["reverted"]
+    other = replace(now, device="another")
+    assert with_earlier(other, earlier) == other
+
+
+def test_what_could_not_be_compared_any_more_leaves_the_set_as_it_was_measured() -> None:
+    earlier = applied(verdict("a", "reverted"))
+    late_set = SetVerdict(verdict="not_measured", reason="the time was used up", plans=())
+    now = replace(applied(late("a"), late("b")), set=late_set)
+    assert with_earlier(now, earlier).set == earlier.set
+    assert with_earlier(now, None).set == late_set
+
+
+def test_a_budget_goes_to_what_is_not_proven_on_this_device() -> None:
+    earlier = applied(verdict("a", "reverted"), verdict("b", "kept"), late("c"), kept=("b",))
+    earlier = replace(earlier, actions=(action("autotune", "refused"),
+                                        action("cuda_graph", "not_measured", NO_TIME)))  # fmt: skip
+    plans = [Trial("f", ("a", "c")), Trial("f", ("a",)), Trial("g", ("b",)), Trial("h", ("d",))]
+    kinds: tuple[ActionKind, ...] = ("autotune", "cuda_graph", "channels_last")
+    trials = [*plans, *(Trial(kind, action=kind) for kind in kinds)]
+    left = unproven(trials, earlier, "a GPU", HERE)
+    assert [t.plan_ids or t.action for t in left] == [
+        ("a", "c"), ("d",), "cuda_graph", "channels_last",
+    ]  # fmt: skip
+    for device, versions in (("another", HERE), ("a GPU", {"torch": "2.12"})):
+        assert unproven(trials, earlier, device, versions) == trials
+    assert unproven(trials, None, "a GPU", HERE) == trials
+
+
+def test_what_was_kept_is_tried_again_with_what_was_chosen_then(tmp_path: Path) -> None:
+    """Cuts of the compiler's kernels would be searched for anew, for minutes."""
+    kept = Trial(
+        KEPT_BEFORE,
+        action="unfuse",
+        splits=(Split(kernel="k", words="cut", groups=(("a",), ("b",))),),
+    )
+    asked = Trial("retune:sum", action="retune", kernel="sum")
+    assert same_trials(Alone(), RunDirectory(tmp_path), [kept, asked]) == [kept, asked]
+
+
+@pytest.mark.parametrize(
+    ("trials", "only", "limited", "stays"),
+    [
+        ((), (), True, True),  # the earlier one was at its end
+        ((), (), False, False),
+        (("a",), (), True, False),  # it goes on with an attempt that knows all of it
+        (("b",), (), True, True),  # with one that began later
+        (("a",), ("f",), False, True),
+    ],
+)
+def test_which_earlier_application_stays(
+    trials: tuple[str, ...], only: tuple[str, ...], limited: bool, stays: bool, tmp_path: Path
+) -> None:
+    run = RunDirectory(tmp_path)
+    earlier = applied(verdict("a", "reverted"), late("b"))
+    run.write_applied(earlier)
+    judged = tuple(JudgedTrial(finding="f", plan_ids=(t,), keep=False, reason="x") for t in trials)
+    attempt = Attempt(signature=None, only=only, device="a GPU", versions=HERE, trials=judged)
+    found = goes_on_from(run, only, limited=limited, attempt=attempt if trials else None)
+    assert found == (earlier if stays else None)
 
 
 def test_verdicts_of_another_device_or_version_are_not_carried_over() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("torch", reason="applying needs torch")
 pytest.importorskip("triton", reason="interpreting kernels needs triton")
@@ -16,6 +17,7 @@ from advisor.cli.main import run as command
 from advisor.model.applied import NO_TIME
 from advisor.pipeline.apply import apply_run
 from advisor.pipeline.budget import Budget
+from advisor.pipeline.earlier import NOTHING_LEFT
 from advisor.pipeline.measure import Bench, Variant
 from advisor.pipeline.search import Search
 from advisor.pipeline.trials import Trial
@@ -111,3 +113,31 @@ def test_what_an_application_found_out_is_not_found_out_again(
     assert set(verified) == {v.plan_id for v in second.plans} - done
     assert all(v.numerics is not None and v.numerics.passed for v in second.plans)
     assert run.attempt() is None, "nothing is left"
+
+
+def test_a_budget_after_a_whole_application_takes_nothing_from_it(copied: Copied) -> None:
+    run = copied("whole")
+    whole = apply_run(run, (), quiet)
+    assert all(v.numerics is not None for v in whole.plans)
+    told: list[str] = []
+
+    def listen(*_: object, message: str = "", **__: object) -> None:
+        told.append(message)
+
+    assert apply_run(run, (), listen, 1.0) == whole
+    assert run.applied() == whole
+    assert NOTHING_LEFT in told[-1]
+    first, *others = whole.plans
+    late = replace(first, reason=NO_TIME, numerics=None, resources=())
+    run.write_applied(replace(whole, plans=(late, *others)))
+    verified: list[str] = []
+
+    def verifying(stage: str, state: str, *, plan: str | None = None, **rest: object) -> None:
+        if stage == "verify" and plan is not None and rest.get("value") is not None:
+            verified.append(plan)
+
+    again = apply_run(run, (), verifying, 500.0)
+    assert verified == [first.plan_id]
+    by_id = {verdict.plan_id: verdict for verdict in again.plans}
+    assert [by_id[verdict.plan_id] for verdict in others] == others
+    assert by_id[first.plan_id].numerics == first.numerics

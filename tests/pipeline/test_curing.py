@@ -28,9 +28,9 @@ from advisor.apply.recipe import UNCHANGED, Recipe
 from advisor.errors import IllegalFusionError, WorkloadError
 from advisor.model.applied import Applied
 from advisor.model.cures import Split
-from advisor.pipeline.apply import kept_before
 from advisor.pipeline.backend import SwapLog
 from advisor.pipeline.curing import Cured, cured
+from advisor.pipeline.earlier import kept_before
 from advisor.pipeline.kept import kept_recipe
 from advisor.pipeline.measure import Bench, Variant
 from advisor.pipeline.peers import Alone

@@ -26,8 +26,9 @@ from advisor.model.actions import ActionKind
 from advisor.model.applied import Applied, SetVerdict
 from advisor.model.attempt import Attempt
 from advisor.pipeline.api import MOVING_BATCH, NO_LOSS, AppliedRun, OptimizedStep
-from advisor.pipeline.apply import _captured, kept_before
+from advisor.pipeline.apply import _captured
 from advisor.pipeline.backend import SwapLog, with_rewrites
+from advisor.pipeline.earlier import kept_before
 from advisor.pipeline.instances import Instances
 from advisor.pipeline.journal import Written, restore, unwatched
 from advisor.pipeline.kept import kept_recipe
