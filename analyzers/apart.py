@@ -1,8 +1,11 @@
-"""A group without its reductions over the rows: the rows alone, in a kernel of their own.
+"""A group without its reductions over the rows, or without its copy: the rows alone, in a kernel.
 
 One pass over the data is not always the faster way: rows that wait for sums of columns occupy the
 GPU with fewer programs. The shorter program leaves the columns to somebody else, who reads its
 results and the reductions of rows, and computes again what else both need, as a compiler does.
+
+A copy of long rows in the other order makes programs of so many rows that these are read twice; a
+copy of the result by itself reads it once more.
 """
 
 from __future__ import annotations
@@ -12,18 +15,26 @@ from dataclasses import replace
 
 from advisor.errors import IllegalFusionError
 from advisor.model.graph import node_of
+from advisor.model.launch import MAX_TILE_ELEMENTS
 from advisor.model.optable import spec_of
+from advisor.model.site_work import SECTOR_BYTES
+from analyzers.axes import copies
 from analyzers.dataflow import Dataflow
 from analyzers.growth import Group
 from analyzers.iteration_space import iteration_space
 
+# Rows of more columns than this are not held beside each other, as many as a sector has bytes.
+MOST_HELD_COLUMNS = MAX_TILE_ELEMENTS // (2 * SECTOR_BYTES)
+
 
 def rows_apart(flow: Dataflow, group: Group) -> Group | None:
-    """The members that lead to what rows give; None if the group reduces along one axis only."""
+    """The members that lead to what rows give; None if that is all of them."""
+    if not group.space.late:
+        return _without_copy(flow, group)
     late = group.space.late
     seeds = [n for n in group.members if _reduces(flow, n) and flow.nodes[n].value() not in late]
     outputs = {node_of(value)[0] for value in group.space.outputs if value not in late}
-    if not late or not seeds or not outputs:
+    if not seeds or not outputs:
         return None
     kept = _behind(flow, group, outputs, lambda name: True)
     sums = {node_of(value)[0] for value in late}
@@ -39,6 +50,23 @@ def rows_apart(flow: Dataflow, group: Group) -> Group | None:
         return None
     members = tuple(name for name in group.members if name in kept)
     return Group(members, space, seeds[0], shares)
+
+
+def _without_copy(flow: Dataflow, group: Group) -> Group | None:
+    """The members without copies in the other order, of rows too long for whole ones of them."""
+    copied = {node.id for node in copies(flow, [flow.nodes[name] for name in group.members])}
+    kept = frozenset(group.members) - copied
+    space = group.space
+    if not copied or space.lone or flow.hint(space.column_size, unknown=0) <= MOST_HELD_COLUMNS:
+        return None
+    if len(kept) < 2 or not any(_reduces(flow, name) for name in kept):
+        return None
+    try:
+        space = iteration_space(flow, kept, group.seed, group.shares)
+    except IllegalFusionError:
+        return None
+    members = tuple(name for name in group.members if name in kept)
+    return Group(members, space, group.seed, group.shares)
 
 
 def _behind(

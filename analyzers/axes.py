@@ -124,7 +124,35 @@ def axes_of(
     if not rows:
         # All tensors are walked alike: one run of elements, a single row of them.
         sizes, rows, inside = (ONE, *sizes), (0,), [axis + 1 for axis in inside]
+    last = [a for copy in copies(flow, order) if (a := innermost(flow, copy, undivided)) in rows]
+    if reduces and last:
+        # Programs with rows side by side along this axis write whole sectors of the copy.
+        rows = (*(axis for axis in rows if axis != last[0]), last[0])
     return Axes(sizes, rows, tuple(inside))
+
+
+def copies(flow: Dataflow, nodes: Sequence[Node]) -> list[Node]:
+    """The ops that store a value once more, in another order."""
+    casts = (node for node in nodes if node.op == "cast")
+    return [
+        node
+        for node in casts
+        if [flow.need_meta(value).dtype for value in node.value_args] == [node.outputs[0].dtype]
+    ]
+
+
+def innermost(flow: Dataflow, node: Node, axes: Axes) -> int | None:
+    """The axis along which memory holds a full-size result without gaps; None if it has none."""
+    meta = flow.need_meta(node.value())
+    if product(meta.shape) != axes.total:
+        return None
+    run = axes.whole_run[1:] if axes.lone else axes.whole_run
+    for size, stride, placed in zip(
+        meta.shape, meta.strides, axes.partition(meta.shape, run), strict=True
+    ):
+        if parse(stride) == ONE and not parse(size).is_one and placed:
+            return placed[-1]
+    return None
 
 
 def _innermost(meta: TensorMeta, width: Size) -> list[int]:

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 
 from advisor.errors import IllegalFusionError
 from advisor.model.graph import Node, node_of
+from advisor.model.launch import MAX_TILE_ELEMENTS
 from advisor.model.optable import DTYPES, FLOAT8_MAX, RANDOM, spec_of
 from advisor.model.plan_checks import MAX_COLUMN_AXES, MAX_ROW_AXES
 from advisor.model.sizes import ONE, Size, parse, product
-from analyzers.axes import MAX_COLUMNS, AxisRun, Placement, axes_of
+from analyzers.axes import MAX_COLUMNS, AxisRun, Placement, axes_of, copies, innermost
 from analyzers.dataflow import Dataflow
 from analyzers.placement import placements
 from analyzers.strides import BoundInput, Lookup, Strides, has_no_gaps, merged_axes
@@ -184,6 +185,8 @@ class _Verifier:
             lone=self.axes.lone,
         )
         self._check_sizes()
+        for node in copies(self.flow, self.order) if self.reduces else ():
+            self._check_copy(node, space)
         for name, walked, most in (
             ("rows", space.walked_rows, MAX_ROW_AXES),
             ("columns", space.walked_columns, MAX_COLUMN_AXES),
@@ -245,11 +248,28 @@ class _Verifier:
         if drawn and self.seed not in drawn and not reads_all_axes(self.operands, self.axes.sizes):
             raise IllegalFusionError("random numbers by themselves: nothing as large is read")
 
+    def _check_copy(self, node: Node, space: IterationSpace) -> None:
+        """Refuse a copy in another order whose sectors no tile of rows and columns would fill.
+
+        A program has neighbours along the last row axis, and along the innermost column axis; along
+        the one outside it where it takes the columns in tiles: of a row that many programs share,
+        or of one that is held in segments of a power of two.
+        """
+        if self.late:
+            raise IllegalFusionError("a copy in the other order, beside sums over all rows")
+        along = innermost(self.flow, node, self.axes)
+        if along in (self.axes.row_run[-1], self.axes.column_run[-1]) and not self.axes.lone:
+            return
+        walked = space.walked_columns
+        inner = self.flow.hint(self.axes.sizes[self.axes.column_run[-1]], unknown=0)
+        held = self.flow.hint(space.column_size, unknown=0) <= MAX_TILE_ELEMENTS
+        whole = len(walked) == 2 and inner & (inner - 1) == 0 and held
+        if not (len(walked) > 1 and along == walked[-2][-1] and (self.axes.lone or whole)):
+            raise IllegalFusionError("a copy in an order of which no tile fills whole sectors")
+
     def _check_meta(self, node: Node) -> None:
         meta = self.flow.need_meta(node.value())
         read = [self.flow.need_meta(value).dtype for value in node.value_args]
-        if node.op == "cast" and read == [meta.dtype] and self.reduces:
-            raise IllegalFusionError("a copy in the other order needs tiles, not whole rows")
         if node.op != "cast" and (eight := FLOAT8_MAX.keys() & {meta.dtype, *read}):
             raise IllegalFusionError(f"nothing is computed in {min(eight)}")
         if meta.dtype not in KERNEL_DTYPES:

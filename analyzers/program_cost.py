@@ -15,9 +15,10 @@ from advisor.model.graph import TABLE, node_of
 from advisor.model.launch import LaunchConfig, grid_size
 from advisor.model.optable import item_bytes, spec_of
 from advisor.model.plan import FusionPlan, Site
+from advisor.model.ranking import LIVE_TILES, STREAMED_REGISTERS, resident_programs
 from advisor.model.scan import lanes_of
 from advisor.model.scan_configs import chain_ns
-from advisor.model.site_work import sector_bytes, site_arithmetic, site_bytes
+from advisor.model.site_work import is_written_down, sector_bytes, site_arithmetic, site_bytes
 from analyzers.cost_model import kernel_time
 from analyzers.dataflow import Dataflow
 from analyzers.node_work import elements_of, source_op_work
@@ -46,7 +47,9 @@ def program_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibratio
     partial = workspace_bytes(plan, config, site)
     moved = site_bytes(plan, site)
     part = config.block_columns if config.scheme == "blocks" else None
-    touched = sector_bytes(plan, site, config.block_rows, part)
+    again, held = _read_again(plan, config, site, gpu)
+    moved += 0 if held else again
+    touched = sector_bytes(plan, site, config.block_rows, part) + again
     cost = kernel_time(
         gpu,
         calibration,
@@ -60,6 +63,21 @@ def program_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibratio
     if partial:
         cost = cost.plus(kernel_time(gpu, calibration, bytes_moved=partial))
     return cost.scaled(site.executions)
+
+
+def _read_again(plan: FusionPlan, config: LaunchConfig, site: Site, gpu: Gpu) -> tuple[int, bool]:
+    """(bytes of rows that a later pass reads again, whether L2 holds those of all programs).
+
+    Only of programs with many rows, which they write down them: a row by itself stays near.
+    """
+    if config.scheme not in ("looped", "online") or not is_written_down(plan, site):
+        return 0, True
+    again = bytes_read_again(plan, config.scheme)
+    per_thread = config.block_rows * (config.block_columns or 1) / (32 * config.num_warps)
+    registers = STREAMED_REGISTERS + LIVE_TILES * per_thread
+    resident = gpu.sm_count * resident_programs(config.num_warps, registers)
+    rows = min(site.rows, resident * config.block_rows)
+    return again * site.rows * site.columns, again * rows * site.columns <= (gpu.l2_bytes or 0)
 
 
 def _split_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibration) -> Range:

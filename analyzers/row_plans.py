@@ -285,13 +285,21 @@ class _Canonical:
     def _output(self, value: str) -> PlanOutput:
         op, strides = self.ops[node_of(value)[0]], self._merged(self.space.layouts[value])
         strided = not _is_dense(strides, self._sizes())
+        unit = not strided or strides[-1] is None or strides[-1] == ONE
+        wide = op.space == "tile" and len(self.axes) - self.row_axes > 1
         return PlanOutput(
             value=op.name,
             dtype=op.dtype,
             space=op.space,
             strided=strided,
-            unit_stride=not strided or strides[-1] is None or strides[-1] == ONE,
+            unit_stride=unit,
+            turned=wide and not unit and strides[-2] == ONE and self._reduces_rows_alone(),
         )
+
+    def _reduces_rows_alone(self) -> bool:
+        """Whether rows are reduced, and nothing over them: those schemes write whole rows."""
+        found = any(spec_of(op.op).kind == "reduction" for op in self.ops.values())
+        return found and not self.space.late
 
     def _merged(self, strides: Strides) -> list[Size | None]:
         return [strides[run[-1]] for run in self.axes]

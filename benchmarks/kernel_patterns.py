@@ -100,6 +100,12 @@ def _fp8_tensor(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return _quantised(x, x.abs().max())
 
 
+def _fp8_transposed(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The same and its transpose, which the product for a weight's gradient reads."""
+    stored, scale = _fp8_tensor(x)
+    return stored, scale, stored.t().contiguous()
+
+
 # Those with a dropout are bound by arithmetic, by count: for every element ten rounds of Philox,
 # some 60 integer instructions, beside the six bytes that a residual and its sum take.
 PATTERNS: dict[str, Pattern] = {
@@ -127,6 +133,9 @@ PATTERNS: dict[str, Pattern] = {
     "fp8_quantise_rows": Pattern(_fp8_rows, differentiable=False),
     "fp8_quantise_blocks": Pattern(_fp8_blocks, differentiable=False),
     "fp8_quantise_tensor": Pattern(_fp8_tensor, differentiable=False),
+    "fp8_quantise_transposed": Pattern(
+        _fp8_transposed, shapes=((16_384, 4096), (4096, 8192)), differentiable=False
+    ),
     "silu_mul": Pattern(lambda x, y: nnf.silu(x) * y, ("x",)),
     "bias_gelu": Pattern(lambda x, b: nnf.gelu(x + b), ("w",)),
     "long_chain12": Pattern(_long_chain, ("x",)),

@@ -2,9 +2,9 @@
 
 Parameters, in order: tensors read, tensors written, `n_rows`, `n_columns`, for shared work
 `n_splits` and `split_columns` or `block_rows`, the sizes of the inner row axes (only where an input
-needs them), the strides of tensors that are not dense, then the compile-time constants, among them
-the sizes of the inner column axes: every element is divided by these. A kernel takes what belongs
-to its own tensors, where it has not all of them.
+needs them), where columns are taken in tiles `n_outer` of them, the strides of tensors that are not
+dense, then the compile-time constants, among them the sizes of the inner column axes: every element
+is divided by these. A kernel takes what belongs to its own tensors, where it has not all of them.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from advisor.model.launch import (
     row_splits_of,
     splits_of,
     steps_per_split,
+    tile_rows,
 )
 from advisor.model.plan import FusionPlan, PlanInput, Site
 from advisor.model.scan import lane_axes
@@ -179,14 +180,15 @@ def kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
     scalars = (*shape, "n_splits", "split_columns", *rest)
     first = (*scalars, *_strides(plan, reads))
     tiles = any(output.space == "tile" for output in plan.outputs)
+    turned = (("n_outer",), ("TILE_ROWS",)) if plan.in_tiles else ((), ())
     return (
         KernelAbi(f"{name}_partials", reads, partials, first, streamed, "rows and splits"),
         KernelAbi(
             f"{name}_finish",
             reads + partials,
             writes,
-            (*scalars, *own),
-            (*streamed, "SPLITS"),
+            (*scalars, *turned[0], *own),
+            (*streamed, "SPLITS", *turned[1]),
             "rows and splits" if tiles else "rows",
         ),
     )
@@ -308,6 +310,8 @@ def launches(
     """
     if config.scheme == "column_sums" and holds_rows(plan) != (config.block_columns is None):
         raise IllegalFusionError("rows that are reduced are held whole, others in blocks")
+    if config.scheme == "split" and plan.in_tiles and config.block_rows > 1:
+        raise IllegalFusionError("rows that are written in tiles are shared one at a time")
     rows, columns = math.prod(row_sizes), math.prod(column_sizes)
     depth = row_sizes[-1] if plan.product is not None else 1
     if plan.product is not None:
@@ -319,6 +323,8 @@ def launches(
         values |= {f"{n}_offset": at for n, at in zip(input_names(plan), begin, strict=True)}
         values |= {"n_lanes": rows, "n_steps": row_sizes[-1]}
     values |= {name: row_sizes[axis] for axis, name in size_names(plan)}
+    if plan.in_tiles:
+        values["n_outer"] = math.prod(column_sizes[:-1])
     given = dict(zip((item.name for item in plan.inputs), strides, strict=True))
     given |= dict(zip(output_names(plan), output_strides, strict=False))
     for tensor in strided(plan):
@@ -329,6 +335,9 @@ def launches(
     values |= shares
     constants = _constants(config, rows, columns)
     constants["PARTS"] = parts_at_once(config, combined_numbers(plan))
+    constants["TILE_ROWS"] = tile_rows(
+        config.block_columns or 1, math.prod(column_sizes[:-1]), column_sizes[-1]
+    )
     constants["EVEN_STEPS"] = depth % (config.block_steps or 1) == 0
     constants |= {name: column_sizes[axis] for axis, name in column_size_names(plan)}
     types = _types(plan)

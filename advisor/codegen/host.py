@@ -105,13 +105,18 @@ def column_dims(plan: FusionPlan) -> str:
 
 
 def _allocation(plan: FusionPlan) -> list[str]:
+    """Memory for what the caller gives none, in the order in which it lies at the first site."""
     names, device = (*_axis_names(plan), *column_names(plan)), _device(plan)
     lines = ["    if out is None:", "        out = ("]
-    for output in plan.outputs:
+    for position, output in enumerate(plan.outputs):
         along = output.along(plan.row_axes, plan.column_axes)
-        sizes = (name if spans else "1" for name, spans in zip(names, along, strict=True))
-        shape = f"({', '.join(sizes)})"
-        lines += statement(f"torch.empty({shape}, dtype=torch.{output.dtype}, device={device}),", 3)
+        sizes = [name if spans else "1" for name, spans in zip(names, along, strict=True)]
+        order = plan.stored_order(position)
+        shape = f"({', '.join(sizes[axis] for axis in order)})"
+        text = f"torch.empty({shape}, dtype=torch.{output.dtype}, device={device})"
+        if order != sorted(order):
+            text += f".permute({', '.join(str(order.index(axis)) for axis in range(len(order)))})"
+        lines += statement(f"{text},", 3)
     return [*lines, "        )"]
 
 
@@ -136,6 +141,7 @@ def _launches(plan: FusionPlan, scheme: Scheme, wrap: str) -> list[str]:
         body += [
             f"split_columns = max({share}, 1) * block_columns",
             "n_splits = max(triton.cdiv(n_columns, split_columns), 1)",
+            *(_tile(column_names(plan)) if plan.in_tiles else []),
         ]
         options = f"dtype=torch.{abi.PARTIAL_DTYPE}, device={_device(plan)}"
         body += [
@@ -156,6 +162,17 @@ def _launches(plan: FusionPlan, scheme: Scheme, wrap: str) -> list[str]:
         text += [f"            {argument}," for argument in _arguments(plan, kernel, rows)]
         text.append("        )")
     return text
+
+
+def _tile(columns: list[str]) -> list[str]:
+    """How many outer columns a tile takes, as `tile_rows` of the model has it."""
+    outer, inner = " * ".join(columns[:-1]), columns[-1]
+    square = "1 << (block_columns.bit_length() - 1) // 2"
+    return [
+        f"n_outer = {outer}",
+        f"tile_rows = min({square}, triton.next_power_of_2(max(n_outer, 1)))",
+        f"tile_rows = max(tile_rows, block_columns // triton.next_power_of_2(max({inner}, 1)), 1)",
+    ]
 
 
 def _shared_rows(plan: FusionPlan, scheme: Scheme, rows: str) -> list[str]:
@@ -208,6 +225,7 @@ def _arguments(plan: FusionPlan, kernel: abi.KernelAbi, rows: str) -> list[str]:
         "STAGES": "num_stages",
         "UNROLL": "unroll",
         "SPLITS": "triton.next_power_of_2(n_splits)",
+        "TILE_ROWS": "tile_rows",
         "PARTS": "parts",
         "PART_COLUMNS": str(PART_COLUMNS),
     }

@@ -131,7 +131,8 @@ def held_body(plan: FusionPlan, program: str = PROGRAM, *, large: bool = True) -
             load = values.load(values.inputs[name])
             body += [f"if {TILE} >= {LARGE_TILE}:", INDENT + load]
         body.append(values.assign(op))
-    return body + [values.store(position) for position in range(len(plan.outputs))]
+    places = range(len(plan.outputs))
+    return body + [line for position in places for line in values.stores(position, "")]
 
 
 def _read_after_reductions(plan: FusionPlan) -> dict[str, str]:

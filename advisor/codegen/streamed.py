@@ -107,7 +107,7 @@ class _Writer:
     def finish(self) -> list[str]:
         """The parts of a row combined, then one part of it written."""
         first, *rest = self.schedule.passes
-        part = self._part() if rest else []
+        part = self._part() if rest and not self.plan.in_tiles else []
         lines = [*indices(), SPLIT, *part, *self.values.axes(), *self._row_inputs()]
         lines += [
             "splits = tl.arange(0, SPLITS)[None, :]",
@@ -124,7 +124,10 @@ class _Writer:
         lines += self._ends(first, "parts", "counts", "n_columns", whole=True)
         lines += [self.values.assign(op) for op in first.after]
         for number, one in enumerate(rest, 1):
-            lines += self._walk(number, one, "first", "last")
+            in_tiles = self.plan.in_tiles
+            lines += (
+                self._tiled(number, one) if in_tiles else self._walk(number, one, "first", "last")
+            )
         return [*lines, *self._row_outputs("row_ok & (split == 0)")]
 
     def _lanes(self) -> list[str]:
@@ -168,16 +171,37 @@ class _Writer:
             "column_ok = (columns < n_columns) | EVEN_COLUMNS | (REST_APART & (PART == 0))",
             *self.values.column_axes("start"),
         ]
-        for name in one.reads:
-            item = self.values.inputs[name]
-            body.append(self.values.load(item, self._policy(item, number)))
+        body += self._loads(number, one)
         body += [self.values.assign(op) for op in one.ops]
         body += [folds.step(fold, self.values, self.side, first) for fold in one.folds]
-        body += [self.values.store(position) for position in one.writes]
+        body += [line for position in one.writes for line in self.values.stores(position, "start")]
         lines += [PARTS, INDENT + LOOP.format(first=first, last=last)]
         lines += [2 * INDENT + line for line in body]
         total = last if first == "0" else f"({last} - {first})"
         return [*lines, *folds.walked(one, self.side, total)]
+
+    def _tiled(self, number: int, one: Pass) -> list[str]:
+        """The loop of a pass without folds over every `n_splits`th tile of outer × inner columns.
+
+        What is written along the inner ones fills sectors, and what is along the outer ones.
+        """
+        inner = abi.column_size_names(self.plan)[-1][1]
+        lines = [
+            "# Tiles are as wide as they are tall: results go along both of their axes.",
+            "TILE_COLUMNS: tl.constexpr = BLOCK_COLUMNS // TILE_ROWS",
+            f"beside = tl.cdiv({inner}, TILE_COLUMNS)",
+            "tiles = tl.cdiv(n_outer, TILE_ROWS) * beside",
+            "for tile in tl.range(split, tiles, n_splits, num_stages=STAGES):",
+        ]
+        body = [*self.values.tile_columns(), *self._loads(number, one)]
+        body += [self.values.assign(op) for op in one.ops]
+        body += [self.values.store(position) for position in one.writes]
+        return [*lines, *(INDENT + line for line in body)]
+
+    def _loads(self, number: int, one: Pass) -> list[str]:
+        """What a pass reads of each block."""
+        items = (self.values.inputs[name] for name in one.reads)
+        return [self.values.load(item, self._policy(item, number)) for item in items]
 
     def _policy(self, item: PlanInput, number: int) -> str:
         """What is read again should stay in the caches, by this row or by others; the rest not."""

@@ -35,9 +35,9 @@ def strided(plan: FusionPlan) -> tuple[Strided, ...]:
     for position, output in enumerate(plan.outputs):
         along = output.along(plan.row_axes, plan.column_axes)
         if output.strided:
-            found.append(
-                (f"out{position}", along, last if output.unit_stride and along[last] else None)
-            )
+            beside = last - 1 if output.turned else last
+            unit = beside if along[beside] and (output.turned or output.unit_stride) else None
+            found.append((f"out{position}", along, unit))
     whole = tuple(
         Strided(
             name=name,

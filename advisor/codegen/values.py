@@ -82,7 +82,7 @@ class Values:
 
     def side_by_side(self) -> int:
         """Columns that a thread takes at once: as many as its stores and its narrowest load."""
-        if self.plan.has_columns_apart:
+        if self.plan.reads_columns_apart:
             return 1
         stored, read = self._widths()
         narrowest = min(stored + read, default=STORE_BYTES)
@@ -134,6 +134,26 @@ class Values:
                 ]
             rest = above
         return lines
+
+    def tile_columns(self) -> list[str]:
+        """The columns of a `tile` of the outer × the inner ones, and the index along every axis."""
+        names = abi.column_size_names(self.plan)
+        last, size = names[-1]
+        parts = any(item.segments and item.segments[-1] for item in self.plan.inputs)
+        lines = [
+            "outer = tile // beside * TILE_ROWS + tl.arange(0, TILE_ROWS)[:, None]",
+            "inner = tile % beside * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)[None, :]",
+            f"columns = outer * {size} + inner",
+            f"column_ok = (outer < n_outer) & (inner < {size})",
+            # A value of a part of a row is read without a mask of columns.
+            f"column_{last} = " + (f"tl.minimum(inner, {size} - 1)" if parts else "inner"),
+        ]
+        rest = "outer"
+        for axis, size in reversed(names[:-1]):
+            above = f"above_column_{axis}" if axis > 1 else "column_0"
+            lines += [f"column_{axis} = {rest} % {size}", f"{above} = {rest} // {size}"]
+            rest = above
+        return lines if rest != "outer" else [*lines, "column_0 = outer"]
 
     def load(self, item: PlanInput, policy: str = "") -> str:
         """An input into registers; `policy` is what the caches should do with it."""
@@ -201,6 +221,34 @@ class Values:
         if axis < plan.row_axes:
             return "rows" if plan.row_axes == 1 else f"axis_{axis}"
         return "columns" if plan.column_axes == 1 else f"column_{axis - plan.row_axes}"
+
+    def stores(self, position: int, first: str) -> list[str]:
+        """An output to memory, one that is turned along the outer of two column axes if it can be.
+
+        `first` is the first column of the block, "" for 0. Triton stores a tile along the axis of
+        it in which memory is contiguous, so a block of whole segments is given one axis more.
+        """
+        plan, store = self.plan, self.store(position)
+        if not plan.outputs[position].turned or plan.column_axes > 2:
+            return [store]
+        name, value = f"out{position}", plan.outputs[position].value
+        *rows, (_, apart) = self.strided[name].strides
+        terms = [name, "segments", f"within.to(tl.int64) * {apart}"]
+        terms += [f"{self._index(a)}[:, :, None].to(tl.int64) * {step}" for a, step in rows]
+        ((_, size),) = abi.column_size_names(plan)
+        count = f"BLOCK_COLUMNS // {size}"
+        begin = f"tl.multiple_of({first} // {size}, {count}) + " if first else ""
+        return [
+            f"if BLOCK_COLUMNS % {size} == 0:",
+            "    # Segments have an axis of their own, along which memory is contiguous.",
+            f"    segments = {begin}tl.arange(0, {count})[None, :, None]",
+            f"    within = tl.arange(0, {size})[None, None, :]",
+            f"    segment_ok = (segments < n_columns // {size}) | EVEN_COLUMNS",
+            f"    turned = tl.reshape({value}, (BLOCK_ROWS, {count}, {size}))",
+            f"    tl.store({' + '.join(terms)}, turned, mask=row_ok[:, :, None] & segment_ok)",
+            "else:",
+            f"    {store}",
+        ]
 
     def store(self, position: int, row_mask: str = "row_ok") -> str:
         """An output to memory."""

@@ -45,7 +45,7 @@ from advisor.model.ranking import (
     unusual_tile,
 )
 from advisor.model.scan_configs import scan_configs, scan_schemes
-from advisor.model.site_work import sector_bytes, site_bytes
+from advisor.model.site_work import SECTOR_BYTES, is_written_down, sector_bytes, site_bytes
 
 # The H200's figures stand in where the GPU is not named: they only order the list.
 SM_COUNT, L2_BYTES, L1_BYTES = 132, 50 << 20, 200 << 10
@@ -55,6 +55,9 @@ STREAMED_BLOCKS, STREAMED_WARPS = (1024, 2048, 4096, 8192, 16384, 32768), (4, 8,
 # Stages and blocks a turn: loads are on their way ahead, or those of several blocks together.
 AHEAD = ((1, 1), (1, 2), (1, 3), (1, 4), (3, 1))
 MAX_STREAMED_PER_THREAD = 32
+# Where rows are written across, blocks of whole sectors along them: the fewer rows, the more of
+# them are in L2 when the next pass reads them again.
+TALL_ROWS, TALL_BLOCKS = (16, 32, 64), (64, 128, 256, 512)
 # Elements of a program in a loop that are the likeliest to be fast.
 STREAMED_TILE = 8192
 # Beyond so many warps each barrier waits for more, and GPUs with warps of 64 have none.
@@ -77,7 +80,8 @@ class _Task:
 
     Bytes per element: of its tiles, each once; of what each scheme reads `again` in later passes;
     of values per column, which every block of rows reads from L2, in each pass that needs them.
-    `tensors` are read or written along the columns, which may lie `apart` in memory.
+    `tensors` are read or written along the columns, which may lie `apart` in memory. A `tall` one
+    is written along the rows too; along columns in segments, blocks of `least_block` fill sectors.
     `gathers` counts the inputs of parts of a row, whose segments have `segment` columns: they are
     read for every element, unless a whole block lies in one segment. `beside` holds, by the rows of
     a program, what share more it moves where its rows lie side by side in sectors of memory.
@@ -95,6 +99,8 @@ class _Task:
     beside: dict[int, float] = field(default_factory=dict)
     tensors: int = 2
     apart: bool = False
+    tall: bool = False
+    least_block: int = 1
 
 
 def candidate_configs(
@@ -125,6 +131,8 @@ def candidate_configs(
         tensors=sum(i.spans[-1] and not i.segments for i in plan.inputs)
         + sum(o.space == "tile" for o in plan.outputs),
         apart=plan.has_columns_apart,
+        tall=is_written_down(plan, site),
+        least_block=SECTOR_BYTES * site.column_axes[-1] if plan.in_tiles else 1,
     )
     found: list[tuple[float, int, LaunchConfig]] = []
     for scheme, configs in _by_scheme(task).items():
@@ -187,9 +195,8 @@ def _segment(plan: FusionPlan, site: Site) -> int:
 
 def _by_scheme(task: _Task) -> dict[Scheme, list[LaunchConfig]]:
     found: dict[Scheme, list[LaunchConfig]] = {"registers": list(_held(task.columns))}
-    if task.columns >= SHORTEST_LOOP:
-        for scheme in task.again:
-            found[scheme] = list(_split(task) if scheme == "split" else _looped(task, scheme))
+    for scheme in task.again if task.columns >= SHORTEST_LOOP or task.tall else ():
+        found[scheme] = list(_split(task) if scheme == "split" else _looped(task, scheme))
     return found
 
 
@@ -208,11 +215,15 @@ def _looped(task: _Task, scheme: Scheme) -> Iterator[LaunchConfig]:
     together = (1, 2, 4) if task.column_bytes[scheme] or task.beside else (1,)
     if task.column_bytes[scheme] >= task.tile_bytes:
         together = (*together, 8, 16)  # what is read for every row outweighs the row
-    choices = product(together, STREAMED_BLOCKS, STREAMED_WARPS, AHEAD)
+    blocks = [block for block in STREAMED_BLOCKS if block >= task.least_block]
+    choices = product(together, blocks, STREAMED_WARPS, AHEAD)
+    if task.tall:
+        choices = product(TALL_ROWS, TALL_BLOCKS, STREAMED_WARPS, AHEAD)
     for rows, block, warps, (stages, unroll) in choices:
         turns = -(-task.columns // block)
         whole = turns == 1 and block < 2 * task.columns and stages == 1
-        if (whole or turns > 1) and unroll <= turns and _streams_well(rows * block, warps):
+        fits = rows < 2 * task.rows and unroll <= turns and _streams_well(rows * block, warps)
+        if (whole or turns > 1) and fits:
             yield LaunchConfig(
                 scheme=scheme,
                 block_rows=rows,
@@ -230,7 +241,8 @@ def _split(task: _Task) -> Iterator[LaunchConfig]:
     widest = min(
         task.columns // SHORTEST_SPLIT, MOST_SPLIT_WAVES * task.sm_count // max(task.rows, 1) + 1
     )
-    for power, block, warps in product(range(1, 11), STREAMED_BLOCKS[:3], (4, 8)):
+    blocks = STREAMED_BLOCKS[: 4 if task.least_block > 1 else 3]  # of tiles, wide and tall ones
+    for power, block, warps in product(range(1, 11), blocks, (4, 8)):
         if 1 << power <= next_power_of_two(widest) and _streams_well(block, warps):
             yield LaunchConfig(
                 scheme="split", splits=1 << power, block_columns=block, num_warps=warps
@@ -258,12 +270,13 @@ def _doublings(task: _Task, config: LaunchConfig) -> float:
     resident = resident_programs(config.num_warps, registers)
     running = min(resident, max(programs // task.sm_count, 1))
     vectors = task.column_bytes[config.scheme] > 0
+    easy = MAX_TILE_ELEMENTS // (2 * SECTOR_BYTES) if task.tall else EASY_COLUMNS
     return (
         _traffic(task, config, running)
         + idle(programs, resident, task.sm_count)
         + unusual_tile(per_thread, tile, STREAMED_TILE if streamed else HELD_TILE)
-        + (1.0 if resident < 2 else 0.0)
-        + (EASY_DOUBLINGS if streamed and task.columns <= EASY_COLUMNS else 0.0)
+        + (1.0 if resident < 2 and not (streamed and task.tall) else 0.0)
+        + (EASY_DOUBLINGS if streamed and task.columns <= easy else 0.0)
         + (MANY_DOUBLINGS if streamed and config.num_warps > MANY_WARPS else 0.0)
         + layouts(config.block_rows, block, config.num_warps, vectors=vectors)
         + latency(running * tile * config.unroll * max(task.tile_bytes / 2, 1), config.num_stages)
@@ -286,7 +299,7 @@ def _traffic(task: _Task, config: LaunchConfig, running: int) -> float:
     if config.scheme == "registers":
         # Lanes past the last column are loaded as nothing, but take a program's place.
         doublings += math.log2(next_power_of_two(task.columns) / max(task.columns, 1)) / 4
-    if config.block_columns is not None and config.block_rows > EASY_ROWS:
+    if config.block_columns is not None and config.block_rows > EASY_ROWS and not task.tall:
         doublings += ROW_DOUBLINGS * math.log2(config.block_rows / EASY_ROWS)
     if config.block_columns is None or task.segment % config.block_columns:
         doublings += GATHER_DOUBLINGS * task.gathers

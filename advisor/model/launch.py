@@ -140,6 +140,12 @@ def splits_of(config: LaunchConfig, columns: int) -> int:
     return -(-columns // columns_per_split(config, columns))
 
 
+def tile_rows(block: int, outer: int, inner: int) -> int:
+    """Outer columns of a tile of `block` elements: a square one if there are as many of both."""
+    square = 1 << (block.bit_length() - 1) // 2
+    return max(min(square, next_power_of_two(outer)), block // next_power_of_two(inner), 1)
+
+
 def steps_per_split(config: LaunchConfig, steps: int) -> int:
     """Steps of a scan that one program takes; all where none share them."""
     return max(-(-steps // (config.splits or 1)), 1)

@@ -88,8 +88,9 @@ class PlanOutput(Record, frozen=True, kw_only=True):
     """A value written whole.
 
     [rows, columns] for a tile, [rows] for a row value, [columns] for what needs all rows: in that
-    order, or where `strided`, with run-time strides, one an axis (`unit_stride` as of inputs). Of a
-    scan, all steps' values (`reverse` as of inputs), or the `last` step's alone, as of a product.
+    order, or where `strided`, with run-time strides, one an axis (`unit_stride` as of inputs). One
+    that is `turned` has a stride of 1 along the column axis outside the innermost one. Of a scan,
+    all steps' values (`reverse` as of inputs), or the `last` step's alone, as of a product.
     """
 
     value: str
@@ -99,6 +100,7 @@ class PlanOutput(Record, frozen=True, kw_only=True):
     unit_stride: bool = True
     reverse: bool = False
     last: bool = False
+    turned: bool = False
 
     def along(self, row_axes: int, column_axes: int) -> tuple[bool, ...]:
         """Whether it varies along each axis; the steps of a scan are the last row axis."""
@@ -206,9 +208,15 @@ class FusionPlan(Record, frozen=True, kw_only=True):
     @property
     def has_columns_apart(self) -> bool:
         """Whether the columns of some tile may not lie side by side in memory."""
-        read = [i.unit_stride for i in self.inputs if i.traffic == "tile" and not i.dense]
         written = [o.unit_stride for o in self.outputs if o.strided]
-        return any(self.column_axes > 1 or not beside for beside in (*read, *written))
+        apart = any(self.column_axes > 1 or not beside for beside in written)
+        return apart or self.reads_columns_apart
+
+    @property
+    def reads_columns_apart(self) -> bool:
+        """Whether those of a tile that is read may not."""
+        read = [i.unit_stride for i in self.inputs if i.traffic == "tile" and not i.dense]
+        return any(self.column_axes > 1 or not beside for beside in read)
 
     @property
     def reads_vectors(self) -> bool:
@@ -216,9 +224,27 @@ class FusionPlan(Record, frozen=True, kw_only=True):
         return any(item.traffic == "column" for item in self.inputs)
 
     @property
+    def in_tiles(self) -> bool:
+        """Whether a row is written across its innermost columns, so in blocks of two axes."""
+        return any(output.turned for output in self.outputs)
+
+    @property
     def strided_outputs(self) -> bool:
         """Whether an output is written with strides."""
         return any(output.strided for output in self.outputs)
+
+    def stored_order(self, position: int) -> list[int]:
+        """The axes of an output from the widest stride at the first site to the narrowest.
+
+        Without sites in their own order, the last two exchanged where it is turned.
+        """
+        axes, output = list(range(self.row_axes + self.column_axes)), self.outputs[position]
+        if output.strided and self.sites:
+            strides = self.sites[0].output_strides[position]
+            axes.sort(key=lambda axis: -strides[axis])
+        elif output.turned:
+            axes[-2:] = axes[:-3:-1]
+        return axes
 
     def late_values(self) -> frozenset[str]:
         """The values that need all rows: reductions over them, and what is computed from these."""

@@ -226,6 +226,9 @@ def _check_outputs(plan: FusionPlan, spaces: dict[str, tuple[Space, str]]) -> No
         written = ("column",) if output.value in late else ("tile", "row")
         if (output.space, output.dtype) != spaces[output.value] or output.space not in written:
             _fail(plan, f"output {output.value}: wrong space or dtype")
+        across = output.strided and not output.unit_stride and output.space == "tile"
+        if output.turned and not (across and plan.column_axes > 1):
+            _fail(plan, f"output {output.value}: it has no column axes to be turned along")
         seen.add(key)
 
 

@@ -23,7 +23,7 @@ def signature_of(plan: FusionPlan) -> str:
         ],
         "ops": plan.ops,
         "outputs": [
-            _told(item, strided=False, unit_stride=True, reverse=False, last=False)
+            _told(item, strided=False, unit_stride=True, reverse=False, last=False, turned=False)
             for item in plan.outputs
         ],
     }

@@ -80,6 +80,16 @@ def sector_bytes(
     return total
 
 
+def is_written_down(plan: FusionPlan, site: Site) -> bool:
+    """Whether a tile is written without gaps along the last row axis, and not along the columns."""
+    last = plan.row_axes - 1
+    return any(
+        output.strided and output.space == "tile" and strides[last] == 1 < site.row_sizes[last]
+        for output, strides in zip(plan.outputs, site.output_strides, strict=False)
+        if not output.unit_stride
+    )
+
+
 def _beside(run: int, width: int) -> int:
     """Bytes of the sectors of a run that are not its own, on average; 0 where it fills sectors."""
     return 0 if run % SECTOR_BYTES == 0 else SECTOR_BYTES - width

@@ -305,10 +305,7 @@ def poisoned_outputs(
     for position, output in enumerate(plan.outputs):
         shape = output.shape(case.row_sizes, case.column_sizes)
         kind: torch.dtype = getattr(torch, output.dtype)
-        axes = list(range(len(shape)))
-        if output.strided and plan.sites:
-            strides = plan.sites[0].output_strides[position]
-            axes.sort(key=lambda axis: -strides[axis])
+        axes = plan.stored_order(position)
         made = _poison([shape[axis] for axis in axes], kind, device)
         found.append(made.permute([axes.index(axis) for axis in range(len(shape))]))
     return tuple(found)

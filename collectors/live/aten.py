@@ -257,6 +257,8 @@ def _view(builder: GraphBuilder, node: fx.Node, op: str, *, shares: bool = True)
     )
     builder.meta[value_id(node_id)] = meta
     builder.bind(node, value_id(node_id))
+    if shares and op == "reshape" and value in builder.cast_values:
+        builder.cast_values.add(value_id(node_id))
     return True
 
 

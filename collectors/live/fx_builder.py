@@ -79,7 +79,10 @@ class GraphBuilder:
     ) -> str:
         """Append one table op (or find its equal) and return its value."""
         arguments = tuple(args)
-        key = (op, arguments, tuple(sorted(attributes.items())), meta.dtype, meta.shape)
+        held = self.meta.get(str(arguments[0])) if op == "cast" else None
+        # Copies in two orders are two results.
+        order = meta.strides if held is not None and held.dtype == meta.dtype else ()
+        key = (op, arguments, tuple(sorted(attributes.items())), meta.dtype, meta.shape, order)
         if key in self.merged:
             self._repeat(self.merged[key], source)
             return self.merged[key]

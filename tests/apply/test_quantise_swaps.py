@@ -1,4 +1,4 @@
-"""Quantisers in compiled graphs: scales of rows and of a tensor, and both orders at once."""
+"""Quantisers in compiled graphs: scales of rows, blocks and a tensor, in both orders at once."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.builders.interpreted import kernels_of, swapping
 
 CPU = torch.device("cpu")
 Tensor = torch.Tensor
+Quantiser = Callable[[Tensor], tuple[Tensor, ...]]
 
 
 def stored(x: Tensor, scale: Tensor) -> Tensor:
@@ -42,13 +43,37 @@ def whole_bytes(x: Tensor) -> tuple[Tensor, ...]:
     return small, small.t().contiguous()
 
 
+def of_blocks(x: Tensor) -> tuple[Tensor, ...]:
+    blocks = x.unflatten(-1, (-1, 128))
+    small, scale = of_rows(blocks)
+    return small.flatten(-2), scale.squeeze(-1)
+
+
+def of_squares(x: Tensor) -> tuple[Tensor, ...]:
+    blocks = x.unflatten(-1, (-1, 128)).unflatten(0, (-1, 128))
+    scale = blocks.float().abs().amax((1, 3), keepdim=True) / 448
+    return stored(blocks, scale).reshape(x.shape), scale.squeeze((1, 3))
+
+
+def with_copy(quantiser: Quantiser) -> Quantiser:
+    def both(x: Tensor) -> tuple[Tensor, ...]:
+        small, *rest = quantiser(x)
+        return small, *rest, small.transpose(-1, -2).contiguous()
+
+    return both
+
+
 @pytest.mark.parametrize(
     ("quantiser", "scheme", "orders"),
     [(of_rows, "registers", 1), (of_all, "split", 1), (in_both_orders, "blocks", 2),
-     (whole_bytes, "blocks", 2)],
+     (whole_bytes, "blocks", 2), (with_copy(of_rows), "registers", 2),
+     (with_copy(of_all), "split", 2), (with_copy(of_blocks), "registers", 2),
+     (with_copy(of_squares), "looped", 2)],
+    ids=["rows", "all", "given scale", "bytes", "rows, both", "all, both", "blocks, both",
+         "squares, both"],
 )  # fmt: skip
 def test_a_quantiser_is_one_plan(
-    quantiser: Callable[[Tensor], tuple[Tensor, ...]], scheme: str, orders: int, tmp_path: Path
+    quantiser: Quantiser, scheme: str, orders: int, tmp_path: Path
 ) -> None:
     x = torch.randn(512, 1024).bfloat16()
     work = Workload("quantise", "inference", CPU, quantiser, inputs=(x,))

@@ -148,11 +148,13 @@ class PlanBuilder:
         columns: int | tuple[int, ...] = 64,
         strided: tuple[str, ...] = (),
         unit_stride: bool = True,
+        turned: tuple[str, ...] = (),
         table_rows: int = 11,
     ) -> FusionPlan:
         """The checked plan with one contiguous site of `sizes` × `columns`.
 
-        Outputs that are `strided` are contiguous too, if nobody lays them out otherwise.
+        Outputs that are `strided` are contiguous too, if nobody lays them out otherwise; those that
+        are `turned` are written across the columns, along the axis outside the innermost.
         """
         widths = (columns,) if isinstance(columns, int) else columns
         found = FusionPlan(
@@ -171,7 +173,8 @@ class PlanBuilder:
                     dtype=self.dtype(v),
                     space=self.space(v),
                     strided=v in strided,
-                    unit_stride=v not in strided or unit_stride,
+                    unit_stride=v not in turned and (v not in strided or unit_stride),
+                    turned=v in turned and self.column_axes > 1,
                 )
                 for v in outputs
             ),

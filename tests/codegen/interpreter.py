@@ -62,7 +62,7 @@ class Interpreter:
         """What `fused` writes into poisoned tensors of `shapes`; its exception as an assertion.
 
         Outputs that are `strided` have their axes in reverse order in memory: all of them (`any`),
-        or all but the last (`unit`).
+        or all but the last (`unit`); one that is `turned` has its last two exchanged.
         """
         self.count += 1
         job = self.folder / f"job{self.count}.pt"
@@ -86,7 +86,9 @@ class Interpreter:
 
 def _poisoned(shape: tuple[int, ...], dtype: torch.dtype, way: str) -> torch.Tensor:
     order = list(range(len(shape)))
-    if way:
+    if way == "turned":
+        order[-2:] = order[-2:][::-1]
+    elif way:
         kept = 1 if way == "unit" else 0
         order = order[: len(order) - kept][::-1] + order[len(order) - kept :]
     made = torch.full([shape[axis] for axis in order], POISON.get(dtype, 77), dtype=dtype)
@@ -105,6 +107,8 @@ def _launch(job: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Answer jobs until standard input ends."""
+    import tests.builders.quick_interpreter  # noqa: F401
+
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     for line in sys.stdin:

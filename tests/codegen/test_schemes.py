@@ -71,7 +71,10 @@ def run(
     shapes = [(o.shape(rows, columns), getattr(torch, o.dtype)) for o in plan.outputs]
     options = config.options()
     del options["num_warps"]
-    ways = [("unit" if o.unit_stride else "any") if o.strided else "" for o in plan.outputs]
+    ways = [
+        ("turned" if o.turned else "unit" if o.unit_stride else "any") if o.strided else ""
+        for o in plan.outputs
+    ]
     text = render(plan, config.scheme).text
     return interpreter.run(text, inputs, shapes, strided=ways, **options)
 
