@@ -3,7 +3,8 @@
 `Forked` is the parent's side; run as a script, this file is the process in the middle: it imports
 the modules that its arguments name, then forks for every program that it is asked for. What it
 forks is orphaned at once, and so becomes a child of the process that asked: signals, statuses and
-process groups are those of an ordinary child.
+process groups are those of an ordinary child. `Here` forks from the process that asks, for one that
+was forked itself.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import importlib
 import json
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any, NoReturn
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -30,7 +32,39 @@ DESCRIPTORS = 16
 SPARE = 1000
 
 
-class Forked:
+class Forking:
+    """Starts Python programs by a fork."""
+
+    environment: Mapping[str, str] = {}
+
+    def start(self, job: dict[str, Any], descriptors: Sequence[int]) -> int:
+        """The number of the process that is a new program, with these for its places."""
+        raise NotImplementedError
+
+    def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """`subprocess.Popen` of a Python program, with the options of the same names."""
+        return _Popen(self, argv, options)
+
+    @property
+    def module(self) -> Any:
+        """Stands for the module `subprocess` in one that starts Python programs."""
+        same = {name: getattr(subprocess, name) for name in ("PIPE", "STDOUT", "DEVNULL")}
+        return SimpleNamespace(Popen=self.popen, **same)
+
+
+class Here(Forking):
+    """Forks from this process, which should have no other threads."""
+
+    def start(self, job: dict[str, Any], descriptors: Sequence[int]) -> int:
+        child = os.fork()
+        if child == 0:
+            moved = [os.dup2(fd, SPARE + n, inheritable=False) for n, fd in enumerate(descriptors)]
+            os.closerange(3, SPARE)  # as a new program would find them closed
+            _become(**job, descriptors=moved)
+        return child
+
+
+class Forked(Forking):
     """Runs programs as `python ARGUMENTS` would; importing `modules` is paid for once."""
 
     def __init__(self, modules: Sequence[str], **environment: str) -> None:
@@ -65,16 +99,17 @@ class Forked:
             out, err = child.communicate()
             return subprocess.CompletedProcess(argv, child.returncode, out, err)
 
-    def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """`subprocess.Popen` of a Python program, with the options of the same names."""
-        return _Popen(self, argv, options)
+    def start(self, job: dict[str, Any], descriptors: Sequence[int]) -> int:
+        told = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+        self.asking.sendmsg([json.dumps(job).encode()], told)
+        return int(self.asking.recv(64))
 
 
 class _Popen(subprocess.Popen[Any]):
-    """A child that was forked in the middle, not here."""
+    """A child that was forked."""
 
-    def __init__(self, forked: Forked, argv: Sequence[str], options: dict[str, Any]) -> None:
-        self.forked, self.session = forked, options.get("start_new_session", False)
+    def __init__(self, forking: Forking, argv: Sequence[str], options: dict[str, Any]) -> None:
+        self.forking, self.session = forking, options.get("start_new_session", False)
         super().__init__(argv, **options)
 
     def _execute_child(  # type: ignore[no-untyped-def]  # as Python 3.10 to 3.13 call it
@@ -83,18 +118,16 @@ class _Popen(subprocess.Popen[Any]):
     ) -> None:  # fmt: skip
         places = {0: p2cread, 1: c2pwrite, 2: errwrite} | {fd: fd for fd in pass_fds}
         places = {place: fd for place, fd in places.items() if fd != -1}
-        environment = (os.environ if env is None else env) | self.forked.environment
+        environment = (os.environ if env is None else env) | self.forking.environment
         job = {
             "argv": list(args[1:]),
             "cwd": os.fspath(cwd or Path.cwd()),
             "environment": dict(environment),
             "places": list(places),
             "session": self.session,
+            "interruptible": signal.getsignal(signal.SIGINT) != signal.SIG_IGN,
         }
-        rights = array.array("i", places.values())
-        told = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
-        self.forked.asking.sendmsg([json.dumps(job).encode()], told)
-        self.pid = int(self.forked.asking.recv(64))
+        self.pid = self.forking.start(job, list(places.values()))
         self._child_created = True
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
 
@@ -105,9 +138,13 @@ def _become(
     environment: Mapping[str, str],
     places: list[int],
     session: bool,
+    interruptible: bool,
     descriptors: Sequence[int],
 ) -> NoReturn:
     """Be the program, to its end."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    handler = signal.default_int_handler if interruptible else signal.SIG_IGN
+    signal.signal(signal.SIGINT, handler)
     if session:
         os.setsid()
     for place, descriptor in zip(places, descriptors, strict=True):

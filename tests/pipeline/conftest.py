@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -83,8 +81,7 @@ def started(forked: Forked, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _fork_children(forked: Forked, patch: pytest.MonkeyPatch) -> None:
-    same = {name: getattr(subprocess, name) for name in ("PIPE", "STDOUT", "DEVNULL")}
-    patch.setattr(supervisor, "subprocess", SimpleNamespace(Popen=forked.popen, **same))
+    patch.setattr(supervisor, "subprocess", forked.module)
 
 
 @pytest.fixture(scope="session")

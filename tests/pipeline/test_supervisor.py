@@ -25,6 +25,7 @@ from advisor.pipeline.unfinished import is_incomplete, keep_unfinished
 from advisor.report.gate import judge
 from advisor.store import RunDirectory, read_progress
 from tests.builders.child import interruptible
+from tests.builders.forked import Forked
 
 ROOT = Path(__file__).parents[2]
 DYING = """
@@ -57,8 +58,6 @@ def hangs():
     print(f"children {os.getpid()} {child.pid}", flush=True)
     time.sleep(600)
 """
-# How these end is decided before Python's own end, which a forked child does not have.
-FORKED = ("leaves", "exits")
 SCRIPT = """
 import sys
 import torch
@@ -81,6 +80,7 @@ def dying(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("started")
 @pytest.mark.parametrize(
     ("factory", "words", "printed"),
     [
@@ -96,10 +96,7 @@ def test_a_process_that_ends_is_one_line_and_what_it_printed_is_shown(
     printed: str,
     dying: Path,
     capsys: pytest.CaptureFixture[str],
-    request: pytest.FixtureRequest,
 ) -> None:
-    if factory in FORKED:
-        request.getfixturevalue("started")
     out = dying.parent / "run"
     assert command(["profile", f"{dying}:{factory}", "--out", str(out)]) == 3
     captured = capsys.readouterr()
@@ -112,12 +109,16 @@ def test_a_process_that_ends_is_one_line_and_what_it_printed_is_shown(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_outlives_the_command(number: signal.Signals, dying: Path) -> None:
+def test_nothing_outlives_the_command(number: signal.Signals, dying: Path, forked: Forked) -> None:
     out = dying.parent / "run"
-    argv = [sys.executable, "-m", "advisor.cli.main", "profile", f"{dying}:hangs", "--out"]
+    argv = [sys.executable, "-m", "tests.builders.forked_command", "profile", f"{dying}:hangs"]
     with interruptible():
-        parent = subprocess.Popen(
-            [*argv, str(out)], stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
+        parent = forked.popen(
+            [*argv, "--out", str(out)],
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            start_new_session=True,
         )
     assert parent.stderr is not None
     said = next(line for line in parent.stderr if line.startswith("children"))
@@ -194,6 +195,7 @@ def test_a_script_is_profiled_with_its_arguments_and_stopped(
     assert "What changed" in changed
 
 
+@pytest.mark.usefixtures("started")
 def test_a_script_that_ends_too_early_says_what_it_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
