@@ -16,17 +16,15 @@ import torch
 from torch import fx
 
 from advisor.apply.graph.records import Rewritten
-from advisor.apply.rewrite import rewrite
 from advisor.errors import AdvisorError
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
 from advisor.model.actions import ActionKind
-from advisor.model.applied import NO_TIME, Applied, PlanVerdict, SetVerdict
+from advisor.model.applied import Applied, SetVerdict
 from advisor.model.report import Metric, Report
 from advisor.model.run import Emit, RunInfo
-from advisor.model.served import sizes_served
 from advisor.pipeline import candidates as stages
-from advisor.pipeline.backend import GRAPH_REWRITES, SwapLog, choose_swaps
+from advisor.pipeline.backend import GRAPH_REWRITES
 from advisor.pipeline.budget import Budget
 from advisor.pipeline.candidates import MOST_VERIFIERS, SHOWN_GPUS, Candidate
 from advisor.pipeline.earlier import (
@@ -40,7 +38,6 @@ from advisor.pipeline.earlier import (
     with_earlier,
 )
 from advisor.pipeline.facts import now, versions
-from advisor.pipeline.graph_programs import programs_of, why_no_site
 from advisor.pipeline.journal import Watch, Written, begun, left_of, restore, unwatched
 from advisor.pipeline.measure import Bench
 from advisor.pipeline.peers import Peers, all_say, any_says, peers_of, together
@@ -50,6 +47,15 @@ from advisor.pipeline.trials import KEPT_BEFORE, Trial, requested
 from advisor.pipeline.verdicts import action_verdicts, seen_actions, verdict_of
 from advisor.pipeline.votes import same_candidates, same_trials
 from advisor.pipeline.with_loss import is_apart, seen_with_loss
+from advisor.pipeline.without_gpu import (
+    ACTION_NEEDS_GPU,
+    can_be_looked_at,
+    nothing_to_apply,
+    plan_verdicts,
+    refuse_what_needs_a_gpu,
+    set_verdict,
+    swap_in_captured,
+)
 from advisor.report.text import counted
 from advisor.store import RunDirectory
 from advisor.units import NS_PER_S
@@ -59,12 +65,6 @@ from collectors.live.capture import Capture, capture
 from collectors.live.failures import first_line
 from collectors.live.workload import Workload, load_workload
 
-NOTHING = (
-    "nothing to apply without a GPU: no generated kernel is asked for, and actions are measured on "
-    "a GPU only"
-)
-NEEDS_GPU = "timing needs a GPU: the kernel was generated, sized and verified, not timed"
-ACTION_NEEDS_GPU = "timing needs a GPU: the places are found, nothing is changed in them yet"
 # What is left to do after a capture, in captures: the plain step is compiled, and a set.
 COMPILES_AFTER = 3.0
 
@@ -136,15 +136,17 @@ def _applied(
     trials, earlier = _to_try(run, only, budget, peers, here)
     if not only and all_say(peers, "nothing is left", is_nothing_left(trials, earlier, *here)):
         assert earlier is not None
-        emit("done", "done", message=f"{earlier.set.verdict}: {NOTHING_LEFT}")
+        emit("done", "done", message=NOTHING_LEFT)
         return earlier
     info, report = run.info(), run.report()
     names = [i for t in trials for i in t.plan_ids if t.judgement is None]
     found = stages.load_candidates(run, list(dict.fromkeys(names)))
     if device.type == "cpu":
+        if only:
+            refuse_what_needs_a_gpu(run, trials)
         refuse_to_forget(run)
-    if not found and device.type == "cpu":
-        return _finish(run, with_earlier(_nothing_to_apply(), earlier), budget, emit)
+        if not only and not can_be_looked_at(trials):
+            return _finish(run, nothing_to_apply(trials), earlier, budget, emit)
     attempt = begun(run, only, *here, peers)
     restore(trials, attempt)
     for known in attempt.plans:
@@ -157,7 +159,7 @@ def _applied(
         applied = _judged(session, info, device)
     if not is_left(session):
         run.remove_attempt()
-    return _finish(run, with_earlier(applied, earlier), budget, emit)
+    return _finish(run, applied, earlier, budget, emit)
 
 
 def _to_try(
@@ -279,18 +281,16 @@ def why_lost(device: torch.device) -> str:
     return ""
 
 
-def _finish(run: RunDirectory, applied: Applied, budget: Budget, emit: Emit) -> Applied:
+def _finish(
+    run: RunDirectory, applied: Applied, earlier: Applied | None, budget: Budget, emit: Emit
+) -> Applied:
+    """Write the record, with what the earlier application proved; say what came of this one."""
     taken = round((time.monotonic() - budget.started) * NS_PER_S)
-    applied = msgspec.structs.replace(applied, duration_ns=taken)
-    run.write_applied(applied)
+    whole = msgspec.structs.replace(with_earlier(applied, earlier), duration_ns=taken)
+    run.write_applied(whole)
     verdict = applied.set.verdict.replace("_", " ")
     emit("done", "done", message=f"{verdict}: {applied.set.reason}")
-    return applied
-
-
-def _nothing_to_apply() -> Applied:
-    verdict = SetVerdict(verdict="not_measured", reason=NOTHING, plans=())
-    return Applied(created=now(), device=NO_DEVICE, versions=versions(), plans=(), set=verdict)
+    return whole
 
 
 def _present(device: torch.device) -> Gpu | None:
@@ -372,59 +372,21 @@ def _unmeasured(
     session: _Session, captured: Capture, seen: Mapping[ActionKind, Sequence[Rewritten]]
 ) -> Applied:
     """Everything but time: sites are swapped in the captured graphs, which are then thrown away."""
-    swapped = _swap_in_captured(session, captured)
+    swapped = swap_in_captured(session.found, session.folder, captured)
     count = sum(swapped.values())
     session.emit(
         "rewrite", "running", value=count, message=f"{counted(count, 'site')} can be swapped"
     )
-    verdicts = tuple(
-        PlanVerdict(
-            plan_id=item.plan.id,
-            title=item.plan.title,
-            verdict="refused" if item.refused else "not_measured",
-            reason=item.refused or (NO_TIME if item.postponed else NEEDS_GPU),
-            sites_expected=len(item.plan.sites),
-            sites_swapped=swapped.get(item.plan.id),
-            serves=sizes_served(item.plan),
-            predicted_ns=item.plan.prediction.saving_ns if item.plan.prediction else None,
-            numerics=item.numerics,
-            resources=item.resources,
-        )
-        for item in session.found.values()
-    )
-    open_reasons = {v.reason for v in verdicts if v.verdict == "not_measured"}
-    result = SetVerdict(verdict="refused", reason="every plan was refused", plans=())
-    if open_reasons:
-        reason = NEEDS_GPU if NEEDS_GPU in open_reasons else NO_TIME
-        result = SetVerdict(verdict="not_measured", reason=reason, plans=())
+    plans = plan_verdicts(session.found, swapped)
+    named = bool(session.journal.attempt.only)
+    actions = seen_actions(session.trials, seen, ACTION_NEEDS_GPU, named=named)
+    result = set_verdict(plans, actions)
     session.emit("decide", "running", message=result.reason)
     return Applied(
         created=now(),
         device=NO_DEVICE,
         versions=versions(),
-        plans=verdicts,
-        actions=seen_actions(session.trials, seen, ACTION_NEEDS_GPU),
+        plans=plans,
+        actions=actions,
         set=result,
     )
-
-
-def _swap_in_captured(session: _Session, captured: Capture) -> dict[str, int]:
-    """Sites that each plan alone would swap, found by rewriting copies of the captured graphs.
-
-    A plan that has none is refused.
-    """
-    swapped: dict[str, int] = {}
-    programs = [programs_of(item.lowered.graph) for item in captured.graphs]
-    for plan_id, candidate in session.found.items():
-        if candidate.refused is not None or candidate.postponed:
-            continue
-        kernel, log = candidate.ready(session.folder), SwapLog()
-        for item, of_graph in zip(captured.graphs, programs, strict=True):
-            lowered = item.lowered.copy()
-            swaps = choose_swaps(of_graph, [kernel])
-            log.outcomes += rewrite(lowered.fx_graph, lowered.fx_node, lowered.fx_aliases, swaps)
-        swapped[plan_id] = log.swapped(plan_id)
-        if not swapped[plan_id]:
-            refusals = log.refusals(plan_id) or (why_no_site(candidate.plan, programs),)
-            candidate.refused = refusals[0]
-    return swapped

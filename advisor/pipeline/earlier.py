@@ -108,8 +108,8 @@ def with_earlier(applied: Applied, earlier: Applied | None) -> Applied:
         plans=_joined(applied.plans, earlier.plans),
         actions=_joined(applied.actions, earlier.actions),
     )
-    if applied.set.verdict != "not_measured":
-        return joined  # it was measured now, with whatever was kept before
+    if _is_decided(applied, earlier):
+        return joined
     return replace(
         joined,
         set=earlier.set,
@@ -120,6 +120,16 @@ def with_earlier(applied: Applied, earlier: Applied | None) -> Applied:
 
 def _holds(earlier: Applied, device: str, versions: Mapping[str, str]) -> bool:
     return (earlier.device, earlier.versions) == (device, dict(versions))
+
+
+def _is_decided(applied: Applied, earlier: Applied) -> bool:
+    """Whether the set is what was found out now: measured, with whatever was kept before.
+
+    Without a GPU nothing is: what was not measured before is not measured still.
+    """
+    if applied.device == NO_DEVICE:
+        return earlier.set.verdict != "not_measured"
+    return applied.set.verdict != "not_measured"
 
 
 def _joined(now: Sequence[_Verdict], before: Sequence[_Verdict]) -> tuple[_Verdict, ...]:

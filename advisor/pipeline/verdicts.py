@@ -99,16 +99,21 @@ def action_verdicts(trials: Sequence[Trial], result: SetVerdict) -> tuple[Action
 
 
 def seen_actions(
-    trials: Sequence[Trial], seen: Mapping[ActionKind, Sequence[Rewritten]], reason: str
+    trials: Sequence[Trial],
+    seen: Mapping[ActionKind, Sequence[Rewritten]],
+    reason: str,
+    *,
+    named: bool = False,
 ) -> tuple[ActionVerdict, ...]:
     """The records of actions that were not timed, for a reason.
 
-    Those on graphs were looked at; of the others, only those that a finding calls for are told.
+    Those on graphs were looked at; of the others, only those that a finding calls for are told, or
+    that somebody asked for, if all are `named`.
     """
     found = []
     for trial in of_actions(trials):
         kind = trial.action
-        if kind is None or (kind not in seen and trial.finding == kind):
+        if kind is None or (kind not in seen and trial.finding == kind and not named):
             continue
         facts = facts_of(kind)
         if kind not in seen:

@@ -17,11 +17,13 @@ from advisor.cli.main import run as command
 from advisor.codegen import render
 from advisor.errors import InvalidRecordError, RefusedError, UsageError
 from advisor.model import base
+from advisor.model.actions import facts_of
 from advisor.model.configs import default_config
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.apply import apply_run
 from advisor.pipeline.backend import fusion_advisor
 from advisor.pipeline.candidates import SHOWN_GPUS
+from advisor.pipeline.verdicts import ACTION_NOT_TRIED
 from advisor.store import RunDirectory, sign
 from advisor.store.progress import read_progress
 from collectors.live.workload import load_workload
@@ -329,3 +331,39 @@ def test_the_backend_needs_a_run_with_plans_kept(applied: RunDirectory, tmp_path
     compiled = torch.compile(torch.nn.Linear(2, 2), backend="fusion_advisor")
     with pytest.raises(Exception, match="needs a run"):
         compiled(torch.ones(2))
+
+
+@pytest.mark.parametrize("asked", ["cuda_graph", "autotune", "unfuse"])
+def test_what_only_a_gpu_can_try_is_refused_for_that_reason_without_one(
+    asked: str, copied: Copied, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = copied("asked")
+    assert command(["apply", str(run.path), "--only", asked]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"cannot be tried here: {facts_of(asked).title}: " in error
+    assert "on a GPU only, and there is none" in error
+    assert run.report().hardware.name in error
+    assert "nothing to apply" not in error
+    assert run.applied() is None
+
+
+def test_what_can_be_looked_for_without_a_gpu_is_looked_for_when_it_is_asked_for(
+    copied: Copied, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = copied("asked")
+    assert command(["apply", str(run.path), "--only", "chunked_loss", "--only", "cuda_graph"]) == 0
+    record = run.applied()
+    assert record is not None
+    found = {verdict.kind: verdict for verdict in record.actions}
+    assert found["chunked_loss"].verdict == "refused"
+    assert found["chunked_loss"].reason.startswith("no loss of a projection is in the graphs")
+    assert (found["cuda_graph"].verdict, found["cuda_graph"].reason) == (
+        "not_measured", ACTION_NOT_TRIED,
+    )  # fmt: skip
+    assert (record.set.verdict, record.set.reason) == ("not_measured", ACTION_NOT_TRIED)
+    norm = norm_of(run)
+    assert command(["apply", str(run.path), "--only", norm.id]) == 0
+    again = run.applied()
+    assert again is not None
+    assert {verdict.kind for verdict in again.actions} == {"chunked_loss", "cuda_graph"}
+    assert again.plans[0].numerics is not None

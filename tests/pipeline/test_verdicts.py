@@ -8,6 +8,7 @@ from advisor.pipeline.candidates import Candidate
 from advisor.pipeline.search import NOT_TRIED
 from advisor.pipeline.trials import Trial
 from advisor.pipeline.verdicts import ACTION_NOT_TRIED, seen_actions, verdict_of
+from advisor.pipeline.without_gpu import set_verdict
 from advisor.verify.statistics import compare
 from tests.builders.run import norm_plan
 
@@ -61,3 +62,14 @@ def test_without_a_gpu_what_a_finding_calls_for_is_told_though_nothing_looked_at
     assert (verdict.kind, verdict.finding) == ("fold_batch_norm", "norms")
     assert (verdict.verdict, verdict.reason) == ("not_measured", ACTION_NOT_TRIED)
     assert verdict.applies
+
+
+def test_the_set_without_a_gpu_is_of_what_was_asked_for() -> None:
+    """Not "every plan was refused" where none was asked for."""
+    trials = [Trial("attention", action="attention"), Trial("autotune", action="autotune")]
+    looked = seen_actions(trials, {"attention": []}, "timing needs a GPU", named=True)
+    assert [v.verdict for v in looked] == ["refused", "not_measured"]
+    assert set_verdict((), looked).reason == ACTION_NOT_TRIED
+    found = set_verdict((), looked[:1])
+    assert found.verdict == "refused"
+    assert found.reason == f"{looked[0].title}: {looked[0].reason}"
