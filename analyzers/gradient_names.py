@@ -4,8 +4,9 @@ With g the gradient that arrives (times the weight, where there is one), n the c
 
 - layer norm, x̂ its normalised input: (g - (Σg + x̂ Σ(g x̂)) / n) · rstd
 - RMS norm: g · rstd - x Σ(g x) · rstd³ / n
+- L2 normalisation, y = x / |x|: g / |x| - x Σ(g x) / |x|³
 - softmax, y its result: g y - y Σ(g y)
-- log-softmax, y its result: g - exp(y) Σg
+- log-softmax, y its result: g - exp(y) Σg; of a cross-entropy if g is chosen by the target
 
 as ATen's `derivatives.yaml` and decompositions have them.
 """
@@ -19,13 +20,23 @@ from advisor.model.plan import FusionPlan, PlanOp
 
 
 class _Program:
-    """The ops of a plan by name; names are looked through casts, signs and constant factors."""
+    """The ops of a plan by name; names are looked through casts, signs, and factors that are
+    constant or one a row.
+    """
 
     def __init__(self, plan: FusionPlan) -> None:
         self.ops = plan.ops
         # A program that was looked for in a graph, and not placed yet, has no sizes.
         self.columns = plan.sites[0].columns if plan.sites else None
         self._by_name = {op.name: op for op in plan.ops}
+        self._whole = {item.name for item in plan.inputs if all(item.spans)}
+        held = (item for item in plan.inputs if not item.segments and item.gathered is None)
+        axes = plan.column_axes
+        self._rows = {item.name for item in held if not any(item.spans[-axes:])}
+
+    def is_whole_input(self, value: str) -> bool:
+        """Whether it is a tensor that is read whole."""
+        return value in self._whole
 
     def of(self, value: Arg) -> PlanOp | None:
         return self._by_name.get(str(value))
@@ -33,9 +44,33 @@ class _Program:
     def bare(self, value: Arg) -> str:
         """The value that this one is, but for its type, its sign or a constant factor."""
         op = self.of(value)
-        while op is not None and (inner := _inner(op)) is not None:
+        while op is not None and (inner := self._inner(op)) is not None:
             value, op = inner, self.of(inner)
         return str(value)
+
+    def _inner(self, op: PlanOp) -> Arg | None:
+        """What a cast, a sign, a guard or a factor of the row is applied to; None for other ops."""
+        if op.op in ("cast", "neg"):
+            return op.args[0]
+        if op.op == "where":
+            chosen = [arg for arg in op.args[1:] if isinstance(arg, str)]
+            return chosen[0] if len(chosen) == 1 and self._is_narrow(op.args[0]) else None
+        if op.op == "div" and op.space == "tile":
+            return op.args[0] if self._is_narrow(op.args[1]) else None
+        if op.op == "mul":
+            values = [arg for arg in op.args if isinstance(arg, str)]
+            if len(values) == 1:
+                return values[0]
+            wide = [arg for arg in values if not self._is_narrow(arg)]
+            return wide[0] if len(wide) == 1 and op.space == "tile" else None
+        return None
+
+    def _is_narrow(self, value: Arg) -> bool:
+        """Whether it is a number, or one number a row."""
+        if not isinstance(value, str):
+            return True
+        op = self.of(value)
+        return op.space == "row" if op is not None else value in self._rows
 
     def row_sums(self) -> list[PlanOp]:
         return [op for op in self.ops if op.op in ("sum", "mean") and op.space == "row"]
@@ -44,6 +79,16 @@ class _Program:
         """What is multiplied to give a value; empty if it is no product."""
         op = self.of(self.bare(value))
         return _values(self, op) if op is not None and op.op == "mul" else ()
+
+    def is_chosen(self, total: PlanOp) -> bool:
+        """Whether what is summed depends on which column the target is."""
+        found, pending = set[str](), [str(total.args[0])]
+        while pending:
+            op = self.of(pending.pop())
+            if op is not None and op.name not in found:
+                found.add(op.name)
+                pending += map(str, op.args)
+        return any(op.op == "eq" and op.space == "tile" for op in self.ops if op.name in found)
 
     def from_row(self, total: PlanOp) -> set[str]:
         """All values of a whole row that a sum leads to, itself included."""
@@ -66,7 +111,9 @@ class _Program:
 
 
 def gradient_name(plan: FusionPlan) -> str:
-    """`layer norm`, `group norm`, `RMS norm`, `softmax` or `log-softmax`; empty for any other."""
+    """`layer norm`, `group norm`, `RMS norm`, `L2 normalisation`, `softmax`, `log-softmax` or
+    `cross-entropy`; empty for any other.
+    """
     program = _Program(plan)
     sums = program.row_sums()
     if any(_is_layer_norm(program, one, other) for one in sums for other in sums):
@@ -76,10 +123,47 @@ def gradient_name(plan: FusionPlan) -> str:
             ("softmax", _is_softmax),
             ("log-softmax", _is_log_softmax),
             ("RMS norm", _is_rms_norm),
+            ("L2 normalisation", _is_l2),
         ):
             if test(program, total):
-                return name
+                chosen = name == "log-softmax" and program.is_chosen(total)
+                return "cross-entropy" if chosen else name
     return ""
+
+
+def are_norm_sums(plan: FusionPlan) -> bool:
+    """Whether the row sums are Σg and Σ(g x), and leave as they are: another program uses them."""
+    program = _Program(plan)
+    sums = program.row_sums()
+    results = {output.value for output in plan.outputs}
+    return len(sums) == 2 and any(
+        program.bare(one.args[0]) in program.factors(other.args[0])
+        and {one.name, other.name} <= results
+        for one, other in (sums, sums[::-1])
+    )
+
+
+def activation_gradients(plan: FusionPlan) -> list[str]:
+    """Activations whose gradients a backward program takes, as ATen's decompositions spell them."""
+    found, ops = dict[str, None](), {op.name: op for op in plan.ops}
+    numbers = [arg for op in plan.ops for arg in op.args if isinstance(arg, float)]
+    for op in plan.ops:
+        if op.op == "where" and _compares(ops.get(str(op.args[0])), "le") and op.args[1] == 0:
+            found["ReLU"] = None
+        elif op.op == "erf" or (op.op == "tanh" and any(abs(n - 0.044715) < 1e-9 for n in numbers)):
+            found["GELU"] = None
+        elif op.op == "sub" and op.args[0] == 1 and _compares(ops.get(str(op.args[1])), "sigmoid"):
+            users = [user for user in plan.ops if op.name in user.args and user.op == "mul"]
+            more = {user.name for user in users}
+            if any(
+                user.op == "add" and more & {*user.args} and 1 in user.args for user in plan.ops
+            ):
+                found["SiLU"] = None
+    return list(found)
+
+
+def _compares(op: PlanOp | None, name: str) -> bool:
+    return op is not None and op.op == name
 
 
 def _is_layer_norm(program: _Program, one: PlanOp, other: PlanOp) -> bool:
@@ -100,7 +184,10 @@ def _is_log_softmax(program: _Program, total: PlanOp) -> bool:
     gradient = program.bare(total.args[0])
     for op, by in program.back(total):
         power = program.of(by)
-        if power is not None and power.op == "exp" and _takes(program, op, gradient):
+        is_power = power is not None and power.op == "exp"
+        # What was saved may be exp(y): then the choice of a target says what it is.
+        saved = program.is_whole_input(by) and program.is_chosen(total)
+        if (is_power or saved) and _takes(program, op, gradient):
             return True
     return False
 
@@ -110,10 +197,48 @@ def _is_rms_norm(program: _Program, total: PlanOp) -> bool:
     factors = program.factors(total.args[0])
     if len(set(factors)) < 2:
         return False  # Σx²: the norm itself, computed again
+    if not _comes_as_a_share(program, total):
+        return False
+    known = program.from_row(total)
+    # x may be held twice: as it was read, and as what was squared.
+    held = any(map(program.is_whole_input, factors)) and _cubes(program, known)
+    return any(
+        by in factors or (held and program.is_whole_input(by)) for _, by in program.back(total)
+    )
+
+
+def _comes_as_a_share(program: _Program, total: PlanOp) -> bool:
     known = program.from_row(total)
     after = [op for op in program.ops if op.name in known or known.intersection(map(str, op.args))]
-    shares = total.op == "mean" or any(_is_share(op, program.columns) for op in after)
-    return shares and any(by in factors for _, by in program.back(total))
+    return total.op == "mean" or any(_is_share(op, program.columns) for op in after)
+
+
+def _cubes(program: _Program, known: set[str]) -> bool:
+    """Whether what became of a sum was multiplied by the third power of one number a row."""
+    for op in program.ops:
+        if (
+            op.op == "mul"
+            and op.space == "row"
+            and op.name not in known
+            and op.args[0] != op.args[1]
+        ):
+            square = [program.of(arg) for arg in op.args]
+            for one, other in ((square[0], op.args[1]), (square[1], op.args[0])):
+                if one is not None and one.op == "mul" and one.args == (other, other):
+                    return True
+    return False
+
+
+def _is_l2(program: _Program, total: PlanOp) -> bool:
+    """Σ(g x) comes back times x, and is taken from g: no share of the columns."""
+    factors = program.factors(total.args[0])
+    if len(set(factors)) < 2 or _comes_as_a_share(program, total):
+        return False
+    for op, by in program.back(total):
+        others = [value for value in factors if value != by]
+        if by in factors and any(_takes(program, op, value) for value in others):
+            return True
+    return False
 
 
 def _takes(program: _Program, op: PlanOp, value: str) -> bool:
@@ -133,16 +258,6 @@ def _is_share(op: PlanOp, columns: int | None) -> bool:
     if op.op == "div":
         return columns in numbers
     return op.op == "mul" and any(abs(number * columns - 1) < 1e-6 for number in numbers)
-
-
-def _inner(op: PlanOp) -> Arg | None:
-    """What a cast, a change of sign or a constant factor is applied to; None for other ops."""
-    if op.op in ("cast", "neg"):
-        return op.args[0]
-    if op.op == "mul":
-        values = [argument for argument in op.args if isinstance(argument, str)]
-        return values[0] if len(values) == 1 else None
-    return None
 
 
 def _values(program: _Program, op: PlanOp) -> tuple[str, ...]:

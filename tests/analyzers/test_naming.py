@@ -111,11 +111,11 @@ def of_nothing_known() -> Graph:
         (softmax(), "softmax"),
         (masked_by_addition(), "masked softmax"),
         (masked_by_choice(), "masked softmax"),
-        (quantisation(), "row program with amax"),
+        (quantisation(), "amax of each row"),
         (quantised("int8"), "quantisation to int8"),
         (quantised("float8_e5m2"), "quantisation to float8_e5m2"),
         (batch_norm(), "batch norm + ReLU"),
-        (of_nothing_known(), "row program with amin and sum"),
+        (of_nothing_known(), "amin and sum of each row"),
     ],
 )
 def test_a_program_is_named_after_what_it_computes(graph: Graph, expected: str) -> None:

@@ -1,0 +1,50 @@
+"""How values of a row program reach each other, for the names that are made from it."""
+
+from __future__ import annotations
+
+from advisor.model.graph import Arg
+from advisor.model.plan import FusionPlan, PlanOp
+
+
+class PlanValues:
+    """The ops of a plan by the value that each makes."""
+
+    def __init__(self, plan: FusionPlan) -> None:
+        self.ops = plan.ops
+        self._by_name = {op.name: op for op in plan.ops}
+        self._sources: dict[str, list[PlanOp]] = {}
+
+    def of(self, value: Arg) -> PlanOp | None:
+        """The op that makes a value; None for an input or a number."""
+        return self._by_name.get(str(value))
+
+    def bare(self, value: Arg) -> str:
+        """The value that this one is, but for its type."""
+        op = self.of(value)
+        while op is not None and op.op == "cast":
+            value, op = op.args[0], self.of(op.args[0])
+        return str(value)
+
+    def sources(self, value: str) -> list[PlanOp]:
+        """The ops that a value is computed by, its own included, in the order of the plan."""
+        if value not in self._sources:
+            found, pending = set[str](), [value]
+            while pending:
+                op = self._by_name.get(pending.pop())
+                if op is not None and op.name not in found:
+                    found.add(op.name)
+                    pending += map(str, op.args)
+            self._sources[value] = [op for op in self.ops if op.name in found]
+        return self._sources[value]
+
+    def depends(self, op: PlanOp, on: PlanOp) -> bool:
+        """Whether an op is computed from another one's value."""
+        return op is not on and on in self.sources(op.name)
+
+    def reads_row(self, op: PlanOp, row: PlanOp) -> bool:
+        """Whether an op reads a value of the row that is made of another and of nothing wider."""
+        for arg in op.args:
+            made = self.of(arg)
+            if made is not None and made.space == "row" and row in self.sources(made.name):
+                return True
+        return False

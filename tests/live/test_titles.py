@@ -1,0 +1,152 @@
+"""Programs of real modules, forward and backward, are called what people of the field call them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from analyzers.chain_programs import chains_beside
+from analyzers.naming import describe
+from analyzers.row_plans import canonical_program, plan_of
+from analyzers.row_programs import find_row_programs
+from tests.builders import captured as models
+
+C = 48
+EPS = 1e-6
+Step = Callable[..., torch.Tensor]
+
+
+class Computes(nn.Module):
+    """A function of what it is given and of weights of C columns."""
+
+    def __init__(self, function: Step, weights: int) -> None:
+        super().__init__()
+        self.function = function
+        self.weights = nn.ParameterList(nn.Parameter(torch.rand(C)) for _ in range(weights))
+        self.before = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+        # Something to differentiate by: what is given has no gradient.
+        return self.function(torch.sort(x * self.before)[0], *more, *self.weights)
+
+
+def rms(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS))
+
+
+def rms_by_root(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x / torch.sqrt((x * x).mean(-1, keepdim=True) + EPS) * weight
+
+
+def layer_by_squares(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The variance as the mean of squares less the square of the mean."""
+    mean = x.mean(-1, keepdim=True)
+    variance = (x * x).mean(-1, keepdim=True) - mean * mean
+    return weight * ((x - mean) * torch.rsqrt(variance + EPS))
+
+
+def layer_by_hand(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    return weight * (centred / torch.sqrt((centred * centred).mean(-1, keepdim=True) + EPS))
+
+
+def quantised(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    normed = rms(x, weight)
+    return (normed / (normed.abs().amax(-1, keepdim=True) / 448)).to(torch.float8_e4m3fn)
+
+
+def gelu_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    normed = functional.layer_norm(x, (C,), weight)
+    return functional.gelu(normed, approximate="tanh")
+
+
+def dropped(x: torch.Tensor, other: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return functional.layer_norm(functional.dropout(x, 0.1) + other, (C,), weight)
+
+
+ROWS = torch.randn(24, C)
+TARGET = torch.randint(0, C, (24,))
+CASES: tuple[tuple[str, Step, int, tuple[torch.Tensor, ...], str, str], ...] = (
+    ("RMS norm", rms, 1, (), "RMS norm", "RMS norm gradient"),
+    ("by the root", rms_by_root, 1, (), "RMS norm", "RMS norm gradient"),
+    ("torch's", lambda x, w: functional.rms_norm(x, (C,), w), 1, (), "RMS norm", "RMS norm grad"),
+    ("L2", lambda x: functional.normalize(x, dim=-1), 0, (), "L2 normalisation",
+     "L2 normalisation gradient"),
+    ("layer norm", lambda x, w, b: functional.layer_norm(x, (C,), w, b), 2, (), "layer norm",
+     "layer norm gradient"),
+    ("of squares", layer_by_squares, 1, (), "layer norm", ""),
+    ("centred", layer_by_hand, 1, (), "layer norm", ""),
+    ("GELU", gelu_norm, 1, (), "layer norm + GELU", "GELU gradient + layer norm gradient"),
+    ("dropout", dropped, 1, (ROWS,), "dropout + residual add + layer norm", "layer norm gradient"),
+    ("softmax", lambda x: torch.softmax(x, -1), 0, (), "softmax", "softmax gradient"),
+    ("dropped softmax", lambda x: functional.dropout(torch.softmax(x, -1), 0.1), 0, (),
+     "softmax + dropout", "softmax gradient"),
+    ("bias", lambda x, b: torch.softmax(x + b, -1), 0, (ROWS,), "biased softmax", "softmax grad"),
+    ("log-softmax", lambda x: functional.log_softmax(x, -1), 0, (), "log-softmax", "log-softmax"),
+    ("cross-entropy", functional.cross_entropy, 0, (TARGET,), "log-softmax",
+     "cross-entropy gradient"),
+)  # fmt: skip
+
+
+def titles(module: nn.Module, *inputs: torch.Tensor, training: bool) -> dict[str, list[str]]:
+    """Titles of the programs of each phase."""
+    torch.compiler.reset()
+    capture = models.captured_training if training else models.captured
+    found: dict[str, list[str]] = {}
+    for item in capture(module, *inputs).graphs:
+        graph = item.lowered.graph
+        programs = find_row_programs(graph)
+        groups = (*programs.whole, *chains_beside(programs, []).groups)
+        plans = [plan_of([canonical_program(programs.flow, g)], graph.phase, "") for g in groups]
+        found[graph.phase] = [describe(plan) for plan in plans]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "weights", "more", "forward", "backward"), CASES, ids=[c[0] for c in CASES]
+)
+def test_a_program_is_called_what_it_is(
+    name: str,
+    function: Step,
+    weights: int,
+    more: tuple[Any, ...],
+    forward: str,
+    backward: str,
+) -> None:
+    found = titles(Computes(function, weights), ROWS, *more, training=True)
+    named = [title.split(" with ")[0].split(" and sum")[0] for title in found["forward"]]
+    assert forward in named, found
+    assert any(title.startswith(backward) for title in found["backward"]), found
+
+
+def test_the_logarithm_of_a_sum_alone_is_no_softmax() -> None:
+    found = titles(Computes(lambda x: torch.logsumexp(x, -1), 0), ROWS, training=False)
+    assert found["inference"] == ["log-sum-exp"]
+
+
+def test_a_norm_that_is_rounded_says_both() -> None:
+    found = titles(Computes(quantised, 1), ROWS, training=False)
+    assert found["inference"] == ["RMS norm + quantisation to float8_e4m3fn"]
+
+
+def test_a_group_norm_with_silu() -> None:
+    """Its gradient is two programs: the sums of each channel, and what they come back into."""
+    module = nn.Sequential(nn.Conv2d(8, 8, 1), nn.GroupNorm(4, 8), nn.SiLU())
+    found = titles(module, torch.randn(2, 8, 6, 6), training=True)
+    assert any(title.startswith("group norm + SiLU") for title in found["forward"])
+    assert any(t.startswith("SiLU gradient + sums of a norm gradient") for t in found["backward"])
+
+
+@pytest.mark.parametrize("name", ["SiLU", "GELU", "ReLU"])
+def test_gates_name_their_activation(name: str) -> None:
+    """The derivative of SiLU is computed backward, those of the others forward."""
+    function = getattr(functional, name.lower())
+    found = titles(Computes(lambda x, y: function(x) * y, 0), ROWS, ROWS, training=True)
+    (forward,) = found["forward"]
+    assert forward.removesuffix(" with 2 outputs") == f"pointwise chain with {name}"
+    assert found["backward"] == ["SiLU gradient" if name == "SiLU" else "pointwise chain gradient"]
