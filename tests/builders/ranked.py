@@ -21,13 +21,14 @@ from advisor.apply.recipe import Recipe
 from advisor.errors import AbortedError, AdvisorError, WorkloadError
 from advisor.model.applied import Comparison
 from advisor.pipeline.likeness import Results
-from advisor.pipeline.measure import Bench, Variant
+from advisor.pipeline.measure import STEP_ROUNDS, Bench, Variant
 from advisor.pipeline.peers import Peers, Ranks, peers_of, peers_of_group
 from advisor.pipeline.ranks import rank_here
 from advisor.pipeline.search import Search
 from advisor.pipeline.trials import Trial
 from advisor.pipeline.verdicts import action_verdicts
 from advisor.verify.statistics import compare
+from advisor.verify.timing import time_steps
 from collectors.live.workload import Workload, load_workload
 
 US = 1_000
@@ -73,9 +74,9 @@ class Scripted(Bench):
     def step_time(self, variants: Sequence[Variant]) -> dict[str, list[int]]:
         if self.leaves:
             raise WorkloadError("out of memory", why="in the middle of a step")
-        real = super().step_time(variants)
+        time_steps({v.name: v.step for v in variants}, rounds=2, warmup=0)
         gains = {v.name: self.gain_us * US * (KIND in v.recipe.actions) for v in variants}
-        return {n: [1_000 * US - gains[n] + i % 5 for i in range(len(real[n]))] for n in real}
+        return {n: [1_000 * US - gains[n] + i % 5 for i in range(STEP_ROUNDS)] for n in gains}
 
     def gpu_time(self, before: Variant, after: Variant) -> Comparison:
         before.step()

@@ -19,13 +19,14 @@ from advisor.errors import IllegalFusionError
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.plan import FusionPlan
-from advisor.pipeline import candidates
+from advisor.pipeline import candidates, supervisor
 from advisor.pipeline.sizing import requests, spills
 from advisor.store import RunDirectory
 from advisor.verify.numerics import NumericsProcess
 from advisor.verify.resources import resources_of
 from advisor.verify.timing_process import TimingProcess, TimingRequest
 from tests.builders import bad_kernels
+from tests.builders.forked import Forked
 
 pytestmark = pytest.mark.usefixtures("started")
 
@@ -34,13 +35,13 @@ FACTORY = f"{ROOT / 'tests' / 'builders' / 'bad_workload.py'}:small"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunDirectory]:
+def run(tmp_path_factory: pytest.TempPathFactory, forked: Forked) -> Iterator[RunDirectory]:
     """The workload profiled, as it is: five plans."""
     folder = tmp_path_factory.mktemp("bad")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setattr(supervisor, "subprocess", forked.module)
         assert command(["profile", FACTORY, "--gpu", "h200", "--out", str(folder / "run")]) == 0
         yield RunDirectory.at(folder / "run")
 
@@ -105,8 +106,8 @@ def test_what_is_planted_on_a_gpu_compiles_and_one_spills(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     # With few warps each thread holds most, with many the register file is divided among more.
     configs = [LaunchConfig(block_rows=1, num_warps=warps) for warps in (4, 16)]
-    found = [resources_of(requests(plan, config), [gpu_by_key("h200")]) for config in configs]
-    rows = [row for group in found for kernel in group for row in kernel]
+    wanted = [request for config in configs for request in requests(plan, config)]
+    rows = [row for (row,) in resources_of(wanted, [gpu_by_key("h200")])]
     assert [row.error for row in rows] == [None] * len(rows)
     assert [spills(row) for row in rows] == [kind == "spilling"] * len(rows)
 
