@@ -263,7 +263,7 @@ class _Verifier:
         walked = space.walked_columns
         inner = self.flow.hint(self.axes.sizes[self.axes.column_run[-1]], unknown=0)
         held = self.flow.hint(space.column_size, unknown=0) <= MAX_TILE_ELEMENTS
-        whole = len(walked) == 2 and inner & (inner - 1) == 0 and held
+        whole = len(walked) == 2 and 0 < inner == inner & -inner and held
         if not (len(walked) > 1 and along == walked[-2][-1] and (self.axes.lone or whole)):
             raise IllegalFusionError("a copy in an order of which no tile fills whole sectors")
 

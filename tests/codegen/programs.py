@@ -83,6 +83,9 @@ def programs(draw: st.DrawFn) -> Program:
     results = [v for v in values[len(inputs) :] if make.space(v) in ("tile", "row")]
     wanted = draw(st.lists(st.sampled_from(results), min_size=1, max_size=3, unique=True))
     strided = draw(st.lists(st.sampled_from(wanted), unique=True)) if draw(st.booleans()) else []
+    turned = (
+        [v for v in strided if make.space(v) == "tile"] if inner and draw(st.booleans()) else []
+    )
     sizes = tuple(draw(st.integers(1, 4)) for _ in range(axes))
     widths = (1, 2, 7, 16, 33, 64, 100) if not inner else (1, 2, 7, 16)
     columns = draw(st.sampled_from(widths))
@@ -93,6 +96,7 @@ def programs(draw: st.DrawFn) -> Program:
             sizes=sizes,
             columns=(columns, *inner),
             strided=tuple(strided),
+            turned=tuple(turned),
             unit_stride=draw(st.booleans()),
         ),
         sizes=sizes,

@@ -111,7 +111,8 @@ def test_random_programs_in_every_scheme(
     block = data.draw(st.sampled_from((4, 16, 32)))
     splits = data.draw(st.integers(1, 5))
     scheme = data.draw(st.sampled_from(schemes_of(program.plan)[1:]))
-    config = config_of(scheme, block, rows=program.block_rows, splits=splits)
+    in_tiles = scheme == "split" and program.plan.in_tiles
+    config = config_of(scheme, block, rows=1 if in_tiles else program.block_rows, splits=splits)
     assert_right(program.plan, inputs, run(interpreter, program.plan, inputs, config), size)
 
 

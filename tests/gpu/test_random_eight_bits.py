@@ -19,8 +19,10 @@ from advisor.model.launch import SHARED, LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.backend import SwapLog, plan_backend
 from advisor.pipeline.candidates import without_spills
+from advisor.verify.interpret import evaluate
 from advisor.verify.kernel_module import load_module
 from advisor.verify.philox import uniform
+from advisor.verify.timing import site_inputs, site_outputs
 from collectors.live import draws
 from collectors.live.capture import capture, no_compile_caches
 from collectors.live.workload import Workload
@@ -29,6 +31,7 @@ from tests.builders import captured as models
 from tests.builders.plan import PlanBuilder
 from tests.builders.verified import verify_numerics
 from tests.codegen import test_random_eight_bits as programs
+from tests.codegen.test_turned import AXES, Form, both_orders
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 CUDA = torch.device("cuda")
@@ -194,6 +197,26 @@ def test_a_compiled_quantiser(whole: bool, tmp_path: Path) -> None:
     torch.testing.assert_close(scale, right)
     apart = (stored.float() - want.float()).abs() > 0
     assert float(apart.float().mean()) < 1e-3  # halfway between two of them
+
+
+@pytest.mark.parametrize("form", AXES)
+@pytest.mark.parametrize("target", [*NARROW, "int8"])
+def test_a_transposed_copy_beside_its_scale(target: str, form: Form, tmp_path: Path) -> None:
+    """The likeliest launches, odd sizes too: the copy is the result in the other order."""
+    for rows, columns in ((512, 1024), (1000, 4097) if form in ("rows", "all") else (384, 896)):
+        plan = both_orders(form, rows, columns, target=target)
+        (site,) = plan.sites
+        (x,) = site_inputs(plan, site, CUDA)
+        want, scales, _ = evaluate(plan, [x], "native")
+        for config in candidate_configs(plan, site)[:6]:
+            _, path = write_source(plan, tmp_path, config.scheme)
+            out = site_outputs(plan, site, CUDA)
+            assert out is not None
+            small, scale, copy = load_module(path).fused(x, out=out, **config.options())
+            torch.testing.assert_close(scale, scales.expand(scale.shape))
+            assert torch.equal(copy.float(), small.float()), config.label()
+            apart = (small.float() - want.float()).abs() > 0
+            assert float(apart.float().mean()) < 1e-2, config.label()
 
 
 @pytest.mark.parametrize("target", [*NARROW, "int8"])
