@@ -8,12 +8,13 @@ not wait for. Names of ops, kernels and modules play no part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from advisor.errors import IllegalFusionError
 from advisor.model.graph import Node, node_of
 from advisor.model.optable import spec_of
+from analyzers.axes import copies
 from analyzers.dataflow import Dataflow
 from analyzers.iteration_space import (
     ALONE,
@@ -83,16 +84,14 @@ def grow(flow: Dataflow, seed: str, claimed: Mapping[str, str]) -> Grown:
     grew = True
     while grew:
         before = members
-        for name in _neighbours(flow, members):
-            if name in members:
-                continue
-            attempt = _extend(flow, members, name, seed, claimed)
-            if isinstance(attempt, str):
-                rejected[name] = attempt
-            else:
-                members, space = attempt
+        near = _neighbours(flow, members)
+        last = [node.id for node in copies(flow, [flow.nodes[name] for name in near])]
+        first = [name for name in near if name not in last]
+        members, space = _absorbed(flow, members, space, first, seed, claimed, rejected)
         if members == before:
             members, space = _with_sibling(flow, members, space, seed, claimed)
+        if members == before:  # a sum over the rows, which no copy is beside, would save more
+            members, space = _absorbed(flow, members, space, last, seed, claimed, rejected)
         grew = members != before
     if space.lone and (LONE_ROW in rejected.values() or not _follows(flow, members, space)):
         reason = LONE_ROW if LONE_ROW in rejected.values() else _NOTHING_FOLLOWS
@@ -100,6 +99,27 @@ def grow(flow: Dataflow, seed: str, claimed: Mapping[str, str]) -> Grown:
     misses = (NearMiss(seed, name, why) for name, why in rejected.items() if name not in members)
     ordered = tuple(sorted(members, key=flow.index.__getitem__))
     return Grown(Group(ordered, space, seed), tuple(misses))
+
+
+def _absorbed(
+    flow: Dataflow,
+    members: frozenset[str],
+    space: IterationSpace,
+    names: Sequence[str],
+    seed: str,
+    claimed: Mapping[str, str],
+    rejected: dict[str, str],
+) -> tuple[frozenset[str], IterationSpace]:
+    """The group with those of some neighbours that are legal; why others are not, in `rejected`."""
+    for name in names:
+        if name in members:
+            continue
+        attempt = _extend(flow, members, name, seed, claimed)
+        if isinstance(attempt, str):
+            rejected[name] = attempt
+        else:
+            members, space = attempt
+    return members, space
 
 
 def _follows(flow: Dataflow, members: frozenset[str], space: IterationSpace) -> bool:
