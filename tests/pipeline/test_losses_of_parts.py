@@ -54,6 +54,7 @@ def closure():
 """
 
 
+@pytest.mark.usefixtures("started")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="applying there is measured elsewhere")
 def test_a_loss_that_iterates_its_model_is_profiled_and_applied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
