@@ -48,7 +48,7 @@ from advisor.verify.statistics import compare
 # What takes longest comes after the kernels.
 LONGEST: tuple[ActionKind, ...] = ("unfuse", "retune", "autotune")
 OF_RANKS = "the compiler's own kernels are changed in jobs of one rank only"
-NO_FLEX = "no attention has a mask or a bias that FlexAttention takes"
+NO_FLEX = "FlexAttention is for none of them"
 NO_LOSS = "no loss of a projection is in the graphs of the model, nor of model and loss together"
 NOT_TRIED = Judgement(False, NO_TIME, tried=False)
 T = TypeVar("T")
@@ -430,7 +430,8 @@ def nothing_in(kind: ActionKind, found: Sequence[Rewritten]) -> str:
     if not places_in(found):
         return nothing_rewritten(kind, [became(item) for item in found])
     if kind == "flex_attention" and not any(item.or_flex for item in found):
-        return NO_FLEX
+        reasons = dict.fromkeys(item.not_flex or item.refused or "" for item in found)
+        return f"{NO_FLEX}: {'; '.join(filter(None, reasons))}"
     return ""
 
 

@@ -14,7 +14,9 @@ from torch.nn import functional
 from torch.nn.attention.flex_attention import create_block_mask
 
 from advisor.apply.graph.attention import rewrite_attention
+from advisor.apply.graph.fitting import OWN_CALL
 from advisor.apply.graph.records import Rewritten
+from advisor.pipeline.search import NO_FLEX, nothing_in
 from tests.apply.test_graph_attention import dynamo_graph, fused_calls, results
 
 Tensor = torch.Tensor
@@ -118,6 +120,67 @@ def test_dropout_in_training_stays_with_the_library(
     assert record.changes == ("dropout draws other random numbers of the same distribution",)
     with torch.no_grad():
         assert changed(*given)[0].shape == original(*given)[0].shape
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, "the mask is causal, which the library call takes as is_causal"),
+        ({"alibi": True, "dropout": 0.25}, "FlexAttention has no dropout, here 0.25; train"),
+    ],
+    ids=str,
+)
+def test_why_flex_has_no_part_is_said(options: dict[str, Any], why: str) -> None:
+    record = rewritten(Attention(**options), prefer_flex=True)[-1]
+    assert not record.or_flex
+    assert record.not_flex.startswith(why)
+    assert nothing_in("flex_attention", [record]).startswith(f"{NO_FLEX}: {why}")
+
+
+def test_a_bias_that_is_trained_stays_with_the_library_and_the_reason_says_so() -> None:
+    def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        return (q @ k.mT * 0.25 + bias).softmax(-1) @ v
+
+    inputs = [torch.randn(2, 2, LENGTH, DIM) for _ in range(3)]
+    for trained in (True, False):
+        bias = torch.randn(LENGTH, LENGTH, requires_grad=trained)
+        graph, _ = dynamo_graph(attention, [*inputs, bias])
+        (record,) = rewrite_attention(graph, prefer_flex=True, flex_devices=("cpu",))
+        assert record.refused is None
+        assert record.not_flex.startswith("its bias is trained, and FlexAttention") is trained
+        assert record.or_flex is not trained
+
+
+def test_where_there_is_no_mask_the_library_reads_none() -> None:
+    inputs = [torch.randn(2, 2, LENGTH, DIM) for _ in range(3)]
+    graph, _ = dynamo_graph(lambda q, k, v: (q @ k.mT).softmax(-1) @ v, inputs)
+    (record,) = rewrite_attention(graph, prefer_flex=True, flex_devices=("cpu",))
+    assert record.not_flex == "there is no mask or bias, and the library call reads none"
+
+
+@pytest.mark.parametrize("prefer_flex", [False, True], ids=["library", "flex"])
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "dense mask"])
+def test_a_call_of_the_library_with_a_dense_mask_says_why_it_stays(
+    masked: bool, prefer_flex: bool
+) -> None:
+    """It was "no site of it is in the graphs", as where there is no attention at all."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        given = mask if masked else None
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=given)
+
+    inputs = [torch.randn(2, 2, LENGTH, DIM) for _ in range(3)]
+    graph, _ = dynamo_graph(attention, [*inputs, torch.ones(LENGTH, LENGTH, dtype=torch.bool)])
+    before = graph.code
+    found = rewrite_attention(graph, prefer_flex=prefer_flex, flex_devices=("cpu",))
+    assert graph.code == before
+    assert [record.refused for record in found] == [OWN_CALL] * (masked and prefer_flex)
+    if found:
+        line = nothing_in("flex_attention", found)
+        assert line.startswith(
+            "scaled_dot_product_attention of 2 heads of 16, 256 queries by 256 keys with a mask: "
+            "stays, the program calls scaled_dot_product_attention itself"
+        )
 
 
 @pytest.mark.parametrize("prefer_flex", [False, True], ids=["library", "flex"])

@@ -318,7 +318,8 @@ def test_a_plan_whose_sites_an_action_took_says_which() -> None:
 
 
 def site(*, or_flex: bool = False) -> Rewritten:
-    return Rewritten(what="a site", location=Location(), or_flex=or_flex)
+    why = "" if or_flex else "its bias is trained"
+    return Rewritten(what="a site", location=Location(), or_flex=or_flex, not_flex=why)
 
 
 def with_attention(step_ns: Callable[[Recipe], int], *, or_flex: bool) -> Scripted:
@@ -382,13 +383,16 @@ def test_plans_are_made_ready_finding_by_finding_while_there_is_time() -> None:
     assert [one is not None and one.tried for one in judged] == [True, True, False]
 
 
-def test_where_attention_has_no_mask_flex_is_not_built() -> None:
+def test_where_flex_takes_no_attention_it_is_not_built_and_says_why() -> None:
     bench = with_attention(saving(attention=200, flex_attention=300), or_flex=False)
     found = search(bench, "attention", "flex_attention")
     _, result = found.run()
     assert result.actions == ("attention",)
     assert ("flex_attention",) not in bench.built
-    assert reasons(found, result)["flex_attention"] == ("refused", NO_FLEX)
+    assert reasons(found, result)["flex_attention"] == (
+        "refused",
+        f"{NO_FLEX}: its bias is trained",
+    )
 
 
 @pytest.mark.parametrize(

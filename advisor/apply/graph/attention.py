@@ -20,7 +20,7 @@ from advisor.apply.graph.arguments import Inputs, inputs_of
 from advisor.apply.graph.constants import Constants
 from advisor.apply.graph.cudnn import LEFT_OUT, leave_out_cudnn
 from advisor.apply.graph.emit import Emitter, erase, relax_layout, sized
-from advisor.apply.graph.fitting import fit_own_calls, kernels_of
+from advisor.apply.graph.fitting import fit_own_calls, kernels_of, masked_calls
 from advisor.apply.graph.flexible import BlockCache, check_flex, write_flex_call
 from advisor.apply.graph.flow import Flow
 from advisor.apply.graph.library import write_library_call
@@ -75,13 +75,16 @@ def rewrite_attention(
     FlexAttention takes what `scaled_dot_product_attention` cannot express, on `flex_devices`;
     with `prefer_flex` also what that one needs a mask tensor for. Checkpointed parts are
     rewritten too. Gives one record a site: replaced, or refused with the reason. A second call
-    finds only what was refused. A softmax that is no attention gives no record. Where cuDNN may
+    finds only what was refused. A softmax that is no attention gives no record; of the program's
+    own calls with a mask, `prefer_flex` has one that says why they stay. Where cuDNN may
     return wrong gradients for what is written here, it is left out (see `cudnn`).
     """
     found = _rewrite_graph(gm, _Choice(frozenset(flex_devices), prefer_flex), {})
     written = {node for _, node in found}
     own = [call for call in attention_calls_of(gm) if call.node not in written]
     found += fit_own_calls(own)
+    if prefer_flex:
+        found += [(record, None) for record in masked_calls(own, {node for _, node in found})]
     changed = {node for record, node in found if record.refused is None}
     ours = [call for call in attention_calls_of(gm) if call.node in changed]
     theirs = [call for call in attention_calls_of(gm) if call.node not in changed]
@@ -165,8 +168,8 @@ def _rewritten(
         shapes = inputs.shapes
         mask = mask_of(inputs.steps, (shapes.queries, shapes.keys), inputs.dtype, constants)
         what += f", {mask.words}"
-        takes_flex = _takes_flex(site, inputs, mask, choice)
-        preferred = bool(inputs.caps) or (choice.prefer_flex and takes_flex)
+        not_flex = _why_not_flex(site, inputs, mask, choice)
+        preferred = bool(inputs.caps) or (choice.prefer_flex and not not_flex)
         route = "flex_attention" if preferred else "scaled_dot_product_attention"
         if route == "flex_attention":
             check_flex(site, inputs, mask, choice.flex_devices, nested=choice.nested)
@@ -179,21 +182,24 @@ def _rewritten(
         location=location,
         route=route,
         backends=kernels_of(call) if route == "scaled_dot_product_attention" else (),
-        or_flex=takes_flex,
+        or_flex=not not_flex,
+        not_flex=not_flex,
         changes=_changes(site, mask),
     )
     return record, call
 
 
-def _takes_flex(site: Site, inputs: Inputs, mask: Mask, choice: _Choice) -> bool:
-    """Whether FlexAttention, too, takes what `scaled_dot_product_attention` needs a mask for."""
-    if mask.kind in ("none", "causal"):
-        return False
+def _why_not_flex(site: Site, inputs: Inputs, mask: Mask, choice: _Choice) -> str:
+    """Why FlexAttention is not for what `scaled_dot_product_attention` takes; empty if it is."""
+    if mask.kind == "none":
+        return "there is no mask or bias, and the library call reads none"
+    if mask.kind == "causal":
+        return "the mask is causal, which the library call takes as is_causal"
     try:
         check_flex(site, inputs, mask, choice.flex_devices, nested=choice.nested)
-    except IllegalFusionError:
-        return False
-    return True
+    except IllegalFusionError as error:
+        return error.what
+    return ""
 
 
 def _replace(

@@ -7,7 +7,7 @@ heads last in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -28,6 +28,11 @@ from advisor.errors import IllegalFusionError
 from collectors.live.fx_builder import location_of
 
 _ROUTE: Route = "scaled_dot_product_attention"
+# A mask tensor does not say whether it follows from indices, which is what a block mask is made of.
+OWN_CALL = (
+    "the program calls scaled_dot_product_attention itself, and only attention in separate ops is "
+    "rewritten to FlexAttention; call flex_attention there with the mask as a mask_mod"
+)
 
 
 def fit_own_calls(
@@ -51,10 +56,26 @@ def fit_own_calls(
             found.append((refused, None))
             continue
         done = Rewritten(
-            what=what, location=location, route=_ROUTE, backends=kernels_of(node), changes=changes
-        )
+            what=what, location=location, route=_ROUTE, backends=kernels_of(node), changes=changes,
+            not_flex=OWN_CALL,
+        )  # fmt: skip
         found.append((done, node))
     return found
+
+
+def masked_calls(
+    calls: Iterable[AttentionCall], changed: Collection[fx.Node | None]
+) -> list[Rewritten]:
+    """Of the user's calls with a mask that stay as they are, why FlexAttention has no part."""
+    return [
+        Rewritten(
+            what=f"{_ROUTE} of {in_words(call)}", location=location_of(call.node), refused=OWN_CALL
+        )
+        for call in calls
+        if call.mask is not None
+        and call.node not in changed
+        and not (on_gpu(call.query) and why_math(call))
+    ]
 
 
 def kernels_of(node: fx.Node) -> tuple[SdpaBackend, ...]:

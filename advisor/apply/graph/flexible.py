@@ -91,20 +91,30 @@ def check_flex(
     shapes = inputs.shapes
     device = tensor(inputs.query.node).device.type
     if nested:
-        raise IllegalFusionError("FlexAttention's block masks find no place in a checkpointed part")
+        raise IllegalFusionError(
+            "FlexAttention's block masks find no place in a checkpointed part; leave attention out "
+            "of the checkpoint"
+        )
     if device not in devices:
         raise IllegalFusionError(f"FlexAttention has no kernel for training on {device}")
     if site.dropout:
-        raise IllegalFusionError("FlexAttention has no dropout")
+        raise IllegalFusionError(
+            f"FlexAttention has no dropout, here {site.dropout:g}; train without it for its sake"
+        )
     sizes = (*shapes.lead, shapes.queries, shapes.keys, shapes.dim, shapes.value_dim)
     if not all(isinstance(size, int) for size in sizes):
-        raise IllegalFusionError("its sizes are only known at run time")
+        raise IllegalFusionError(
+            "its sizes are only known at run time, and FlexAttention's block masks are made now"
+        )
     if min(sizes[4:]) < 16:
-        raise IllegalFusionError("FlexAttention takes heads of at least 16")
+        raise IllegalFusionError(f"FlexAttention takes heads of at least 16, here {min(sizes[4:])}")
     for step in inputs.steps:
         value = value_of(step.term)
         if mask.window is None and value is not None and value.requires_grad:
-            raise IllegalFusionError("the gradient of a bias would be added up atomically")
+            raise IllegalFusionError(
+                "its bias is trained, and FlexAttention adds the gradient of a bias up atomically, "
+                "in another order every time; detach() it if it is to stay as it is"
+            )
 
 
 def _score_program(

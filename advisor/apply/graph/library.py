@@ -203,6 +203,6 @@ def _in_dtype(
     if not made_of_booleans(step.term, constants):
         raise IllegalFusionError(
             f"mixed dtypes: the bias is {str(own)[6:]}, the attention {str(dtype)[6:]}, which"
-            " would round it"
+            f" would round it; cast it to {str(dtype)[6:]} if that is meant"
         )
     return cast(emit, emit.method("clamp", term, min=torch.finfo(dtype).min), dtype)

@@ -61,7 +61,10 @@ def mask_of(
     masking = [step for step in steps if step.kind in ("add", "fill")]
     for step in masking:
         if step.kind == "fill" and step.number > FILL:
-            raise IllegalFusionError("masked scores are put so high that they keep weight")
+            raise IllegalFusionError(
+                f"masked scores are put to {step.number:g}, so high that they keep weight; mask "
+                "with -inf"
+            )
     if not masking:
         return Mask("none", "no mask")
     known = _computed(steps, sizes, dtype, constants)

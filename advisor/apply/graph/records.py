@@ -19,9 +19,10 @@ class Rewritten(Record, frozen=True, kw_only=True):
     before the choice. `backends` are the kernels of `scaled_dot_product_attention` that PyTorch's
     own checks of arguments admit on CUDA; the GPU's generation may rule out more, and prefers one.
     cuDNN is not among them where it is left out because its gradients may be wrong.
-    `or_flex`: FlexAttention takes the site too. `changes` says in what the numbers differ from the
-    original ones beyond rounding, and of a loss what it saves. `with_loss`: the site is in the
-    graphs of a step whose loss is compiled with its model, and in no others.
+    `or_flex`: FlexAttention takes the site too; if not, `not_flex` says why, and what to do.
+    `changes` says in what the numbers differ from the original ones beyond rounding, and of a loss
+    what it saves. `with_loss`: the site is in the graphs of a step whose loss is compiled with its
+    model, and in no others.
     """
 
     what: str
@@ -30,5 +31,6 @@ class Rewritten(Record, frozen=True, kw_only=True):
     refused: str | None = None
     backends: tuple[SdpaBackend, ...] = ()
     or_flex: bool = False
+    not_flex: str = ""
     changes: tuple[str, ...] = ()
     with_loss: bool = False
