@@ -39,6 +39,14 @@ def _minus_exp(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _place(table, chunks, fields: tl.constexpr, chunk: tl.constexpr):  # type: ignore[no-untyped-def]
+    """(row of the table, first element of the chunk, elements of the parameter) of a program."""
+    here = chunks + 2 * tl.program_id(0)
+    entry = table + tl.load(here) * fields
+    return entry, tl.load(here + 1).to(tl.int64) * chunk, tl.load(entry + 6)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _at(entry, field, dtype: tl.constexpr, aligned: tl.constexpr):  # type: ignore[no-untyped-def]
     """The pointer in one column of a row of the table."""
     pointer = tl.load(entry + field).to(tl.pointer_type(dtype))
@@ -194,10 +202,7 @@ def adam(  # type: ignore[no-untyped-def]
 
     `keep` is beta, `fresh` 1 - beta.
     """
-    here = chunks + 2 * tl.program_id(0)
-    entry = table + tl.load(here) * fields
-    begin = tl.load(here + 1).to(tl.int64) * chunk
-    size = tl.load(entry + 6)
+    entry, begin, size = _place(table, chunks, fields, chunk)
     count = tl.load(tl.load(entry + 5).to(tl.pointer_type(tl.float32)))
     parameter = _at(entry, 0, parameters, aligned)
     gradient = _at(entry, 1, gradients, aligned)
@@ -243,10 +248,7 @@ def sgd(  # type: ignore[no-untyped-def]
     maximize: tl.constexpr,
 ):
     """One program updates `chunk` elements of one parameter, and its momentum if it has one."""
-    here = chunks + 2 * tl.program_id(0)
-    entry = table + tl.load(here) * fields
-    begin = tl.load(here + 1).to(tl.int64) * chunk
-    size = tl.load(entry + 6)
+    entry, begin, size = _place(table, chunks, fields, chunk)
     parameter = _at(entry, 0, parameters, aligned)
     gradient = _at(entry, 1, gradients, aligned)
     first = _at(entry, 2, states, aligned)
@@ -287,10 +289,7 @@ def lion(  # type: ignore[no-untyped-def]
     maximize: tl.constexpr,
 ):
     """One program updates `chunk` elements of one parameter, and its only moment."""
-    here = chunks + 2 * tl.program_id(0)
-    entry = table + tl.load(here) * fields
-    begin = tl.load(here + 1).to(tl.int64) * chunk
-    size = tl.load(entry + 6)
+    entry, begin, size = _place(table, chunks, fields, chunk)
     parameter = _at(entry, 0, parameters, aligned)
     gradient = _at(entry, 1, gradients, aligned)
     first = _at(entry, 2, states, aligned)
