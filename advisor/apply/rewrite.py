@@ -93,6 +93,7 @@ def _swap(
         raise IllegalFusionError(f"{missing[0]} has no node in the graph being compiled")
     inputs = [fx_node[value] for value in site.inputs]
     outputs = [fx_node[value] for value in site.outputs]
+    _check_one_device(inputs + outputs)
     if not _are_static(inputs + outputs) or site.run_time is not None:
         check_run_time(swap.plan, site)
     _check_launch(swap.kernel.config, site)
@@ -157,6 +158,14 @@ def _check_no_wait(
             raise IllegalFusionError("another kernel of the graph waits for one of its results")
         seen.add(node)
         pending += node.all_input_nodes
+
+
+def _check_one_device(nodes: Sequence[fx.Node]) -> None:
+    """Refuse a site with tensors on several devices: a kernel reads the memory of its own."""
+    values = [node.meta.get("val") for node in nodes]
+    devices = dict.fromkeys(str(v.device) for v in values if isinstance(v, torch.Tensor))
+    if len(devices) > 1:
+        raise IllegalFusionError(f"its tensors are on {' and '.join(devices)}")
 
 
 def _are_static(nodes: Sequence[fx.Node]) -> bool:

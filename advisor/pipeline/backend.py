@@ -72,7 +72,8 @@ class SwapLog:
 
     `compiled` counts Dynamo's graphs; `phases` are those of graphs in which sites were looked for,
     and `from_cache` says that there were others, which the compiler took from its caches as they
-    are. `absent` is why a plan has no site, by its id, where `explains` asks for it.
+    are. Some were wholly `on_cpu`, where no kernel is launched, some were not (`on_gpu`). `absent`
+    is why a plan has no site, by its id, where `explains` asks for it.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -82,6 +83,7 @@ class SwapLog:
     phases: set[Phase] = field(default_factory=set)
     from_cache: bool = False
     on_cpu: bool = False
+    on_gpu: bool = False
     explains: bool = False
     absent: dict[str, str] = field(default_factory=dict)
 
@@ -161,6 +163,7 @@ def plan_backend(
         if kernels and inner is compile_fx_inner and _on_cpu(graph):
             log.on_cpu = True
         elif kernels:
+            log.on_gpu = True
             lowered = lower(graph, identity, phase)
             programs = programs_of(lowered.graph)
             swaps = choose_swaps(programs, kernels)

@@ -184,7 +184,8 @@ class Bench:
         key = recipe.without(ON_COMPILER).actions, recipe.with_loss
         if key not in self._switches:
             instance = self._instances.of(recipe)
-            switch = GraphSwitch(rewrites_of(recipe.actions), **recipe.settings)
+            on_gpu = instance.device.type == "cuda"
+            switch = GraphSwitch(rewrites_of(recipe.actions), on_gpu=on_gpu, **recipe.settings)
             part = compiled_part(instance, recipe, switch.backend())
             step = instance.step_of(lambda _: part)
             self._warm(Variant("switched", step, list, part), time.perf_counter_ns())

@@ -91,7 +91,7 @@ def _absent_kernels(recipe: Recipe, log: SwapLog, *, backward: bool) -> Iterator
         for kernel in recipe.kernels
         if (kernel.plan.phase == "backward") == backward and not log.swapped(kernel.plan.id)
     ]
-    if log.on_cpu and lost:
+    if log.on_cpu and not log.on_gpu and lost:
         yield f"{counted(len(lost), 'kernel')}: {ON_CPU}"
         return
     for plan in lost:

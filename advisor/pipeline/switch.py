@@ -104,12 +104,15 @@ PLAIN = Selection()
 class GraphSwitch:
     """The graphs of one step compiled with `backend()`; one of its selections runs at a time.
 
-    `rewrites` change Dynamo's graphs first, `log` says how; `settings` are Inductor's own.
+    `rewrites` change Dynamo's graphs first, `log` says how; `settings` are Inductor's own. In
+    graphs of a step `on_gpu` nothing is swapped on the CPU.
     """
 
-    def __init__(self, rewrites: Sequence[GraphRewrite] = (), **settings: Any) -> None:
+    def __init__(
+        self, rewrites: Sequence[GraphRewrite] = (), *, on_gpu: bool = False, **settings: Any
+    ) -> None:
         self._settings = settings | EXACT_LAYOUT
-        self._rewrites = rewrites
+        self._rewrites, self._on_gpu = rewrites, on_gpu
         self.log = SwapLog()
         self._held: list[_Held] = []
         self._selected = PLAIN
@@ -135,7 +138,7 @@ class GraphSwitch:
 
         def swap(graph: fx.Graph, phase: Phase, identity: str) -> None:
             log.cuts += keep_apart(graph, told.splits)
-            lowered = lower(graph, identity, phase)
+            lowered = lower(graph, identity, phase, on_gpu=self._on_gpu)
             swaps = choose_swaps(programs_of(lowered.graph), kernels)
             log.outcomes += rewrite(graph, lowered.fx_node, lowered.fx_aliases, swaps)
 
@@ -212,7 +215,9 @@ class GraphSwitch:
     def _record(self, graph: fx.Graph, phase: Phase, identity: str) -> None:
         self._held[-1].graph = copied(graph)
         self._held[-1].keys = frozenset(keys_of(graph).values())
-        self._held[-1].programs = programs_of(lower(graph, identity, phase).graph)
+        self._held[-1].programs = programs_of(
+            lower(graph, identity, phase, on_gpu=self._on_gpu).graph
+        )
 
     def _run(self, number: int, given: list[Any]) -> Any:
         run = self._selected.graphs.get(number) or self._held[number].plain

@@ -439,6 +439,8 @@ HANDLERS: dict[str, Handler] = {
     "aten.scalar_tensor.default": _constant,
     RANDOM: random_numbers,
 }
+# Handlers of what computes nothing: another shape, or one number everywhere.
+VIEWS: tuple[Handler, ...] = (_reshape, _expand, _as_strided, _constant)
 MULTI_OUTPUT: dict[str, Handler] = {
     "aten.var_mean.correction": _var_mean,
     "aten.max.dim": _extreme,

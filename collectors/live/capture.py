@@ -191,7 +191,10 @@ def _recorded(
     torch.compiler.reset()
     started = time.perf_counter_ns()
     before, watch = _break_counts(), CompilerWatch()
-    backend = _recording_backend(found, inner, generate_code=generate_code, eager=eager)
+    on_gpu = workload.device.type == "cuda"
+    backend = _recording_backend(
+        found, inner, generate_code=generate_code, eager=eager, on_gpu=on_gpu
+    )
 
     def shown(gm: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
         look(gm)
@@ -223,13 +226,18 @@ def _recorded(
 
 
 def _recording_backend(
-    found: Capture, inner: Callable[..., Any], *, generate_code: bool, eager: bool = False
+    found: Capture,
+    inner: Callable[..., Any],
+    *,
+    generate_code: bool,
+    eager: bool = False,
+    on_gpu: bool = False,
 ) -> Callable[..., Any]:
     """A Dynamo backend that records every graph into `found` before `inner` compiles it."""
 
     def record(graph: fx.Graph, phase: Phase, identity: str) -> None:
         # A copy: later passes rewrite the compiler's own graph in place.
-        lowered = lower(copied(graph), identity, phase)
+        lowered = lower(copied(graph), identity, phase, on_gpu=on_gpu)
         lowered.graph.check()
         found.graphs.append(CapturedGraph(lowered))
 

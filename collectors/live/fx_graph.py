@@ -17,8 +17,8 @@ import torch
 from torch import fx
 
 from advisor.model.base import Phase
-from advisor.model.graph import Graph, Level, value_id
-from collectors.live.aten import HANDLERS, MULTI_OUTPUT
+from advisor.model.graph import AttributeValue, Graph, Level, value_id
+from collectors.live.aten import HANDLERS, MULTI_OUTPUT, VIEWS
 from collectors.live.counted import counted_attributes
 from collectors.live.cuts import cut_attributes
 from collectors.live.fx_builder import GraphBuilder, flatten, graph_node
@@ -56,9 +56,21 @@ def copied(graph: fx.Graph, renamed: dict[fx.Node, fx.Node] | None = None) -> fx
     return twin
 
 
-def lower(graph: fx.Graph, graph_id: str, phase: Phase, level: Level = "post_grad") -> Lowered:
-    """Lower an FX graph of ATen ops whose nodes carry fake tensors in `meta["val"]`."""
+def lower(
+    graph: fx.Graph,
+    graph_id: str,
+    phase: Phase,
+    level: Level = "post_grad",
+    *,
+    on_gpu: bool = False,
+) -> Lowered:
+    """Lower an FX graph of ATen ops whose nodes carry fake tensors in `meta["val"]`.
+
+    Where a graph has parts on a GPU, or its workload runs `on_gpu`, what it does on the CPU is
+    opaque: no kernel is for it. Elsewhere the CPU stands for the GPU that there is not.
+    """
     builder = GraphBuilder()
+    of_gpu = on_gpu or any(_device(node) == "cuda" for node in graph.nodes)
     inputs: list[str] = []
     outputs: tuple[str, ...] = ()
     for node in graph.nodes:
@@ -69,6 +81,8 @@ def lower(graph: fx.Graph, graph_id: str, phase: Phase, level: Level = "post_gra
         if node.op in ("placeholder", "get_attr"):
             inputs.append(node.name)
             _opaque(builder, node)
+        elif of_gpu and _is_left_to_cpu(node):
+            _opaque(builder, node, told={})
         elif node.op == "call_function":
             _call(builder, node)
         else:
@@ -87,6 +101,19 @@ def lower(graph: fx.Graph, graph_id: str, phase: Phase, level: Level = "post_gra
     return Lowered(
         graph=result, fx_graph=graph, fx_node=builder.fx_node, fx_aliases=builder.fx_aliases
     )
+
+
+def _device(node: fx.Node) -> str:
+    """Where the result of a node is; of several, the first."""
+    tensors = [t for t in flatten(node.meta.get("val")) if isinstance(t, torch.Tensor)]
+    return tensors[0].device.type if tensors else ""
+
+
+def _is_left_to_cpu(node: fx.Node) -> bool:
+    """Whether a node computes on the CPU: no view of a tensor, nor a number known as one."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return False
+    return _device(node) == "cpu" and HANDLERS.get(str(node.target)) not in VIEWS
 
 
 def _call(builder: GraphBuilder, node: fx.Node) -> None:
@@ -112,8 +139,13 @@ def _is_dense_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.layout == torch.strided
 
 
-def _opaque(builder: GraphBuilder, node: fx.Node) -> None:
-    """Anything else: its tensors, what it aliases and what it writes, from the op's schema."""
+def _opaque(
+    builder: GraphBuilder, node: fx.Node, told: dict[str, AttributeValue] | None = None
+) -> None:
+    """Anything else: its tensors, what it aliases and what it writes, from the op's schema.
+
+    `told` is what kernels may make of it, by default all that is known.
+    """
     value = node.meta.get("val", node.meta.get("example_value"))
     tensors = [t for t in flatten(value) if _is_dense_tensor(t)] if value is not None else []
     node_id = builder.fresh(node.name)
@@ -123,8 +155,9 @@ def _opaque(builder: GraphBuilder, node: fx.Node) -> None:
     )
     alias, mutated = _aliasing(builder, node)
     metas = tuple(builder.tensor_meta(t) for t in tensors)
-    told = cut_attributes(node) | product_attributes(node, flat, builder.values.get)
-    told |= counted_attributes(node) | lookup_attributes(node, flat, builder.values.get)
+    if told is None:
+        told = cut_attributes(node) | product_attributes(node, flat, builder.values.get)
+        told |= counted_attributes(node) | lookup_attributes(node, flat, builder.values.get)
     builder.nodes.append(
         graph_node(node, node_id, "opaque", flat, metas, told, alias_of=alias, mutates=mutated)
     )

@@ -198,3 +198,15 @@ def test_a_site_that_is_refused_says_why() -> None:
     assert line.startswith("runs/x, in a graph compiled with it: not used: attention as one")
     assert log.rewritten[0].refused
     assert log.rewritten[0].refused in line
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_a_graph_on_the_cpu_is_no_reason_where_another_is_on_the_gpu(
+    on_gpu: bool, tmp_path: Path
+) -> None:
+    """An embedding on the CPU in front of a model on a GPU, parted by a break."""
+    (kernel,) = taken(tmp_path, Norm())
+    log = SwapLog(compiled=2, phases={"inference"}, on_cpu=True, on_gpu=on_gpu)
+    (line,) = told(lambda: Misfits(Recipe(kernels=(kernel,)), log).tell(stacklevel=1))
+    assert (kernel.plan.id in line) == on_gpu
+    assert ("the model is on the CPU" in line) != on_gpu
