@@ -19,6 +19,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,6 +72,7 @@ class Forked(Forking):
     def __init__(self, modules: Sequence[str], **environment: str) -> None:
         self.environment = environment
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.one_at_a_time = threading.Lock()
         self.asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.middle = subprocess.Popen(
@@ -101,8 +104,9 @@ class Forked(Forking):
 
     def start(self, job: dict[str, Any], descriptors: Sequence[int]) -> int:
         told = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-        self.asking.sendmsg([json.dumps(job).encode()], told)
-        return int(self.asking.recv(64))
+        with self.one_at_a_time:
+            self.asking.sendmsg([json.dumps(job).encode()], told)
+            return int(self.asking.recv(64))
 
 
 class _Popen(subprocess.Popen[Any]):
@@ -188,10 +192,13 @@ def _orphan(job: dict[str, Any], descriptors: Sequence[int]) -> int:
     reading, writing = os.pipe()
     between = os.fork()
     if between == 0:
+        asked = os.getpid()
         child = os.fork()
         if child == 0:
             os.close(reading)
             os.close(writing)
+            while os.getppid() == asked:  # a program may ask to end with its parent
+                time.sleep(0.0005)
             _become(**job, descriptors=descriptors)
         os.write(writing, str(child).encode())
         os._exit(0)

@@ -22,6 +22,7 @@ from tests.codegen import plans
 
 PLANS = Path(__file__).parents[2] / "sample_traces" / "runs" / "llama_train_compile" / "plans"
 LOSS_GRADIENT, LOG_SOFTMAX = "9828151915a0ecfc", "78bad7e912d428d4"
+pytestmark = pytest.mark.usefixtures("forked_compilers")
 GPUS = tuple(gpu_by_key(key) for key in ("a100", "h200", "b200", "rtx4090", "mi300x"))
 
 
