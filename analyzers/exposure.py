@@ -62,10 +62,13 @@ class Situation:
     @property
     def model(self) -> str:
         """What the times of new kernels rest on, in words."""
-        text = f"modelled on {self.gpu.name}, {self.calibration.provenance} calibration"
-        if self.residuals == AS_MODELLED:
-            return text
-        return f"{text}, corrected as earlier plans there taught"
+        return model_text(self.gpu, self.calibration, corrected=self.residuals != AS_MODELLED)
+
+
+def model_text(gpu: Gpu, calibration: Calibration, *, corrected: bool) -> str:
+    """What modelled times of new kernels rest on, and whether earlier plans corrected them."""
+    text = f"modelled on {gpu.name}, {calibration.provenance} calibration"
+    return f"{text}, corrected as earlier plans there taught" if corrected else text
 
 
 @dataclass(frozen=True)
@@ -199,7 +202,7 @@ def judged(
     values: Values = {"kernel_saving_ns": change.saved_ns.mid}
     if exposure is None:
         text = (
-            f"no step was timed on a GPU, so what the step waits for is unknown; {saved} (modelled)"
+            f"no step was timed on a GPU, so what the step waits for is unknown; {saved}, predicted"
         )
         needs = "a run on the GPU"
     elif doubt:

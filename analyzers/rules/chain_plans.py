@@ -7,6 +7,7 @@ from dataclasses import replace as replaced
 
 from msgspec.structs import replace
 
+from advisor.model.findings import Evidence, Finding
 from analyzers.opportunities import Built
 from analyzers.rules.base import Match
 
@@ -23,9 +24,19 @@ def with_kernels(matches: Sequence[Match], chains: Iterable[Built]) -> list[Matc
         if place is not None:
             told = found[place].finding
             ways = (*finding.alternatives[:1], *told.alternatives)
-            told = replace(told, plan_id=finding.plan_id, alternatives=ways)
+            evidence = (*told.evidence, *_priced(finding))
+            told = replace(told, plan_id=finding.plan_id, alternatives=ways, evidence=evidence)
             found[place] = replaced(found[place], finding=told)
     return found
+
+
+def _priced(finding: Finding) -> tuple[Evidence, ...]:
+    """What the kernel's saving rests on: the rule's own figures are of bandwidth alone."""
+    return tuple(
+        replace(item, text=f"as generated kernels: {item.text}", values={})
+        for item in finding.evidence
+        if item.kind == "time"
+    )
 
 
 def _takes(match: Match, keys: set[tuple[str, str]]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import msgspec
 
@@ -18,6 +19,7 @@ from analyzers.rules.base import (
     Match,
     Place,
     Rule,
+    basis_text,
     exposure,
     locations_of,
     note,
@@ -135,8 +137,9 @@ def _both_sides(item: GemmPlan) -> Evidence:
     return Evidence(
         kind="time",
         text=(
-            f"what follows takes {format_ns(follows)} a step and goes{more}; the product takes "
-            f"{format_ns(product)} by the library, and pays only if the generated one keeps more "
+            f"what follows takes {format_ns(follows)} a step ({_origin(item, 'follows')}) and "
+            f"goes{more}; the product takes {format_ns(product)} by the library "
+            f"({_origin(item, 'product')}), and pays only if the generated one keeps more "
             f"than {format_fraction(even)} of that speed: {format_fraction(share.least)} to "
             f"{format_fraction(share.best)} is usual for this GPU (estimated). Between "
             f"{format_ns(worth.saving.low)} and {format_ns(worth.saving.high)} are saved, modelled"
@@ -147,6 +150,18 @@ def _both_sides(item: GemmPlan) -> Evidence:
             "kernel_saving_ns": worth.saving.mid,
             "share_to_keep": even,
         },
+    )
+
+
+def _origin(item: GemmPlan, what: Literal["product", "follows"]) -> str:
+    """Whether today's times were measured, in the workload's own kernels, or are modelled."""
+    if what == "product":
+        known = [place.unit() is not None for place in item.places]
+        return basis_text(measured=any(known), modelled=not all(known))
+    prices = [place.following() for place in item.places]
+    return basis_text(
+        measured=any(price.units for price in prices),
+        modelled=any(price.unpriced for price in prices),
     )
 
 

@@ -13,6 +13,7 @@ from advisor.model.guards import Prediction
 from advisor.model.plan import FusionPlan
 from advisor.model.scan import sizes_text
 from advisor.units import counted, format_bytes, format_ns
+from analyzers.exposure import model_text
 from analyzers.program_cost import sum_of
 from analyzers.rules.base import Match, Place, change_of, exposure
 from analyzers.rules.scan_cost import Site
@@ -59,11 +60,12 @@ def planned(subject: Subject, match: Match, plans: Sequence[FusionPlan]) -> Matc
         saving_ns=saved,
         plan_ids=tuple(plan.id for plan in plans),
     )
+    figures = _figures([prediction for _, prediction in priced], subject)
     finding = msgspec.structs.replace(
         match.finding,
         plan_id=main.id,
         exposed_saving_ns=exposed,
-        evidence=(*kept, *_figures([prediction for _, prediction in priced]), host),
+        evidence=(*kept, *figures, host),
         action=(
             f"replace the loop by {counted(len(plans), 'generated kernel')} that keeps the state "
             "in registers; apply proves and times it on the workload first. By hand: "
@@ -87,13 +89,17 @@ def _at_least_nothing(saved: Range) -> Range:
     return Range(low=low, mid=mid, high=high, coverage=saved.coverage)
 
 
-def _figures(predictions: Sequence[Prediction]) -> tuple[Evidence, Evidence]:
+def _figures(predictions: Sequence[Prediction], subject: Subject) -> tuple[Evidence, Evidence]:
     """Traffic and time of the loops with all that their kernels take along."""
     before_bytes = sum(item.bytes_before for item in predictions)
     after_bytes = sum(item.bytes_after for item in predictions)
     before = sum_of([item.before_ns for item in predictions]).mid
     after = sum_of([item.after_ns for item in predictions]).mid
     bases = " and ".join(dict.fromkeys(item.basis for item in predictions))
+    assert subject.gpu is not None, "they were priced for one"
+    assert subject.calibration is not None
+    corrected = any(item.modelled_saving_ns is not None for item in predictions)
+    model = model_text(subject.gpu, subject.calibration, corrected=corrected)
     return (
         Evidence(
             kind="traffic",
@@ -108,7 +114,7 @@ def _figures(predictions: Sequence[Prediction]) -> tuple[Evidence, Evidence]:
             kind="time",
             text=(
                 f"kernel time per step {format_ns(before)} now ({bases}), "
-                f"{format_ns(after)} as generated kernels, modelled"
+                f"{format_ns(after)} as generated kernels ({model})"
             ),
             values={
                 "before_ns": before,

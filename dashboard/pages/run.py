@@ -188,9 +188,9 @@ def _savings(report: Report) -> Component:
         timed = [(finding, saving) for finding, saving in known if saving is not None]
         if not timed:
             return section("Savings", why)
-        label = "Kernel time saved per step by each finding, modelled"
+        label = "Kernel time saved per step by each finding, predicted"
         drawn = graph(figures.kernel_savings(timed), "kernel-savings", label)
-        return section("Kernel time saved by finding, modelled", why, drawn)
+        return section("Kernel time saved by finding, predicted", why, drawn)
     figure = figures.savings(report.findings)
     return section(
         "Exposed saving by finding",
@@ -204,8 +204,8 @@ def _unpriced(report: Report) -> str:
         return "No rule found anything to fuse."
     if any(kernel_time_ns(finding) for finding in report.findings):
         return (
-            "Kernel time saved is modelled. How much of it the step gets back is known only from a "
-            "timed step: profile on a GPU."
+            "Kernel time saved is predicted; each finding says what from. How much of it the step "
+            "gets back is known only from a timed step: profile on a GPU."
         )
     return "The evidence of each finding says what it would take to judge it."
 

@@ -85,7 +85,7 @@ def test_an_unmeasured_run_says_what_would_measure_it(context: Context, store: R
     )  # fmt: skip
     run.write_report(unmeasured)
     text = page(context, run_path(run.id))
-    assert "Kernel time saved is modelled" in text
+    assert "Kernel time saved is predicted" in text
     assert "Kernels were not timed" in text
     assert "of kernel time" in page(context, finding_path(run.id, found.id))
     run.write_report(replace(report, kernels=(), findings=(), recommended=Recommended()))
