@@ -10,6 +10,7 @@ directory is executed.
 from __future__ import annotations
 
 import itertools
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ from advisor.apply.model.step_graph import (
     ModuleGraph,
     StepGraph,
     beside,
+    on_host,
+    partly_on_host,
     prepare_optimizer,
 )
 from advisor.apply.recipe import Recipe
@@ -51,6 +54,11 @@ MOVING_BATCH = (
 UNSEEN_DATA = (
     "the step is not captured as one CUDA graph: its loss calls parts of the model and not the "
     "model, so whether they are given the same tensors at every step cannot be seen"
+)
+NOT_WHOLE = "the step is not captured as one CUDA graph: {}"
+NO_KERNEL = (
+    "the optimizer's steps in one launch are left out: its parameters are on the CPU, where no "
+    "kernel is launched"
 )
 NO_LOSS = (
     "the loss in pieces that this run kept is left out: it is compiled together with the model, "
@@ -162,6 +170,9 @@ class OptimizedModule:
         compiled = _compiled(self.recipe, self.model, self.log)
         if not self.recipe.whole_step_graph or torch.is_grad_enabled():
             return compiled
+        if why := on_host(self.model, tensors((args, kwargs))):
+            warnings.warn(NOT_WHOLE.format(why), stacklevel=3)
+            return compiled
         with torch.no_grad():
             compiled(*args, **kwargs)
             return ModuleGraph(compiled, args, kwargs)
@@ -184,8 +195,11 @@ class OptimizedStep:
             to_channels_last(model, (), optimizer)
         if "fused_optimizer" in recipe.actions:
             _insist(fuse_optimizer(optimizer))
-        if "multi_tensor" in recipe.actions:
+        if "multi_tensor" in recipe.actions and _launches(optimizer):
             _insist(use_multi_tensor(optimizer))
+        elif "multi_tensor" in recipe.actions:
+            warnings.warn(NO_KERNEL, stacklevel=3)
+        self._is_whole = recipe.whole_step_graph
         self._graph: StepGraph | None = None
         self._captured_with: list[Any] = []
         self._calls = 0
@@ -197,9 +211,13 @@ class OptimizedStep:
         return result
 
     def _do(self) -> torch.Tensor:
-        if not self.recipe.whole_step_graph:
+        if not self._is_whole:
             return self._step()
         self._calls += 1
+        if self._calls == 1 and (why := on_host(self.model, ())):
+            warnings.warn(NOT_WHOLE.format(why), stacklevel=3)
+            self._is_whole = False
+            return self._step()
         if self._calls <= WARMUP + 1:
             return self._towards_graph()
         if self._graph is None or _settings(self.optimizer) != self._captured_with:
@@ -236,6 +254,8 @@ class OptimizedStep:
 
     def _moving(self) -> str | None:
         """Why nothing shows that a graph would read the next batch; None where something does."""
+        if why := partly_on_host(self.model, self._given.all()):
+            return NOT_WHOLE.format(why)
         if isinstance(self._part, WithLoss):
             return MOVING_BATCH if self._given.differ else None
         if self.loss.goes_through(self.model):
@@ -291,6 +311,10 @@ class Given:
         finally:
             self._numbers = None
 
+    def all(self) -> list[torch.Tensor]:
+        """Every tensor that was given in the first step that was looked at."""
+        return [tensor for _, given in self._held for tensor in given]
+
     def watching(self, part: Callable[..., Any]) -> Callable[..., Any]:
         """The part, each of its calls told from those at the same place in earlier steps."""
 
@@ -334,6 +358,12 @@ def _settings(optimizer: torch.optim.Optimizer) -> list[Any]:
 def _compiled(recipe: Recipe, model: nn.Module, log: SwapLog) -> Callable[..., Any]:
     compiled: Callable[..., Any] = torch.compile(model, backend=recipe_backend(recipe, log))
     return compiled
+
+
+def _launches(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether kernels can be launched where the parameters are: on a GPU, or interpreted."""
+    on_cpu = all(p.device.type == "cpu" for g in optimizer.param_groups for p in g["params"])
+    return not on_cpu or os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def _insist(refused: str | None) -> None:

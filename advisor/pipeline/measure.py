@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from advisor.apply.model.step_graph import ModuleGraph, StepGraph
+from advisor.apply.model.step_graph import ModuleGraph, StepGraph, on_host
 from advisor.apply.recipe import UNCHANGED, Recipe
-from advisor.errors import AbortedError, WorkloadError
+from advisor.errors import AbortedError, IllegalFusionError, WorkloadError
 from advisor.folders import written_by_compilers
 from advisor.model.actions import ON_COMPILER, ActionKind
 from advisor.model.applied import Comparison
@@ -47,7 +47,7 @@ from collectors.live.capture import no_compile_caches
 from collectors.live.failures import first_line
 from collectors.live.loss_calls import WithLoss
 from collectors.live.recorder import TRACED_STEPS, record_steps, synchronize
-from collectors.live.workload import Part, Step, Workload
+from collectors.live.workload import Part, Step, Workload, tensors
 
 REGION_ROUNDS, STEP_ROUNDS, WARMUP_STEPS = 16, 40, 3
 # A step whose own results differ by more from run to run is no measure of ours.
@@ -229,6 +229,8 @@ class Bench:
 
     def _graphed(self, instance: Workload, variant: Variant) -> Variant:
         """The whole step of a variant as one CUDA graph; of an inference step, its module."""
+        if why := on_host(instance.part, tensors(instance.inputs)):
+            raise IllegalFusionError(why)
         if instance.kind == "inference" and not isinstance(variant.part, WithLoss):
             graphed = ModuleGraph(variant.part, *instance.arguments())
             step = instance.step_of(lambda _: graphed)

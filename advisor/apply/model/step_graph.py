@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -107,6 +107,30 @@ class ModuleGraph:
         return self._graph()
 
 
+def on_host(part: object, given: Iterable[torch.Tensor]) -> str | None:
+    """Why one CUDA graph cannot be what runs: some of it is on the CPU; None where none is."""
+    mine, theirs = _places(part, given)
+    return "it runs on the CPU" if mine | theirs == {"cpu"} else partly_on_host(part, given)
+
+
+def partly_on_host(part: object, given: Iterable[torch.Tensor]) -> str | None:
+    """The same where some of it is on the CPU and the rest is not.
+
+    What the CPU computes, and numbers that a kernel is launched with, are those of the capture.
+    """
+    mine, theirs = _places(part, given)
+    if "cpu" not in mine | theirs or mine | theirs == {"cpu"}:
+        return None
+    what = "a part of the model" if "cpu" in mine else "a tensor that it is given"
+    return f"{what} is on the CPU, of which a graph would keep what was there at its capture"
+
+
+def _places(part: object, given: Iterable[torch.Tensor]) -> tuple[set[str], set[str]]:
+    """On which sorts of device a module's tensors are, and those that it is given."""
+    own = [*part.parameters(), *part.buffers()] if isinstance(part, nn.Module) else []
+    return {t.device.type for t in own}, {t.device.type for t in given}
+
+
 def _ambience(part: Callable[..., Any]) -> tuple[Any, ...]:
     """What a call depends on besides its arguments; told in a microsecond, once a replay."""
     training = part.training if isinstance(part, nn.Module) else None
@@ -127,11 +151,13 @@ def _alike(held: Any, given: Any) -> bool:
             isinstance(held, PLAIN) and type(held) is type(given) and held == given
         )
     # Strides may differ: it is copied, and a slice has none that a tensor of its own could have.
-    return (
+    same = (
         isinstance(given, torch.Tensor)
         and not given.requires_grad
         and (held.shape, held.dtype, held.device) == (given.shape, given.dtype, given.device)
     )
+    # A graph keeps what was read on the CPU: a number that a kernel was launched with.
+    return same and (held.device.type != "cpu" or torch.equal(held, given))
 
 
 def prepare_optimizer(optimizer: torch.optim.Optimizer) -> str | None:
