@@ -60,7 +60,6 @@ def cliff(
     """
     given = launch_of(launch) if launch is not None else None
     plans, run = named_plans(source, only)
-    run = run or run_of(source)
     cards = gpus_of(gpus or (_gpu_of(run),))
     if save and run is None:
         raise UsageError(
@@ -140,11 +139,3 @@ def _kept_in(run: RunDirectory | None) -> Iterator[_Keep]:
 def _gpu_of(run: RunDirectory | None) -> str:
     """The GPU that a run is of, as far as its resources can be told; one of today for a plan."""
     return (run.report().hardware.key if run is not None else None) or "h200"
-
-
-def run_of(path: Path) -> RunDirectory | None:
-    """The run whose `plans/ID.json` a path is, None for any other file."""
-    folder = path.resolve().parent
-    if folder.name != "plans" or not (folder.parent / "report.json").is_file():
-        return None
-    return RunDirectory.at(folder.parent)

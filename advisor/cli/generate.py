@@ -34,7 +34,7 @@ from advisor.report.text import plain
     "--gpu",
     metavar="NAME",
     help="Launch as measured on this GPU, or as the model thinks best for it.  "
-    "[default: as the run measured it, else the model]",
+    "[default: as its run measured it, else the model]",
 )
 @click.option(
     "--custom-op",

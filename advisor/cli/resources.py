@@ -37,7 +37,7 @@ from advisor.verify.kernel_file import file_requests
     "--top",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Only the N likeliest configurations of each GPU.  [default: all]",
+    help="Only the N likeliest configurations of each GPU, each on all of them.  [default: all]",
 )
 @click.option(
     "--timeout",
@@ -121,7 +121,9 @@ def _refuse(options: Mapping[str, object], source: Path, *, is_file: bool) -> No
     for name, value in options.items():
         if value:
             kind = "a Triton file" if is_file else "a plan or a run"
-            raise UsageError(f"{name} has no meaning for {kind}", where=str(source))
+            raise UsageError(
+                f"{name} has no meaning for {kind}", where=str(source), remedy="leave it out"
+            )
 
 
 def _print(table: ResourceTable, as_json: bool) -> None:

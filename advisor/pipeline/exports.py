@@ -36,8 +36,9 @@ class Chosen:
 def named_plans(
     path: Path, only: Sequence[str]
 ) -> tuple[tuple[FusionPlan, ...], RunDirectory | None]:
-    """The plans of a run, or of one file; `only` names plans or findings of a run.
+    """The plans of a run, or of one file, and the run that they are of, if they are of one.
 
+    `only` names plans or findings of a run; a file is of a run where it is its `plans/ID.json`.
     Raises `UsageError` for a name that there is not, and for a run without plans.
     """
     if not path.is_dir():
@@ -45,7 +46,7 @@ def named_plans(
         plan = decode(data, FusionPlan, str(path))
         if only and plan.id not in only:
             raise UsageError(f"{only[0]!r} is not the plan of this file", where=str(path))
-        return (plan,), None
+        return (plan,), _run_of(path)
     run = RunDirectory.at(path)
     known = run.plan_ids()
     if not known:
@@ -54,6 +55,14 @@ def named_plans(
         )
     wanted = [found for name in only for found in _named(run, known, name)] or list(known)
     return tuple(run.plan(plan_id) for plan_id in dict.fromkeys(wanted)), run
+
+
+def _run_of(path: Path) -> RunDirectory | None:
+    """The run whose `plans/ID.json` a path is, None for any other file."""
+    folder = path.resolve().parent
+    if folder.name != "plans" or not (folder.parent / "report.json").is_file():
+        return None
+    return RunDirectory.at(folder.parent)
 
 
 def _named(run: RunDirectory, known: Sequence[str], name: str) -> tuple[str, ...]:

@@ -72,6 +72,21 @@ def test_one_plan_by_itself_by_its_finding_and_for_a_gpu(
     assert [path.stem for path in (tmp_path / "two").iterdir()] == ["a0b8f1c45a543ba4"]
 
 
+def test_a_plan_of_a_run_is_launched_as_the_run_measured_it_however_it_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """By its file it was the model's first choice, "not timed"."""
+    by_run = output(capsys, "generate", EAGER, "--only", NORM.stem, "-o", tmp_path / "one")
+    by_file = output(capsys, "generate", NORM, "-o", tmp_path / "two")
+    assert "fastest of those timed on" in by_file
+    assert by_file.replace("two", "one") == by_run
+    name = f"{NORM.stem}.py"
+    assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    (tmp_path / "alone.json").write_bytes(NORM.read_bytes())
+    alone = output(capsys, "generate", tmp_path / "alone.json", "-o", tmp_path / "three")
+    assert "not timed" in alone
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
