@@ -159,6 +159,7 @@ def record_script(
     announce("load", f"running {options.target}")
     recording.commit = commit_of(source_file(options.target))
     found = recording.captured
+    found.on_gpu = gpu_here
     compiles, watch = Compiles(found), Watch(found)
     generates = gpu_here and options.mode == "compile"
     capture = CaptureModules(

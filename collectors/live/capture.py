@@ -76,12 +76,16 @@ class CapturedGraph:
 
 @dataclass
 class Capture:
-    """All graphs of a step in compilation order, with the compiler's own facts."""
+    """All graphs of a step in compilation order, with the compiler's own facts.
+
+    Of a workload `on_gpu` what is on the CPU is nothing to make kernels of.
+    """
 
     graphs: list[CapturedGraph] = field(default_factory=list)
     compile_ns: int = 0
     graph_breaks: int = 0
     device_is_assumed: bool = False
+    on_gpu: bool = False
     facts: CompilerFacts = field(default_factory=CompilerFacts)
     watch: CompilerWatch | None = None
 
@@ -191,10 +195,8 @@ def _recorded(
     torch.compiler.reset()
     started = time.perf_counter_ns()
     before, watch = _break_counts(), CompilerWatch()
-    on_gpu = workload.device.type == "cuda"
-    backend = _recording_backend(
-        found, inner, generate_code=generate_code, eager=eager, on_gpu=on_gpu
-    )
+    found.on_gpu = workload.device.type == "cuda"
+    backend = _recording_backend(found, inner, generate_code=generate_code, eager=eager)
 
     def shown(gm: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
         look(gm)
@@ -226,18 +228,13 @@ def _recorded(
 
 
 def _recording_backend(
-    found: Capture,
-    inner: Callable[..., Any],
-    *,
-    generate_code: bool,
-    eager: bool = False,
-    on_gpu: bool = False,
+    found: Capture, inner: Callable[..., Any], *, generate_code: bool, eager: bool = False
 ) -> Callable[..., Any]:
     """A Dynamo backend that records every graph into `found` before `inner` compiles it."""
 
     def record(graph: fx.Graph, phase: Phase, identity: str) -> None:
         # A copy: later passes rewrite the compiler's own graph in place.
-        lowered = lower(copied(graph), identity, phase, on_gpu=on_gpu)
+        lowered = lower(copied(graph), identity, phase, on_gpu=found.on_gpu)
         lowered.graph.check()
         found.graphs.append(CapturedGraph(lowered))
 

@@ -18,9 +18,10 @@ from advisor.verify.region import region_disagreement
 from analyzers.dataflow import dataflow
 from analyzers.row_plans import canonical_program, plan_of
 from analyzers.row_programs import find_row_programs
-from collectors.live.capture import Capture, capture
+from collectors.live.capture import Capture, capture, running_backend
 from collectors.live.fx_builder import short_path
 from collectors.live.workload import Workload, load_workload
+from tests.builders.torch_graph import ops_of
 
 CPU = torch.device("cpu")
 
@@ -366,3 +367,13 @@ def test_a_module_that_the_compiler_refuses_at_once_is_told_in_one_line() -> Non
 def test_memory_that_the_host_does_not_have_is_named() -> None:
     with pytest.raises(WorkloadError, match="out of host memory"):
         captured(Workload("test", "step", CPU, lambda: torch.empty(1 << 50)))
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_what_a_workload_on_a_gpu_does_on_the_cpu_is_opaque(on_gpu: bool) -> None:
+    """An embedding on the CPU, or what a script prepares there."""
+    found = Capture(on_gpu=on_gpu)
+    torch.compiler.reset()
+    part = torch.compile(torch.nn.Softmax(-1), backend=running_backend(found, generate_code=False))
+    part(torch.randn(4, 8))
+    assert (set(ops_of(found.graphs[0].lowered.graph)) == {"opaque"}) == on_gpu
