@@ -22,18 +22,21 @@ HEAD = '''"""Kernels in place of whole forwards: `forwards.diff` calls them from
 
 Each function gives its kernel's result, or None where anything is otherwise than where the kernel
 was shown to be that forward (types, sizes, device, constants): the forward then runs as written, as
-it does within torch.func and in forward mode. They have gradients, but none of gradients.
+it does within torch.func and in forward mode. A warning says so once for each, but for tensors on
+another device, under autocast, and in compiled code. They have gradients, but none of gradients.
 """
 
 import importlib
 import importlib.util
 import os
+import warnings
 
 import torch
 from torch.autograd.forward_ad import unpack_dual
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+UNUSED = set()
 
 
 def load(plan_id):
@@ -54,6 +57,21 @@ def fits(tensor, dtype, *shape):
         and tensor.is_contiguous()
         and (torch.compiler.is_compiling() or not followed(tensor))
     )
+
+
+def unused(name, tensor, shown):
+    """None: the forward runs as written. Said once, where a kernel might have been meant."""
+    if torch.compiler.is_compiling() or name in UNUSED or not isinstance(tensor, torch.Tensor):
+        return None
+    if tensor.device.type != DEVICE or followed(tensor) or torch.is_autocast_enabled(DEVICE):
+        return None
+    UNUSED.add(name)
+    warnings.warn(
+        f"{name} is not used, the forward runs as written: the kernel needs Triton, {shown} on "
+        f"{DEVICE}, contiguous, and the constants that the module had",
+        stacklevel=3,
+    )
+    return None
 
 
 def followed(tensor):
@@ -97,19 +115,35 @@ def _function(plan: FusionPlan, forward: WholeForward) -> str:
         tests.append(f"learns({', '.join(names.values())})")
     where = printable(f"{forward.file}, shown at {forward.module or 'the model itself'}")
     doc = f"`{forward.type_name}.forward` of {where}."
+    name = function_name(plan, forward)
     lines = [
         "",
-        *statement(f"def {function_name(plan, forward)}({', '.join(parameters)}):"),
+        *statement(f"def {name}({', '.join(parameters)}):"),
         *docstring(doc, 1),
         *(f'{INDENT}{names[name]} = getattr(module, "{name}", None)' for name in held),
         f"{INDENT}if (",
         *(f"{INDENT * 2}{'or ' if number else ''}{text}" for number, text in enumerate(tests)),
         f"{INDENT}):",
-        f"{INDENT * 2}return None",
+        f"{INDENT * 2}return unused(",
+        f'{INDENT * 3}"{name}",',
+        f"{INDENT * 3}{forward.arguments[0]},",
+        *(f'{INDENT * 3}"{text}"' for text in _shown(forward)),
+        f"{INDENT * 2})",
         *statement(f"result = {kernel}.fusion({', '.join(_arguments(plan, forward, names))})", 1),
         f"{INDENT}return {_result(plan, forward)}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _shown(forward: WholeForward) -> list[str]:
+    """The tensors that a kernel is for, as parts of a text: `x float32[.., 64], `."""
+    found = []
+    for item in {item.name: item for item in forward.inputs}.values():
+        sizes = [str(size) for size in item.shape]
+        if item.holder == "argument" and not forward.exact:
+            sizes = ["..", *sizes[-1:]]
+        found.append(f"{item.name} {item.dtype}[{', '.join(sizes)}]")
+    return [f"{text}, " for text in found[:-1]] + found[-1:]
 
 
 def _local(name: str, holder: str, parameters: Sequence[str]) -> str:

@@ -260,6 +260,16 @@ def test_the_diff_applies_and_the_patched_model_computes_the_same(
     assert max(difference for difference, _ in pairs) < 1e-5
     assert lines[-4] == "True 3"
     assert lines[-3:] == ["True 0"] * 3, "kernels have no rule for torch.func, nor forward mode"
+    told = [line for line in ran.stderr.splitlines() if "UserWarning" in line]
+    assert len(told) == 2, "once for each function, and not for torch.func"
+    assert "patched.py" in told[0]
+    assert "rms_" in told[0]
+    assert told[0].endswith(
+        "is not used, the forward runs as written: the kernel needs Triton, x float32[.., 64], "
+        "weight float32[64] on cpu, contiguous, and the constants that the module had"
+    )
+    assert "add_norm_" in told[1]
+    assert "x float32[2, 6, 64], other float32[2, 6, 64], weight float32[64]" in told[1]
 
 
 def _python(folder: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
