@@ -100,8 +100,9 @@ _DIFF: tuple[Content, ...] = (
         Words("together with the rest."),
     ),
     "Such a forward asks whether types, sizes, device and constants are those it was shown for, "
-    "and runs as written where they are not, which a warning says once. That the kernel is that forward was shown by the "
-    "captured graph, by the source, and by running both on random tensors.",
+    "and runs as written where they are not, which a warning says once. That the kernel is that "
+    "forward was shown by the captured graph, by the source, and by running both on random "
+    "tensors.",
 )
 
 
