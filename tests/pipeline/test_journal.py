@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 
 pytest.importorskip("torch", reason="searches compile with torch")
 
 from advisor.apply.judge import Judgement
 from advisor.apply.recipe import Recipe
-from advisor.errors import AbortedError, StorageError, WorkloadError
+from advisor.errors import EXIT_UNREADABLE, AbortedError, StorageError, WorkloadError
 from advisor.model.actions import ActionKind
-from advisor.pipeline import supervisor
-from advisor.pipeline.job import ApplyJob, JobError, failed_of
+from advisor.pipeline import child, supervisor
+from advisor.pipeline.job import ApplyJob, Failed, JobError, failed_of
 from advisor.pipeline.journal import Written, begun, restore, survive
 from advisor.pipeline.measure import Bench, Variant
 from advisor.pipeline.peers import Alone
@@ -186,3 +189,28 @@ def test_a_full_disk_ends_the_process_and_condemns_nothing_that_was_tried(
     Written(run, found).begin("asked: fused_optimizer", 60.0)  # as where not even that is written
     assert not survive(run, JobError(failed_of(full))), "started again, the disk is as full"
     assert search_of(run, Scripted(TIMES, TIMES))["fused_optimizer"][0] == "kept"
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "words"),
+    [
+        (errno.ENOSPC, "storage", "/run/attempt.json: cannot write: No space left on device. make"),
+        (errno.EROFS, "storage", "/run/attempt.json: cannot write: Read-only file system. let"),
+        (errno.EACCES, "internal", "internal error: PermissionError"),  # perhaps it was to be read
+    ],
+)
+def test_a_job_that_finds_the_disk_full_says_so_and_is_no_fault_of_this_program(
+    number: int, code: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(number, os.strerror(number), "/run/attempt.json")
+
+    heard, told = os.pipe()
+    monkeypatch.setattr(child, "_do", fails)
+    with suppress(PermissionError):
+        assert child._run(ApplyJob(run="run"), told) == EXIT_UNREADABLE
+    os.close(told)
+    with os.fdopen(heard, "rb") as pipe:
+        ended = msgspec.json.decode(pipe.read(), type=Failed)
+    assert ended.code == code
+    assert JobError(ended).line().startswith(words)
