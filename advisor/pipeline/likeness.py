@@ -116,7 +116,7 @@ def agreement(
         return None
     if comparable:
         return held("eager", ours, eager, plain)
-    return held("the compiler", ours, plain, again())
+    return held("the compiler", ours, plain, again(), same=True)
 
 
 def held(
@@ -124,11 +124,14 @@ def held(
     ours: Sequence[torch.Tensor],
     theirs: Sequence[torch.Tensor],
     others: Sequence[torch.Tensor],
+    *,
+    same: bool = False,
 ) -> Agreement:
     """Our results against those of the reference, beside `others` that should be the same.
 
     The largest differences of all are compared, and each result's with what it may be off by
-    rounding: the one that is furthest beyond that is told by itself.
+    rounding: the one that is furthest beyond that is told by itself. Where `others` are the `same`
+    run again, they do not show what rounding is: that of the coarsest type is allowed to each.
     """
     mine, own = differences(ours, theirs), differences(others, theirs)
     epsilon = epsilon_of(theirs)
@@ -142,7 +145,7 @@ def held(
         return Agreement(reference, max(mine, default=0.0), baseline, epsilon, note)
     size = [NOISE * max(1.0, gap) if number in noise else 0.0 for number, gap in enumerate(own)]
     kept = [number for number, gap in enumerate(mine) if not gap <= size[number]]
-    floors = floors_of(theirs, own, noise)
+    floors = [epsilon] * len(own) if same else floors_of(theirs, own, noise)
     beyond = {n: mine[n] / max(NOISE * own[n], 2.0 * floors[n], TINY) for n in kept}
     worst = max(beyond, key=lambda n: beyond[n], default=None)
     if worst is not None and beyond[worst] > 1.0:

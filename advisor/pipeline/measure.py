@@ -342,7 +342,8 @@ class Bench:
 
     def likeness(self, results: Results, proven: Variant) -> Agreement:
         """How far ours are from those of another variant, beside its own from run to run."""
-        return held("the best so far", results.ours, proven.results(), proven.results())
+        first, again = proven.results(), proven.results()
+        return held("the best so far", results.ours, first, again, same=True)
 
     def without_dropout(self) -> Bench | None:
         """The same of a training step that drops nothing, made once; None if it trains no module.
