@@ -141,3 +141,26 @@ def test_a_budget_after_a_whole_application_takes_nothing_from_it(copied: Copied
     by_id = {verdict.plan_id: verdict for verdict in again.plans}
     assert [by_id[verdict.plan_id] for verdict in others] == others
     assert by_id[first.plan_id].numerics == first.numerics
+
+
+def test_budgets_one_after_the_other_lose_nothing_of_a_whole_application(
+    copied: Copied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = copied("chain")
+    whole = apply_run(run, (), quiet)
+    late = [replace(v, reason=NO_TIME, numerics=None, resources=()) for v in whole.plans[:2]]
+    run.write_applied(replace(whole, plans=(*late, *whole.plans[2:])))
+
+    def after(count: int) -> Callable[..., bool]:
+        asked = iter(range(1_000))
+        return lambda *_: next(asked) >= count
+
+    proven = []
+    for count in (0, 3, 1_000):
+        with monkeypatch.context() as patch:
+            patch.setattr(Budget, "late", after(count))
+            found = apply_run(run, (), quiet, 500.0)
+        proven.append({v.plan_id for v in found.plans if v.numerics is not None})
+    assert proven[0] == {v.plan_id for v in whole.plans[2:]}
+    assert proven[0] < proven[1] < proven[2] == {v.plan_id for v in whole.plans}
+    assert run.attempt() is None
