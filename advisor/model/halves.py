@@ -97,7 +97,7 @@ def _site(
         ),
         table_rows=kept_rows(site, kept, more=len(passed)),
         output_strides=tuple(site.output_strides[place] for place in outputs)
-        if site.output_strides
+        if any(plan.outputs[place].strided for place in outputs)
         else (),
         run_time=None,
     )

@@ -20,7 +20,7 @@ from analyzers.row_programs import RowPrograms, find_row_programs
 from collectors.live.capture import capture
 from collectors.live.fx_graph import Lowered
 from collectors.live.workload import Workload
-from tests.codegen.test_turned import both_orders
+from tests.builders.quantised import both_orders
 
 CPU = torch.device("cpu")
 Tensor = torch.Tensor

@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="compiling kernels needs triton")
 from advisor.codegen import render
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.base import load
-from advisor.model.configs import candidate_configs
+from advisor.model.configs import candidate_configs, default_config
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.candidates import Candidate, requests, size, without_spills
@@ -65,6 +65,22 @@ def test_the_pipeline_sizes_what_it_will_launch(tmp_path: Path) -> None:
     assert item.config.scheme == "looped"
     assert [row.config for row in item.resources] == [item.config.label()] * 2
     assert (tmp_path / f"{plan.id}.py").read_text() == render(plan, "looped").text
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("make", [plans.log_softmax, plans.log_sum_exp, plans.loss_gradient])
+def test_what_is_launched_untried_over_50257_columns_spills_nothing(
+    make: Callable[..., FusionPlan], dtype: str
+) -> None:
+    """No multiple of 16: columns are read one by one, and masked at the end of each row."""
+    plan = make(dtype, sizes=(4096,), columns=50_257)
+    gpus = [gpu_by_key(key) for key in ("h200", "a100", "rtx4090")]
+    for rows in resources_of(requests(plan, default_config(plan, plan.sites[0])), gpus):
+        for row in rows:
+            assert row.error is None, row
+            assert (row.spill_store_bytes, row.spill_load_bytes) == (0, 0), row
+            assert row.occupancy is not None
+            assert row.occupancy >= 0.125, row
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,13 @@ from advisor.verify.interpret import evaluate
 from advisor.verify.philox import uniform
 from advisor.verify.resources import resources_of
 from tests.builders.plan import PlanBuilder
+from tests.builders.quantised import LIMITS
 from tests.builders.verified import verify_numerics
 from tests.codegen.interpreter import Interpreter
 from tests.codegen.test_column_sums import config_of as column_config_of
 from tests.codegen.test_schemes import config_of, run
 
 EIGHT = ("float8_e4m3fn", "float8_e5m2")
-LIMITS = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
 ONE = (False, False)
 
 

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import pytest
@@ -31,58 +30,10 @@ from advisor.pipeline.candidates import requests
 from advisor.verify.interpret import evaluate
 from advisor.verify.resources import resources_of
 from tests.builders.plan import PlanBuilder
+from tests.builders.quantised import AXES, Form, both_orders
 from tests.builders.verified import verify_numerics
 from tests.codegen.interpreter import Interpreter
-from tests.codegen.test_random_eight_bits import LIMITS
 from tests.codegen.test_schemes import run
-
-Form = Literal["all", "rows", "blocks", "squares"]
-# Row and column axes: of all [1, rows, columns], of blocks [blocks, rows, block], of squares
-# [blocks, blocks, block, block].
-AXES: dict[Form, tuple[int, int]] = {
-    "all": (1, 2), "rows": (1, 1), "blocks": (2, 1), "squares": (2, 2),
-}  # fmt: skip
-
-
-def both_orders(
-    form: Form, rows: int, columns: int, *, block: int = 128, dtype: str = "bfloat16",
-    target: str = "float8_e4m3fn",
-) -> FusionPlan:  # fmt: skip
-    """`(x / s)` rounded to eight bits, s = max |x| / limit, and its transpose, as captured."""
-    axes = AXES[form]
-    make = PlanBuilder(*axes)
-    dense = form in ("all", "rows")
-    wide = make.cast(make.input(dtype, dense=dense), "float32")
-    peak = make.op("maximum", make.op("amax", make.op("abs", wide)), 1e-12)
-    scale = make.op("div", peak, LIMITS[target])
-    value = make.op("div", wide, scale)
-    if target == "int8":
-        value = make.op("round", value)
-    value = make.op("minimum", make.op("maximum", value, -LIMITS[target]), LIMITS[target])
-    small = make.cast(value, target)
-    copy = make.cast(small, target)
-    down, beside = rows // block, columns // block
-    sizes = {"all": (1, rows, columns), "rows": (rows, columns), "blocks": (beside, rows, block),
-             "squares": (down, beside, block, block)}[form]  # fmt: skip
-    first = {"all": (0, columns, 1), "rows": (columns, 1), "blocks": (block, columns, 1),
-             "squares": (block * columns, block, columns, 1)}[form]  # fmt: skip
-    second = {"all": (rows * columns, 1, rows), "rows": (1, rows),
-              "blocks": (block * rows, 1, rows),
-              "squares": (block, block * rows, 1, rows)}[form]  # fmt: skip
-    scales = {"all": (0, 0, 0), "rows": (1, 0), "blocks": (1, beside, 0),
-              "squares": (beside, 1, 0, 0)}[form]  # fmt: skip
-    plan = make.plan(
-        small,
-        scale,
-        copy,
-        title=f"quantised, both orders, scale of {form}",
-        sizes=sizes[: axes[0]],
-        columns=sizes[axes[0] :],
-        strided=(copy,) if dense else (small, scale, copy),
-        turned=(copy,),
-    )
-    strides = {"input_strides": (first,), "output_strides": (first, scales, second)}
-    return msgspec.structs.replace(plan, sites=(msgspec.structs.replace(plan.sites[0], **strides),))
 
 
 def input_of(plan: FusionPlan, seed: int = 0) -> torch.Tensor:

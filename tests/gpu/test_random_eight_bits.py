@@ -29,9 +29,9 @@ from collectors.live.workload import Workload
 from tests.apply.test_random_swaps import Dropped
 from tests.builders import captured as models
 from tests.builders.plan import PlanBuilder
+from tests.builders.quantised import AXES, LIMITS, Form, both_orders
 from tests.builders.verified import verify_numerics
 from tests.codegen import test_random_eight_bits as programs
-from tests.codegen.test_turned import AXES, Form, both_orders
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 CUDA = torch.device("cuda")
@@ -80,7 +80,7 @@ def test_the_instruction_rounds_as_pytorch_does(target: str, tmp_path: Path) -> 
     """All float32 numbers of a range of sizes, bit for bit; what is too large as compiled."""
     make = PlanBuilder()
     plan = make.plan(make.cast(make.input(), target), title=f"cast to {target}")
-    largest = programs.LIMITS[target]
+    largest = LIMITS[target]
     exponents = torch.arange(-20, 17, device=CUDA).float().exp2()
     steps = 1 + torch.arange(4096, device=CUDA) / 4096
     x = (exponents[:, None] * steps).reshape(-1)

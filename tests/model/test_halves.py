@@ -10,6 +10,7 @@ from advisor.model.plan import FusionPlan
 from advisor.verify.interpret import evaluate
 from advisor.verify.timing import site_inputs
 from tests.builders.plan import PlanBuilder, rms_norm
+from tests.builders.quantised import AXES, both_orders
 
 CPU = torch.device("cpu")
 
@@ -36,7 +37,20 @@ def _sums_over_rows() -> FusionPlan:
     return build.plan(g, build.op("mul", total, 0.5), columns=16)
 
 
-@pytest.mark.parametrize("plan", [rms_norm(columns=32), _softmax_gate(), _sums_over_rows()])
+def _stored_across() -> FusionPlan:
+    """An output in another order, which the rest does not write."""
+    build = PlanBuilder()
+    power = build.op("exp", build.input("float32"))
+    share = build.op("div", power, build.op("sum", power))
+    return build.plan(power, share, columns=16, strided=(power,), unit_stride=False)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [rms_norm(columns=32), _softmax_gate(), _sums_over_rows(), _stored_across(),
+     *(both_orders(form, 64, 96, block=32) for form in AXES)],
+    ids=lambda plan: plan.title,
+)  # fmt: skip
 def test_both_halves_together_are_the_plan(plan: FusionPlan) -> None:
     torch.manual_seed(0)
     site = plan.sites[0]

@@ -1,0 +1,59 @@
+"""Plans of quantisers that write eight bits in both orders, laid out as they are captured."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from advisor.model.plan import FusionPlan
+from tests.builders.plan import PlanBuilder
+
+LIMITS = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
+Form = Literal["all", "rows", "blocks", "squares"]
+# Row and column axes: of all [1, rows, columns], of blocks [blocks, rows, block], of squares
+# [blocks, blocks, block, block].
+AXES: dict[Form, tuple[int, int]] = {
+    "all": (1, 2), "rows": (1, 1), "blocks": (2, 1), "squares": (2, 2),
+}  # fmt: skip
+
+
+def both_orders(
+    form: Form, rows: int, columns: int, *, block: int = 128, dtype: str = "bfloat16",
+    target: str = "float8_e4m3fn",
+) -> FusionPlan:  # fmt: skip
+    """`(x / s)` rounded to eight bits, s = max |x| / limit, and its transpose, as captured."""
+    axes = AXES[form]
+    make = PlanBuilder(*axes)
+    dense = form in ("all", "rows")
+    wide = make.cast(make.input(dtype, dense=dense), "float32")
+    peak = make.op("maximum", make.op("amax", make.op("abs", wide)), 1e-12)
+    scale = make.op("div", peak, LIMITS[target])
+    value = make.op("div", wide, scale)
+    if target == "int8":
+        value = make.op("round", value)
+    value = make.op("minimum", make.op("maximum", value, -LIMITS[target]), LIMITS[target])
+    small = make.cast(value, target)
+    copy = make.cast(small, target)
+    down, beside = rows // block, columns // block
+    sizes = {"all": (1, rows, columns), "rows": (rows, columns), "blocks": (beside, rows, block),
+             "squares": (down, beside, block, block)}[form]  # fmt: skip
+    first = {"all": (0, columns, 1), "rows": (columns, 1), "blocks": (block, columns, 1),
+             "squares": (block * columns, block, columns, 1)}[form]  # fmt: skip
+    second = {"all": (rows * columns, 1, rows), "rows": (1, rows),
+              "blocks": (block * rows, 1, rows),
+              "squares": (block, block * rows, 1, rows)}[form]  # fmt: skip
+    scales = {"all": (0, 0, 0), "rows": (1, 0), "blocks": (1, beside, 0),
+              "squares": (beside, 1, 0, 0)}[form]  # fmt: skip
+    plan = make.plan(
+        small,
+        scale,
+        copy,
+        title=f"quantised, both orders, scale of {form}",
+        sizes=sizes[: axes[0]],
+        columns=sizes[axes[0] :],
+        strided=(copy,) if dense else (small, scale, copy),
+        turned=(copy,),
+    )
+    strides = {"input_strides": (first,), "output_strides": (first, scales, second)}
+    return msgspec.structs.replace(plan, sites=(msgspec.structs.replace(plan.sites[0], **strides),))
