@@ -24,16 +24,19 @@ def with_kernels(matches: Sequence[Match], chains: Iterable[Built]) -> list[Matc
         if place is not None:
             told = found[place].finding
             ways = (*finding.alternatives[:1], *told.alternatives)
-            evidence = (*told.evidence, *_priced(finding))
+            evidence = (*told.evidence, *_priced(finding, keys, found[place]))
             told = replace(told, plan_id=finding.plan_id, alternatives=ways, evidence=evidence)
             found[place] = replaced(found[place], finding=told)
     return found
 
 
-def _priced(finding: Finding) -> tuple[Evidence, ...]:
-    """What the kernel's saving rests on: the rule's own figures are of bandwidth alone."""
+def _priced(finding: Finding, keys: set[tuple[str, str]], match: Match) -> tuple[Evidence, ...]:
+    """What the kernels' saving rests on, and of how many of the rule's ops they are: its own figures
+    are of all, by bandwidth alone.
+    """
+    part = "" if keys == match.nodes else f", {len(keys)} of {len(match.nodes)} ops"
     return tuple(
-        replace(item, text=f"as generated kernels: {item.text}", values={})
+        replace(item, text=f"as generated kernels{part}: {item.text}", values={})
         for item in finding.evidence
         if item.kind == "time"
     )

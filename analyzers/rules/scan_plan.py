@@ -37,7 +37,9 @@ def refusals(subject: Subject, sites: Sequence[Site]) -> tuple[Evidence, ...]:
     known = subject.advice.scans.refused if subject.advice is not None else {}
     keys = ((site.facts.graph.id, name) for site in sites for name in site.loop.nodes)
     why = dict.fromkeys(known[key] for key in keys if key in known)
-    return tuple(Evidence(kind="legality", text=f"no kernel is generated: {text}") for text in why)
+    return tuple(
+        Evidence(kind="legality", text=f"the loop becomes no kernel: {text}") for text in why
+    )
 
 
 def planned(subject: Subject, match: Match, plans: Sequence[FusionPlan]) -> Match:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,7 @@ from analyzers.opportunities import PricedGraph, advise
 from analyzers.rules import find_all
 from analyzers.subject import captured_subject
 from tests.analyzers.rules.test_captured import graphs_of
-from tests.builders.captured import RMSNorm
+from tests.builders.captured import RMSNorm, captured_training
 
 GPU = gpu_by_key("h200")
 PLAIN = Situation(GPU, default_calibration(GPU), eager=True)
@@ -74,6 +75,21 @@ def test_a_product_says_of_both_sides_where_their_times_are_from() -> None:
     assert "a step (modelled) and goes" in time
     assert "by the library (modelled)" in time
     assert time.endswith("are saved, modelled")
+
+
+def test_a_chain_within_a_loop_says_of_how_many_of_its_ops_the_kernels_are() -> None:
+    """Beside a price of all ops of the finding stood that of kernels for a few of them."""
+    module, inputs = mamba_block.inference()
+    priced = [PricedGraph(item.lowered.graph) for item in captured_training(module, *inputs).graphs]
+    subject = captured_subject(priced, advise(priced, PLAIN), PLAIN, {}, None)
+    texts = [e.text for m in find_all(subject) for e in m.finding.evidence if e.kind == "time"]
+    told = [text for text in texts if text.startswith("as generated kernels, ")]
+    assert told
+    for text in told:
+        found = re.match(r"as generated kernels, (\d+) of (\d+) ops: ", text)
+        assert found is not None
+        assert int(found[1]) < int(found[2])
+        assert PLAIN.model in text
 
 
 @pytest.mark.parametrize("make", [loop, norm, chain], ids=lambda make: make.__name__)
