@@ -173,6 +173,7 @@ def test_the_kernel_is_what_torch_computes() -> None:
     assert done.stdout.strip() == "equal", done.stderr[-2000:]
 
 
+@pytest.mark.usefixtures("forked_compilers")
 @pytest.mark.parametrize("capped", [False, True])
 def test_the_kernel_compiles_without_spills(capped: bool) -> None:
     pytest.importorskip("triton", reason="kernels need triton")

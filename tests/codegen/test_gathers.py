@@ -307,6 +307,7 @@ def test_rows_of_a_site_without_tables_are_refused() -> None:
         msgspec.structs.replace(plan, sites=(site,)).check()
 
 
+@pytest.mark.usefixtures("forked_compilers")
 @pytest.mark.parametrize("columns", [768, 4096])
 def test_an_embedding_and_its_norm_spill_nothing_on_sm_90(
     columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -259,6 +259,7 @@ def test_a_kernel_that_forgets_the_end_of_the_depth_is_found_out(tmp_path: Path)
     assert not found.passed
 
 
+@pytest.mark.usefixtures("forked_compilers")
 @pytest.mark.parametrize(
     ("plan", "gpus"),
     [

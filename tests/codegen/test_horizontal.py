@@ -144,6 +144,7 @@ def test_members_are_programs_of_their_own() -> None:
     )
 
 
+@pytest.mark.usefixtures("forked_compilers")
 def test_eight_norms_compile_without_spills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

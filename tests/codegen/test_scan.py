@@ -175,6 +175,7 @@ def test_few_lanes_with_many_steps_share_them_and_many_lanes_do_not() -> None:
     assert all(c.scheme != "scan_chunks" for c in candidate_configs(many, many.sites[0]))
 
 
+@pytest.mark.usefixtures("forked_compilers")
 def test_nothing_spills_on_the_card_it_is_chosen_for(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def test_where_kernels_are_timed_the_endless_one_costs_the_planted_limit_too(
             process.time(msgspec.structs.replace(request, plan="endless"))
 
 
+@pytest.mark.usefixtures("forked_compilers")
 @pytest.mark.parametrize("kind", ["illegal", "looping", "slow", "spilling"])
 def test_what_is_planted_on_a_gpu_compiles_and_one_spills(
     kind: str, run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

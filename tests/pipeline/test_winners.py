@@ -118,6 +118,7 @@ def test_what_the_benchmark_found_near_a_copy_ships(
     assert table_of([], rows, A100).winners == ()
 
 
+@pytest.mark.usefixtures("forked_compilers")
 def test_no_winner_that_ships_spills() -> None:
     pytest.importorskip("triton", reason="compiling needs triton")
     from advisor.pipeline.sizing import judged, requests
@@ -140,6 +141,7 @@ def test_a_table_with_two_winners_for_one_kernel_is_refused() -> None:
         Winners(gpu="a100", winners=(winner,)).check()
 
 
+@pytest.mark.usefixtures("forked_compilers")
 def test_apply_times_what_an_earlier_search_found_and_nothing_else(tmp_path: Path) -> None:
     """The pipeline's own sizing, with the real compiler: one configuration is left to time."""
     pytest.importorskip("triton", reason="compiling needs triton")

@@ -240,6 +240,7 @@ def everything(dtype: str) -> FusionPlan:
     return make.plan(total, title=f"everything {dtype}", columns=256)
 
 
+@pytest.mark.usefixtures("forked_compilers")
 def test_every_op_compiles_for_nvidia_and_amd(tmp_path: Path) -> None:
     requests = []
     for dtype in ("float32", "bfloat16"):

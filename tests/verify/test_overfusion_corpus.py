@@ -77,6 +77,7 @@ def test_every_family_is_right_in_small(tmp_path: Path) -> None:
     assert {n: e for n, e in errors.items() if e > (4e-3 if "blend" in n else 1e-3)} == {}
 
 
+@pytest.mark.usefixtures("forked_compilers")
 def test_every_kernel_compiles_for_the_card(corpus: Any, parts: Any, tmp_path: Path) -> None:
     """One case of every family; `overfusion_record.py` compiles all of them."""
     found: dict[str, Any] = {}
