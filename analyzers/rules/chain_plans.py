@@ -31,8 +31,9 @@ def with_kernels(matches: Sequence[Match], chains: Iterable[Built]) -> list[Matc
 
 
 def _priced(finding: Finding, keys: set[tuple[str, str]], match: Match) -> tuple[Evidence, ...]:
-    """What the kernels' saving rests on, and of how many of the rule's ops they are: its own figures
-    are of all, by bandwidth alone.
+    """What the kernels' saving rests on, and of how many of the rule's ops they are.
+
+    The rule's own figures are of all of them, by bandwidth alone.
     """
     part = "" if keys == match.nodes else f", {len(keys)} of {len(match.nodes)} ops"
     return tuple(
