@@ -40,9 +40,9 @@ from advisor.model.ranking import (
 )
 
 KEPT = 16
-WARPS, STAGES = (1, 2, 4, 8, 16, 32), (1, 3)
+WARPS, STAGES, HELD_STAGES = (1, 2, 4, 8, 16, 32), (1, 3), (1, 3, 4)
 # Programs on each multiprocessor: where one holds whole rows, and where it holds blocks of columns.
-HELD_SHARES, BLOCK_SHARES = (1, 2, 4), (2, 4, 8)
+HELD_SHARES, BLOCK_SHARES = (1, 2), (2, 4, 8)
 COLUMN_BLOCKS = (32, 64, 128, 256, 512, 1024)
 MAX_PER_THREAD = 32
 # Tiles alive at a time beside the states: inputs wait for the reductions along their rows, one or
@@ -131,7 +131,7 @@ def column_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchC
 def _held(task: _Task) -> Iterator[LaunchConfig]:
     """Whole rows, some at a time."""
     block = next_power_of_two(task.columns)
-    for power, warps, share, stages in product(range(7), WARPS, HELD_SHARES, STAGES):
+    for power, warps, share, stages in product(range(7), WARPS, HELD_SHARES, HELD_STAGES):
         rows, splits = 1 << power, _splits(task, share * task.sm_count, 1 << power)
         if _fits(task, rows, block, warps):
             yield LaunchConfig(
