@@ -6,6 +6,7 @@ from advisor.model.configs import default_config
 from advisor.model.findings import Evidence
 from advisor.model.optable import RANDOM
 from advisor.model.plan import FusionPlan, Site
+from advisor.model.site_work import is_written_down
 from advisor.units import counted
 
 _DRAWN = (
@@ -17,8 +18,11 @@ _DRAWN = (
 
 def walk(plan: FusionPlan, site: Site) -> Evidence:
     """The iteration space, and how often memory is read."""
-    split = not plan.members and default_config(plan, site).scheme == "split"
+    scheme = "dealt" if plan.members else default_config(plan, site).scheme
+    split = scheme == "split"
     reads = "two launches share it out and read" if split else "one pass reads"
+    if scheme in ("looped", "online") and is_written_down(plan, site):
+        reads = "programs of many rows, which read them again in a later pass: one launch reads"
     tensors = sum(item.counts is None for item in plan.inputs)
     text = (
         f"the ops share one iteration space of {site.rows:,} rows × {site.columns:,} columns; "

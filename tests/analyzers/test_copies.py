@@ -15,6 +15,7 @@ from advisor.model.plan import FusionPlan
 from advisor.verify.region import region_disagreement
 from analyzers.axes import copies
 from analyzers.program_cost import program_time
+from analyzers.program_notes import walk
 from analyzers.row_plans import canonical_program, plan_of
 from analyzers.row_programs import RowPrograms, find_row_programs
 from collectors.live.capture import capture
@@ -73,6 +74,8 @@ def test_a_copy_whose_sectors_a_tile_fills_is_written_too(
     graph = lowered(both, *shape)
     found = find_row_programs(graph.graph)
     assert copied(found) == [1]
+    # Views that stand for the copy of the program do not stay out of anything.
+    assert not any(word in m.reason for m in found.near_misses for word in ("clone", "permute"))
     plan = plan_in(found)
     assert plan.sites[0].row_sizes == rows
     assert plan.in_tiles == turned
@@ -146,6 +149,7 @@ def test_what_programs_of_many_rows_read_again_has_a_price() -> None:
     large, plan = gpu_by_key("h200"), both_orders("rows", 16_384, 4096)
     (site,), small = plan.sites, msgspec.structs.replace(large, l2_bytes=10 << 20)
     assert default_config(plan, site).scheme == "looped"
+    assert "read them again" in walk(plan, site).text
     near, far = (program_time(plan, site, gpu, default_calibration(large)).mid
                  for gpu in (large, small))  # fmt: skip
     assert 1.1 < far / near < 1.6
