@@ -26,6 +26,7 @@ from advisor.model.plan import FusionPlan
 from advisor.pipeline.sizing import requests
 from advisor.verify.resources import ResourceRequest
 from tests.builders import gemm_plans, members, scan_plans
+from tests.builders.quantised import both_orders
 from tests.codegen import plans
 from tests.codegen.test_random_eight_bits import quantised, residual
 
@@ -39,6 +40,9 @@ PLANS: dict[str, Callable[[], FusionPlan]] = {
     "read across": lambda: plans.turned("float16", sizes=(4096,), columns=4096),
     "dropout": lambda: residual("bfloat16"),
     "eight bits": lambda: quantised("bfloat16", "int8"),
+    "both orders, rows": lambda: both_orders("rows", 8192, 4096),
+    "both orders, all": lambda: both_orders("all", 8192, 4096),
+    "both orders, squares": lambda: both_orders("squares", 8192, 4096),
     "horizontal": lambda: members.group(members.rms_norm(6, 40), members.bias_act(5, 70)),
     "product": lambda: gemm_plans.biased_gelu((2048, 768, 3072)),
     "scan": lambda: scan_plans.selective((1536, 64, 16)),
