@@ -73,7 +73,7 @@ def table(found: Scores) -> str:
         f"# Predictions held against measurements on {gpus}",
         "",
         "Written by `python benchmarks/calibration.py --table`: what each plan was predicted to",
-        "save of the time of the ops that it replaces (80 % interval), and what it saved; µs a step.",
+        "save of the time of the ops that it replaces (80 % interval), and what it saved, in µs.",
         "",
         *summary(found),
         "",
