@@ -29,8 +29,9 @@ from advisor.model.site_work import computed, equation
 from advisor.model.spaces import space_of
 
 # Elements of a program from which on vectors wait in memory: each would take as many registers as
-# the row, and keep other programs from the multiprocessor. In smaller ones they come beside the row.
+# the row, and keep other programs from the multiprocessor. In smaller ones they come with the row.
 TILE, LARGE_TILE = "BLOCK_ROWS * BLOCK_COLUMNS", 4096
+LAST = "# Beside a large tile vectors would take the registers of other programs: they come last."
 IMPORTS = "import torch\nimport triton\nimport triton.language as tl\n"
 HELPER_TEXT = HELPERS | folds.HELPERS | column_sums.HELPERS | float8.HELPERS | scan.HELPERS
 HELPER_TEXT |= gemm.HELPERS | bfloat16.HELPERS
@@ -124,8 +125,7 @@ def held_body(plan: FusionPlan, program: str = PROGRAM, *, large: bool = True) -
     ]
     if waiting:
         loads = (values.load(item) for item in plan.inputs if item.name in waiting)
-        body += ["# Beside a large tile vectors would take the registers of other programs: they come last."]
-        body += [f"if {TILE} < {LARGE_TILE}:", *(INDENT + load for load in loads)]
+        body += [LAST, f"if {TILE} < {LARGE_TILE}:", *(INDENT + load for load in loads)]
     for op in plan.ops:
         for name in (name for name, reader in waiting.items() if reader == op.name):
             load = values.load(values.inputs[name])
