@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders.forked import Forked
+
+ROOT = str(Path(__file__).parents[1])
+
 with suppress(ImportError):  # GPU tests run where no property test does
     from hypothesis import settings
 
@@ -21,10 +25,7 @@ with suppress(ImportError):  # GPU tests run where no property test does
 
 @pytest.fixture(scope="session")
 def _compilers() -> Iterator[object]:
-    from tests.builders.forked import Forked
-
-    root = str(Path(__file__).parents[1])
-    with Forked(("tests.builders.warm_compiler",), PYTHONPATH=root) as running:
+    with Forked(("tests.builders.warm_compiler",), PYTHONPATH=ROOT) as running:
         yield running.module
 
 
@@ -34,3 +35,12 @@ def forked_compilers(_compilers: object, monkeypatch: pytest.MonkeyPatch) -> Non
     from advisor.verify import _compile_process
 
     monkeypatch.setattr(_compile_process, "subprocess", _compilers)
+
+
+@pytest.fixture(scope="session")
+def interpreting() -> Iterator[Forked]:
+    """Runs programs that interpret kernels, forked from one that has imported what they import."""
+    modules = ("tests.builders.warm_interpreter",)
+    settings = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": ROOT}
+    with Forked(modules, **settings) as running:
+        yield running

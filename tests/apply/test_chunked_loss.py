@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +16,7 @@ from advisor.apply.loss_rows import Cut
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.loss_chunks import MOST_BYTES, MOST_ROWS, LossSizes, rows_of_chunk
 from advisor.verify.resources import ResourceRequest, resources_of
+from tests.builders.forked import Forked
 
 ROOT = Path(__file__).parents[2]
 KERNEL = ROOT / "advisor" / "apply" / "loss_kernel.py"
@@ -163,13 +161,9 @@ print("equal")
 """
 
 
-def test_the_kernel_is_what_torch_computes() -> None:
+def test_the_kernel_is_what_torch_computes(interpreting: Forked) -> None:
     pytest.importorskip("triton", reason="kernels need triton")
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", INTERPRETED],
-        env=environment, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = interpreting.run("-c", INTERPRETED, cwd=ROOT)
     assert done.stdout.strip() == "equal", done.stderr[-2000:]
 
 

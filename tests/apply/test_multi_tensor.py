@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +23,18 @@ from advisor.apply.model.optimizer import device_counts, fuse_optimizer, own_cou
 from advisor.apply.model.update_rules import rule_of
 from advisor.apply.recipe import UNCHANGED
 from advisor.verify.binaries import read_cubin
+from tests.builders.forked import Forked
 from tests.builders.updates import Lion
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_steps_are_as_near_to_float64_as_the_optimizers_own() -> None:
+def test_steps_are_as_near_to_float64_as_the_optimizers_own(interpreting: Forked) -> None:
     """Every rule, float32 and bfloat16, a parameter without gradient, kernels out and in again.
 
     With the scalars of a GPU, and a fused step that is as far from float64 as a GPU's.
     """
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, ROOT / "tests" / "builders" / "updates.py"],
-        env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    done = interpreting.run(str(ROOT / "tests" / "builders" / "updates.py"), cwd=ROOT)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     errors: dict[str, tuple[float, float]] = told["errors"]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +32,7 @@ from analyzers.row_programs import find_row_programs
 from collectors.live.fx_graph import Lowered
 from tests.apply.test_rewrite import assert_close_in_rows, swapped
 from tests.builders import captured as models
+from tests.builders.forked import Forked
 from tests.builders.scans import refusals_of, scans_of
 
 ROOT = Path(__file__).parents[2]
@@ -49,16 +47,9 @@ def _fresh_kernels() -> Iterator[None]:
 # --- the very kernels -----------------------------------------------------------------------------
 
 
-def test_generated_kernels_run_in_one_graph_for_any_number_of_rows() -> None:
+def test_generated_kernels_run_in_one_graph_for_any_number_of_rows(interpreting: Forked) -> None:
     """Every scheme of rows, an inner size that a mask needs, a stride that follows from one."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.builders.interpreted_graphs"],
-        cwd=ROOT,
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = interpreting.run("-m", "tests.builders.interpreted_graphs", cwd=ROOT)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     for case in found:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -37,6 +35,7 @@ from advisor.verify.interpret import evaluate
 from advisor.verify.numerics import NumericsProcess
 from advisor.verify.resources import resources_of
 from advisor.verify.timing import site_inputs
+from tests.builders.forked import Forked
 from tests.builders.plan import PlanBuilder
 from tests.codegen import plans
 from tests.codegen.interpreter import Interpreter
@@ -182,17 +181,14 @@ def test_the_reference_of_a_file_is_that_of_the_plan() -> None:
         assert torch.equal(mine, wanted)
 
 
-def test_a_file_checks_itself(tmp_path: Path) -> None:
+def test_a_file_checks_itself(tmp_path: Path, interpreting: Forked) -> None:
     plan = plans.embedding_norm(dense=False, table_rows=30_000)
     export = Standalone(plan, config_of(plan, "split"), "a test", custom_op=True)
     path = tmp_path / "kernel.py"
     path.write_text(render_standalone(export))
     assert 'rows_in0 = {"cuda": 30000, "cpu": 50}[device]' in path.read_text()
     assert "for tensor in (*read, *out)" in path.read_text()
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, env=environment, check=False
-    )
+    done = interpreting.run(str(path), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

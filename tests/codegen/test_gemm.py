@@ -3,9 +3,6 @@ random epilogues; compiled for real GPUs without one."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +30,7 @@ from advisor.pipeline.sizing import requests, spills
 from advisor.verify.cases import Case, make_inputs
 from advisor.verify.interpret import evaluate
 from advisor.verify.resources import resources_of
+from tests.builders.forked import Forked
 from tests.builders.gemm_plans import GemmBuilder, biased_gelu, gated
 from tests.builders.verified import verify_numerics
 from tests.codegen.interpreter import Interpreter
@@ -224,14 +222,11 @@ def test_hostile_products_are_refused(change: dict[str, Any], what: str) -> None
 # --- as a file, verified, compiled ----------------------------------------------------------------
 
 
-def test_the_file_of_a_kernel_checks_itself(tmp_path: Path) -> None:
+def test_the_file_of_a_kernel_checks_itself(tmp_path: Path, interpreting: Forked) -> None:
     plan = biased_gelu((4, 16, 20, 40), "float32", both=True)
     path = tmp_path / "kernel.py"
     path.write_text(render_standalone(Standalone(plan, _configs(plan)[0], "not timed")))
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    found = subprocess.run(
-        [sys.executable, str(path)], env=environment, capture_output=True, text=True, check=False
-    )
+    found = interpreting.run(str(path), cwd=tmp_path)
     assert found.returncode == 0, found.stdout + found.stderr
     assert found.stdout.count("passed") == 4
 

@@ -6,7 +6,6 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -37,8 +36,7 @@ from tests.codegen.plans import (
 
 pytest.importorskip("triton", reason="running kernels needs triton")
 
-ROOT = Path(__file__).parents[2]
-RUNS = ROOT / "sample_traces" / "runs"
+RUNS = Path(__file__).parents[2] / "sample_traces" / "runs"
 RECORDED = {path.stem: path for path in sorted(RUNS.glob("llama_*/plans/*.json"))}
 
 
@@ -64,19 +62,11 @@ def rendered(plan: FusionPlan, config: LaunchConfig | None = None, **extra: bool
     return render_standalone(Standalone(plan, launch, "not timed", **extra))
 
 
-@pytest.fixture(scope="module")
-def forked() -> Iterator[Forked]:
-    """Runs files as `run` does, once Torch and Triton are imported."""
-    # Broadcasting imports SymPy when it is first called.
-    modules = ("torch.fx.experimental.symbolic_shapes", "tests.builders.quick_interpreter")
-    with Forked(modules, TRITON_INTERPRET="1", PYTHONPATH=str(ROOT)) as running:
-        yield running
-
-
-def quickly(forked: Forked, text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def quickly(interpreting: Forked, text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """As `run` does, but for imports."""
     path = folder / "kernel.py"
     path.write_text(text)
-    return forked.run(str(path), cwd=folder)
+    return interpreting.run(str(path), cwd=folder)
 
 
 def run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -94,14 +84,14 @@ def run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_file_checks_itself_and_its_gradients_without_this_tool(
-    name: str, tmp_path: Path, forked: Forked
+    name: str, tmp_path: Path, interpreting: Forked
 ) -> None:
     plan = PLANS[name]
     # The interpreter takes as long for masked rows as for real ones: two rows a block.
     config = msgspec.structs.replace(default_config(plan, plan.sites[0]), block_rows=2)
     text = rendered(plan, config, custom_op=True)
     assert "import advisor" not in text
-    done = quickly(forked, text, tmp_path)
+    done = quickly(interpreting, text, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     values = [line for line in lines if line.startswith("passed") and "gradient" not in line]
@@ -121,9 +111,9 @@ def test_a_file_checks_itself_and_its_gradients_without_this_tool(
     ids=["group norm", "channels last", "batch norm"],
 )
 def test_rows_of_several_axes_check_themselves(
-    plan: FusionPlan, tmp_path: Path, forked: Forked
+    plan: FusionPlan, tmp_path: Path, interpreting: Forked
 ) -> None:
-    done = quickly(forked, rendered(plan, custom_op=True), tmp_path)
+    done = quickly(interpreting, rendered(plan, custom_op=True), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("passed")]
     assert len(lines) == 2 * len(plan.outputs)
@@ -139,9 +129,11 @@ def test_rows_of_several_axes_check_themselves(
     ],
     ids=lambda config: config.scheme,
 )
-def test_every_scheme_checks_itself(config: LaunchConfig, tmp_path: Path, forked: Forked) -> None:
+def test_every_scheme_checks_itself(
+    config: LaunchConfig, tmp_path: Path, interpreting: Forked
+) -> None:
     plan = log_softmax(columns=900)
-    done = quickly(forked, rendered(plan, config, custom_op=True), tmp_path)
+    done = quickly(interpreting, rendered(plan, config, custom_op=True), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -202,7 +194,9 @@ def test_compile_export_and_autocast_see_the_operator(tmp_path: Path) -> None:
     assert cast.count("torch.ops.aten.to.dtype](") == 2
 
 
-def test_an_operator_without_a_gradient_says_so_in_backward(tmp_path: Path, forked: Forked) -> None:
+def test_an_operator_without_a_gradient_says_so_in_backward(
+    tmp_path: Path, interpreting: Forked
+) -> None:
     make = PlanBuilder()
     x = make.input()
     for _ in range(300):
@@ -216,7 +210,7 @@ def test_an_operator_without_a_gradient_says_so_in_backward(tmp_path: Path, fork
     except NotImplementedError as error:
         print(error)""",
     )
-    done = quickly(forked, text, tmp_path)
+    done = quickly(interpreting, text, tmp_path)
     assert "no gradient kernel (its gradient is no plan" in done.stdout, done.stderr
     assert "call `reference`" in done.stdout
 
@@ -274,13 +268,13 @@ def test_a_plan_without_a_place_has_no_file() -> None:
         render_standalone(Standalone(plan, LaunchConfig(), "not timed"))
 
 
-def test_a_group_of_programs_checks_every_member(tmp_path: Path, forked: Forked) -> None:
+def test_a_group_of_programs_checks_every_member(tmp_path: Path, interpreting: Forked) -> None:
     programs = (members.rms_norm(4, 40), members.softmax(3, 33), members.rms_norm(2, 40))
     plan = members.group(*programs)
     export = Standalone(plan, default_config(plan, plan.sites[0]), "not timed")
     text = render_file(export)
     assert max(map(len, text.splitlines())) <= 100
-    done = quickly(forked, text, tmp_path)
+    done = quickly(interpreting, text, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("passed  3 members") == 3
     with pytest.raises(IllegalFusionError, match="no operator with a gradient"):
@@ -288,18 +282,18 @@ def test_a_group_of_programs_checks_every_member(tmp_path: Path, forked: Forked)
 
 
 def test_what_the_casts_of_an_equation_cost_is_no_fault_of_its_kernel(
-    tmp_path: Path, forked: Forked
+    tmp_path: Path, interpreting: Forked
 ) -> None:
     """e^-x of a large x that was rounded: x times as far off as x was."""
     make = PlanBuilder()
     x = make.op("add", make.op("abs", make.input()), 50.0)
     rounded = make.cast(make.cast(x, "bfloat16"), "float32")
     plan = make.plan(make.op("exp", make.op("neg", rounded)), title="far", columns=50)
-    done = quickly(forked, rendered(plan), tmp_path)
+    done = quickly(interpreting, rendered(plan), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0.00 from the equation with its casts" in done.stdout
     before, kernel = rendered(plan).split("def row_program", 1)
     wrong = kernel.replace("v1 = v0 + 50.0", "v1 = v0 + 49.5", 1)
-    done = quickly(forked, f"{before}def row_program{wrong}", tmp_path)
+    done = quickly(interpreting, f"{before}def row_program{wrong}", tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAILED" in done.stdout
