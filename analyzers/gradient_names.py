@@ -17,18 +17,19 @@ from collections.abc import Iterator, Sequence
 
 from advisor.model.graph import Arg
 from advisor.model.plan import FusionPlan, PlanOp
+from analyzers.plan_values import PlanValues
+from analyzers.row_names import has_gelu_cubic
 
 
-class _Program:
-    """The ops of a plan by name; names are looked through casts, signs, and factors that are
+class _Program(PlanValues):
+    """The ops of a backward plan; values are looked through casts, signs, and factors that are
     constant or one a row.
     """
 
     def __init__(self, plan: FusionPlan) -> None:
-        self.ops = plan.ops
+        super().__init__(plan)
         # A program that was looked for in a graph, and not placed yet, has no sizes.
         self.columns = plan.sites[0].columns if plan.sites else None
-        self._by_name = {op.name: op for op in plan.ops}
         self._whole = {item.name for item in plan.inputs if all(item.spans)}
         held = (item for item in plan.inputs if not item.segments and item.gathered is None)
         axes = plan.column_axes
@@ -38,17 +39,7 @@ class _Program:
         """Whether it is a tensor that is read whole."""
         return value in self._whole
 
-    def of(self, value: Arg) -> PlanOp | None:
-        return self._by_name.get(str(value))
-
-    def bare(self, value: Arg) -> str:
-        """The value that this one is, but for its type, its sign or a constant factor."""
-        op = self.of(value)
-        while op is not None and (inner := self._inner(op)) is not None:
-            value, op = inner, self.of(inner)
-        return str(value)
-
-    def _inner(self, op: PlanOp) -> Arg | None:
+    def inner(self, op: PlanOp) -> Arg | None:
         """What a cast, a sign, a guard or a factor of the row is applied to; None for other ops."""
         if op.op in ("cast", "neg"):
             return op.args[0]
@@ -82,13 +73,8 @@ class _Program:
 
     def is_chosen(self, total: PlanOp) -> bool:
         """Whether what is summed depends on which column the target is."""
-        found, pending = set[str](), [str(total.args[0])]
-        while pending:
-            op = self.of(pending.pop())
-            if op is not None and op.name not in found:
-                found.add(op.name)
-                pending += map(str, op.args)
-        return any(op.op == "eq" and op.space == "tile" for op in self.ops if op.name in found)
+        made = self.sources(str(total.args[0]))
+        return any(op.op == "eq" and op.space == "tile" for op in made)
 
     def from_row(self, total: PlanOp) -> set[str]:
         """All values of a whole row that a sum leads to, itself included."""
@@ -146,11 +132,10 @@ def are_norm_sums(plan: FusionPlan) -> bool:
 def activation_gradients(plan: FusionPlan) -> list[str]:
     """Activations whose gradients a backward program takes, as ATen's decompositions spell them."""
     found, ops = dict[str, None](), {op.name: op for op in plan.ops}
-    numbers = [arg for op in plan.ops for arg in op.args if isinstance(arg, float)]
     for op in plan.ops:
         if op.op == "where" and _compares(ops.get(str(op.args[0])), "le") and op.args[1] == 0:
             found["ReLU"] = None
-        elif op.op == "erf" or (op.op == "tanh" and any(abs(n - 0.044715) < 1e-9 for n in numbers)):
+        elif op.op == "erf" or (op.op == "tanh" and has_gelu_cubic(plan.ops)):
             found["GELU"] = None
         elif op.op == "sub" and op.args[0] == 1 and _compares(ops.get(str(op.args[1])), "sigmoid"):
             users = [user for user in plan.ops if op.name in user.args and user.op == "mul"]

@@ -7,7 +7,7 @@ centred before. What no test fits has no name here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from advisor.model.gathers import gathers
 from advisor.model.optable import FLOAT8_MAX, spec_of
@@ -171,19 +171,17 @@ def activations(ops: Sequence[PlanOp]) -> list[str]:
     for op in here.values():
         if op.op == "relu":
             found["ReLU"] = None
-        elif op.op == "erf" or (op.op == "tanh" and _has_cubic(here)):
+        elif op.op == "erf" or (op.op == "tanh" and has_gelu_cubic(ops)):
             found["GELU"] = None
         elif op.op in ("mul", "div") and _is_gate(op, here):
             found["SiLU"] = None
     return list(found)
 
 
-def _has_cubic(here: Mapping[str, PlanOp]) -> bool:
-    return any(
-        isinstance(arg, float) and abs(arg - _GELU_CUBIC) < 1e-9
-        for op in here.values()
-        for arg in op.args
-    )
+def has_gelu_cubic(ops: Iterable[PlanOp]) -> bool:
+    """Whether the tanh form of GELU, or its derivative, is computed there."""
+    numbers = (arg for op in ops for arg in op.args if isinstance(arg, float))
+    return any(abs(number - _GELU_CUBIC) < 1e-9 for number in numbers)
 
 
 def _is_gate(op: PlanOp, after: Mapping[str, PlanOp]) -> bool:
