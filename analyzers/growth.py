@@ -96,7 +96,7 @@ def grow(flow: Dataflow, seed: str, claimed: Mapping[str, str]) -> Grown:
     if space.lone and (LONE_ROW in rejected.values() or not _follows(flow, members, space)):
         reason = LONE_ROW if LONE_ROW in rejected.values() else _NOTHING_FOLLOWS
         return Grown(None, (NearMiss(seed, seed, reason),))
-    inside = members | _spent_views(flow, members)
+    inside = members | _views_of_copies(flow, members)
     misses = (NearMiss(seed, name, why) for name, why in rejected.items() if name not in inside)
     ordered = tuple(sorted(members, key=flow.index.__getitem__))
     return Grown(Group(ordered, space, seed), tuple(misses))
@@ -123,16 +123,11 @@ def _absorbed(
     return members, space
 
 
-def _spent_views(flow: Dataflow, members: frozenset[str]) -> set[str]:
-    """Views that stand for copies in the group: of what was copied, and of the copy for readers."""
-    copied = {node.id for node in copies(flow, [flow.nodes[name] for name in members])}
-    found = set()
-    for name in (u.consumer for n in members for u in flow.uses.get(flow.nodes[n].value(), ())):
-        node = flow.nodes[name]
-        unread = not flow.uses.get(node.value()) and node.value() not in flow.escapes_graph
-        if node.alias_of is not None and (unread or node_of(node.alias_of)[0] in copied):
-            found.add(name)
-    return found if copied else set()
+def _views_of_copies(flow: Dataflow, members: frozenset[str]) -> set[str]:
+    """Views by which others read the copies in the group, in the shape that these have for them."""
+    found = copies(flow, [flow.nodes[name] for name in members])
+    uses = (use.consumer for node in found for use in flow.uses.get(node.value(), ()))
+    return {name for name in uses if flow.nodes[name].alias_of is not None}
 
 
 def _follows(flow: Dataflow, members: frozenset[str], space: IterationSpace) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 from torch import fx
 
-from advisor.model.graph import value_id
+from advisor.model.graph import node_of, value_id
 from collectors.live.fx_builder import GraphBuilder, graph_node
 
 
@@ -28,10 +28,13 @@ def turned_copy(builder: GraphBuilder, node: fx.Node) -> bool:
     places = [int(axis) % len(held.shape) for axis in axes]
     strides = tuple(wanted.strides[places.index(axis)] for axis in range(len(places)))
     meta = replace(held, strides=strides)
+    view = builder.values.get(turned)
+    if isinstance(view, str) and len(turned.users) == 1:
+        builder.spent.add(node_of(view)[0])
     copy = builder.emit(node, "cast", (value,), meta, dtype=held.dtype)
     builder.bind(node, copy)
-    view = builder.fresh(node.name)
-    builder.nodes.append(graph_node(node, view, "opaque", (copy,), (wanted,), {}, alias_of=copy))
-    builder.meta[value_id(view)] = wanted
-    builder.values[node] = value_id(view)
+    name = builder.fresh(node.name)
+    builder.nodes.append(graph_node(node, name, "opaque", (copy,), (wanted,), {}, alias_of=copy))
+    builder.meta[value_id(name)] = wanted
+    builder.values[node] = value_id(name)
     return True

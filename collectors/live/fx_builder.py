@@ -68,6 +68,7 @@ class GraphBuilder:
     hints: dict[str, int] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     cast_values: set[str] = field(default_factory=set)
+    spent: set[str] = field(default_factory=set)
 
     def emit(
         self,
@@ -108,12 +109,16 @@ class GraphBuilder:
         self.fx_aliases.setdefault(value, []).append(source)
 
     def finished(self) -> tuple[Node, ...]:
-        """All nodes; what no FX node holds is hidden inside the op that it was decomposed from."""
+        """All nodes; what no FX node holds is hidden inside the op that it was decomposed from.
+
+        Those that are `spent` were views for somebody who reads what is behind them.
+        """
         return tuple(
             replace(node, hidden=True)
             if spec_of(node.op).kind != "opaque" and node.value() not in self.fx_node
             else node
             for node in self.nodes
+            if node.id not in self.spent
         )
 
     def forget(self) -> None:

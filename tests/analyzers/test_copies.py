@@ -82,6 +82,16 @@ def test_a_copy_whose_sectors_a_tile_fills_is_written_too(
     assert region_disagreement(plan, plan.sites[0], graph.fx_aliases, CPU) is None
 
 
+@pytest.mark.parametrize("dims", [(-1,), (0, 1)], ids=["rows", "all"])
+def test_the_copy_alone_is_written_where_nobody_reads_the_first_order(
+    dims: tuple[int, ...],
+) -> None:
+    graph = lowered(lambda x: quantised(x, *dims).t().contiguous(), 64, 96)
+    plan = plan_in(find_row_programs(graph.graph))
+    assert [output.strided for output in plan.outputs] == [True]
+    assert region_disagreement(plan, plan.sites[0], graph.fx_aliases, CPU) is None
+
+
 def test_two_orders_are_two_copies() -> None:
     def three(x: Tensor) -> tuple[Tensor, ...]:
         small = quantised(x, -1)
