@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any, NoReturn
@@ -50,7 +50,8 @@ class Forking:
     @property
     def module(self) -> Any:
         """Stands for the module `subprocess` in one that starts Python programs."""
-        same = {name: getattr(subprocess, name) for name in ("PIPE", "STDOUT", "DEVNULL")}
+        names = ("PIPE", "STDOUT", "DEVNULL", "TimeoutExpired")
+        same = {name: getattr(subprocess, name) for name in names}
         return SimpleNamespace(Popen=self.popen, **same)
 
 
@@ -67,15 +68,23 @@ class Here(Forking):
 
 
 class Forked(Forking):
-    """Runs programs as `python ARGUMENTS` would; importing `modules` is paid for once."""
+    """Runs programs as `python ARGUMENTS` would; importing `modules` is paid for once.
 
-    def __init__(self, modules: Sequence[str], **environment: str) -> None:
+    `popen` starts the process in the middle: forked from `Here` it has what is imported here.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[str],
+        popen: Callable[..., subprocess.Popen[Any]] = subprocess.Popen,
+        **environment: str,
+    ) -> None:
         self.environment = environment
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.one_at_a_time = threading.Lock()
         self.asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self.middle = subprocess.Popen(
+            self.middle = popen(
                 [sys.executable, __file__, str(theirs.fileno()), *modules],
                 env=os.environ | environment,
                 pass_fds=(theirs.fileno(),),
@@ -176,6 +185,8 @@ def _become(
 
 def _run(argv: list[str]) -> None:
     """What `python` does with its arguments."""
+    folders = {"-c": "", "-m": str(Path.cwd())}
+    sys.path.insert(0, folders.get(argv[0], str(Path(argv[0]).resolve().parent)))
     if argv[0] == "-c":
         sys.argv = ["-c", *argv[2:]]
         exec(compile(argv[1], "<string>", "exec"), {"__name__": "__main__"})

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import overfusion_record
 import torch
-from overfusion_corpus import build, measure
+from overfusion_corpus import build, crew, measure
 from overfusion_corpus.model import Case, Scope
 from overfusion_corpus.records import Compiled, Result, Variant
 
 from advisor.model.applied import Timing
+from tests.builders.forked import Forked, Here
 
 TIME = Timing(median_ns=1000, low_ns=900, high_ns=1100, samples=9)
 
@@ -56,4 +57,9 @@ torch.cuda.synchronize = nothing
 torch.cuda.get_device_name = lambda *_: "NVIDIA H200"
 
 if __name__ == "__main__":
-    raise SystemExit(overfusion_record.main(sys.argv[1:]))
+    if "--serve" in sys.argv:
+        raise SystemExit(overfusion_record.main(sys.argv[1:]))
+    # Its children are forked: they import what this process has.
+    with Forked((), popen=Here().popen) as forked:
+        crew.subprocess = forked.module  # type: ignore[attr-defined]
+        raise SystemExit(overfusion_record.main(sys.argv[1:]))
