@@ -216,14 +216,13 @@ def _looped(task: _Task, scheme: Scheme) -> Iterator[LaunchConfig]:
     if task.column_bytes[scheme] >= task.tile_bytes:
         together = (*together, 8, 16)  # what is read for every row outweighs the row
     blocks = [block for block in STREAMED_BLOCKS if block >= task.least_block]
-    choices = product(together, blocks, STREAMED_WARPS, AHEAD)
+    tiles = [*product(together, blocks)] if task.columns >= SHORTEST_LOOP else []
     if task.tall:
-        choices = product(TALL_ROWS, TALL_BLOCKS, STREAMED_WARPS, AHEAD)
-    for rows, block, warps, (stages, unroll) in choices:
+        tiles += product([n for n in TALL_ROWS if n < 2 * task.rows], TALL_BLOCKS)
+    for (rows, block), warps, (stages, unroll) in product(tiles, STREAMED_WARPS, AHEAD):
         turns = -(-task.columns // block)
         whole = turns == 1 and block < 2 * task.columns and stages == 1
-        fits = rows < 2 * task.rows and unroll <= turns and _streams_well(rows * block, warps)
-        if (whole or turns > 1) and fits:
+        if (whole or turns > 1) and unroll <= turns and _streams_well(rows * block, warps):
             yield LaunchConfig(
                 scheme=scheme,
                 block_rows=rows,

@@ -10,8 +10,9 @@ import torch
 
 from advisor.hardware.calibration import default_calibration
 from advisor.hardware.gpus import gpu_by_key
-from advisor.model.configs import default_config
+from advisor.model.configs import candidate_configs, default_config
 from advisor.model.plan import FusionPlan
+from advisor.model.site_work import is_written_down
 from advisor.verify.region import region_disagreement
 from analyzers.axes import copies
 from analyzers.program_cost import program_time
@@ -21,6 +22,7 @@ from analyzers.row_programs import RowPrograms, find_row_programs
 from collectors.live.capture import capture
 from collectors.live.fx_graph import Lowered
 from collectors.live.workload import Workload
+from tests.builders.plan import PlanBuilder
 from tests.builders.quantised import both_orders
 
 CPU = torch.device("cpu")
@@ -166,3 +168,19 @@ def test_what_programs_of_many_rows_read_again_has_a_price() -> None:
     bare = msgspec.structs.replace(plan, outputs=plan.outputs[:2])
     site = msgspec.structs.replace(site, output_strides=(), outputs=site.outputs[:2])
     assert program_time(bare, site, large, default_calibration(large)).mid < near
+
+
+def test_few_long_rows_with_a_copy_are_streamed_all_the_same() -> None:
+    """No tile is as tall as a sector there; two reductions are not shared; no program holds one."""
+    make = PlanBuilder()
+    wide = make.cast(make.input("bfloat16"), "float32")
+    root = make.op("rsqrt", make.op("add", make.op("mean", make.op("mul", wide, wide)), 1e-6))
+    hat = make.op("mul", wide, root)
+    small = make.cast(make.op("div", hat, make.op("amax", make.op("abs", hat))), "float8_e4m3fn")
+    copy = make.cast(small, "float8_e4m3fn")
+    plan = make.plan(small, copy, sizes=(7,), columns=100_000, strided=(copy,), turned=(copy,))
+    site = msgspec.structs.replace(plan.sites[0], output_strides=((100_000, 1), (1, 7)))
+    assert is_written_down(plan, site)
+    configs = candidate_configs(plan, site)
+    assert {config.scheme for config in configs} == {"looped"}
+    assert all(config.block_rows <= 8 for config in configs)
