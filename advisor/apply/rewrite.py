@@ -31,6 +31,7 @@ from advisor.apply.run_time_sizes import (
 )
 from advisor.codegen import abi
 from advisor.codegen.families import site_launches
+from advisor.codegen.launches import Launch
 from advisor.errors import IllegalFusionError
 from advisor.model.gemm import product_rows
 from advisor.model.launch import LaunchConfig, unsuitable
@@ -252,8 +253,8 @@ def _insert_call(
 
 
 def _of_tables(
-    calls: Sequence[abi.Launch], plan: FusionPlan, inputs: Sequence[fx.Node]
-) -> tuple[abi.Launch, ...]:
+    calls: Sequence[Launch], plan: FusionPlan, inputs: Sequence[fx.Node]
+) -> tuple[Launch, ...]:
     """The launches with the number of rows that each table has here, one of PyTorch's."""
     rows = {
         abi.rows_name(item): node.meta["val"].shape[0]
@@ -306,7 +307,7 @@ def _empty(
 
 def _launch_node(
     graph: fx.Graph,
-    launch: abi.Launch,
+    launch: Launch,
     function: Any,
     held: Mapping[str, fx.Node],
     sizes: SizeNodes,

@@ -19,7 +19,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
 from torch.utils._sympy.functions import FloorDiv
 
-from advisor.codegen import abi
+from advisor.codegen.launches import Launch, launches
 from advisor.errors import IllegalFusionError
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan, Site
@@ -127,7 +127,7 @@ def _value(operand: Operand) -> Any:
 
 def launches_at_run_time(
     plan: FusionPlan, config: LaunchConfig, site: Site, sizes: SizeNodes
-) -> tuple[abi.Launch, ...]:
+) -> tuple[Launch, ...]:
     """The launches at a site whose numbers of rows, or strides, are known at run time only.
 
     Their arguments and grids are numbers of PyTorch. Raises `IllegalFusionError` for more rows than
@@ -148,7 +148,7 @@ def launches_at_run_time(
         site.input_offsets,
         site.table_rows,
     )
-    found = abi.launches(plan, config, *given)
+    found = launches(plan, config, *given)
     return tuple(replace(launch, constants=_decided(launch.constants)) for launch in found)
 
 

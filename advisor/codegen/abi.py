@@ -9,34 +9,16 @@ is divided by these. A kernel takes what belongs to its own tensors, where it ha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from advisor.codegen.expressions import POINTER_TYPES
 from advisor.codegen.strided import strided
-from advisor.errors import IllegalFusionError
-from advisor.model.column_configs import combined_numbers, holds_rows, partial_numbers
+from advisor.model.column_configs import partial_numbers
 from advisor.model.configs import scheme_schedule
 from advisor.model.gemm import operands
-from advisor.model.launch import (
-    GROUP_ROWS,
-    OVER_ROWS,
-    PART_COLUMNS,
-    SCANS,
-    LaunchConfig,
-    Scheme,
-    column_blocks,
-    columns_per_split,
-    next_power_of_two,
-    parts_at_once,
-    row_splits_of,
-    splits_of,
-    steps_per_split,
-    tile_rows,
-)
-from advisor.model.plan import FusionPlan, PlanInput, Site
+from advisor.model.launch import OVER_ROWS, SCANS, Scheme
+from advisor.model.plan import FusionPlan, PlanInput
 from advisor.model.scan import lane_axes
 from advisor.model.walks import walk_of
 
@@ -72,32 +54,6 @@ class KernelAbi:
     def tensors(self) -> tuple[str, ...]:
         """Pointer parameters."""
         return self.reads + self.writes
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One kernel with its arguments for one shape; `types` are Triton's for run-time arguments.
-
-    `workspace` are the shapes of the float32 tensors that it writes and no caller sees.
-    """
-
-    kernel: KernelAbi
-    types: dict[str, str]
-    scalars: dict[str, int]
-    constants: dict[str, int | bool]
-    grid: tuple[int, int, int]
-    workspace: dict[str, tuple[int, int]]
-
-    @property
-    def aligned(self) -> tuple[str, ...]:
-        """Arguments that a launch specialises as divisible by 16."""
-        divisible = (name for name, value in self.scalars.items() if value % ALIGNED_COLUMNS == 0)
-        return (*self.kernel.tensors, *divisible)
-
-    @property
-    def ones(self) -> dict[str, int | bool]:
-        """Arguments that a launch compiles in as constants, because they are 1."""
-        return {name: 1 for name, value in self.scalars.items() if value == 1}
 
 
 def _outer_axes(plan: FusionPlan) -> int:
@@ -180,15 +136,15 @@ def kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
     scalars = (*shape, "n_splits", "split_columns", *rest)
     first = (*scalars, *_strides(plan, reads))
     tiles = any(output.space == "tile" for output in plan.outputs)
-    turned = (("n_outer",), ("TILE_ROWS",)) if plan.in_tiles else ((), ())
+    outer, tall = (("n_outer",), ("TILE_ROWS",)) if plan.in_tiles else ((), ())
     return (
         KernelAbi(f"{name}_partials", reads, partials, first, streamed, "rows and splits"),
         KernelAbi(
             f"{name}_finish",
             reads + partials,
             writes,
-            (*scalars, *turned[0], *own),
-            (*streamed, "SPLITS", *turned[1]),
+            (*scalars, *outer, *own),
+            (*streamed, "SPLITS", *tall),
             "rows and splits" if tiles else "rows",
         ),
     )
@@ -283,137 +239,3 @@ def _strides(plan: FusionPlan, names: Sequence[str]) -> tuple[str, ...]:
 def rows_name(item: PlanInput) -> str:
     """The parameter that says how many rows a table has."""
     return f"{item.name}_rows"
-
-
-def site_launches(plan: FusionPlan, config: LaunchConfig, site: Site) -> tuple[Launch, ...]:
-    """Every kernel with its arguments at a site; raises as `launches` does."""
-    lies = site.input_strides, site.output_strides, site.input_offsets, site.table_rows
-    return launches(plan, config, site.row_sizes, site.column_axes, *lies)
-
-
-def launches(
-    plan: FusionPlan,
-    config: LaunchConfig,
-    row_sizes: Sequence[int],
-    column_sizes: Sequence[int],
-    strides: Sequence[Sequence[int]],
-    output_strides: Sequence[Sequence[int]] = (),
-    offsets: Sequence[int] = (),
-    table_rows: Sequence[int] = (),
-) -> tuple[Launch, ...]:
-    """Every kernel with its arguments; `strides[i]` are input i's per axis, in elements.
-
-    `output_strides` are those of strided outputs; `offsets` where the inputs of a scan begin;
-    `table_rows[i]` how many rows input i has, if it is a table.
-    Sizes of rows and strides may be numbers that are known at run time only, which are never
-    compared here. Raises `IllegalFusionError` for a configuration that the plan cannot have.
-    """
-    if config.scheme == "column_sums" and holds_rows(plan) != (config.block_columns is None):
-        raise IllegalFusionError("rows that are reduced are held whole, others in blocks")
-    if config.scheme == "split" and plan.in_tiles and config.block_rows > 1:
-        raise IllegalFusionError("rows that are written in tiles are shared one at a time")
-    rows, columns = math.prod(row_sizes), math.prod(column_sizes)
-    depth = row_sizes[-1] if plan.product is not None else 1
-    if plan.product is not None:
-        rows = math.prod(row_sizes[:-1])
-    values = {"n_rows": rows, "n_columns": columns, "n_depth": depth}
-    if config.scheme in SCANS:
-        rows = math.prod(row_sizes[:-1])
-        begin = offsets or (0,) * len(plan.inputs)
-        values |= {f"{n}_offset": at for n, at in zip(input_names(plan), begin, strict=True)}
-        values |= {"n_lanes": rows, "n_steps": row_sizes[-1]}
-    values |= {name: row_sizes[axis] for axis, name in size_names(plan)}
-    if plan.in_tiles:
-        values["n_outer"] = math.prod(column_sizes[:-1])
-    given = dict(zip((item.name for item in plan.inputs), strides, strict=True))
-    given |= dict(zip(output_names(plan), output_strides, strict=False))
-    for tensor in strided(plan):
-        values |= {name: given[tensor.name][axis] for axis, name in tensor.strides}
-    tables = zip(plan.inputs, table_rows, strict=False)
-    values |= {rows_name(item): count for item, count in tables if item.gathered}
-    parts, shares = _shares(config, rows, columns, row_sizes[-1] if row_sizes else 1)
-    values |= shares
-    constants = _constants(config, rows, columns)
-    constants["PARTS"] = parts_at_once(config, combined_numbers(plan))
-    constants["TILE_ROWS"] = tile_rows(
-        config.block_columns or 1, math.prod(column_sizes[:-1]), column_sizes[-1]
-    )
-    constants["EVEN_STEPS"] = depth % (config.block_steps or 1) == 0
-    constants |= {name: column_sizes[axis] for axis, name in column_size_names(plan)}
-    types = _types(plan)
-    return tuple(
-        Launch(
-            kernel=kernel,
-            types={name: types.get(name, POINTER_TYPES[PARTIAL_DTYPE]) for name in kernel.tensors}
-            | dict.fromkeys(kernel.scalars, "i32"),
-            scalars={name: values[name] for name in kernel.scalars},
-            constants={name: constants[name] for name in kernel.constants},
-            grid=_grid(kernel.grid, config, rows, columns, values.get("n_splits", 1)),
-            workspace={name: parts for name in kernel.writes if name not in types},
-        )
-        for kernel in kernels(plan, config.scheme)
-    )
-
-
-def _shares(
-    config: LaunchConfig, rows: int, columns: int, steps: int
-) -> tuple[tuple[int, int], dict[str, int]]:
-    """(shape of the partial results, parameters) where programs share what one would compute."""
-    if config.scheme in OVER_ROWS:
-        splits = row_splits_of(config, rows)
-        return (splits, columns), {"n_splits": splits, "block_rows": config.block_rows}
-    if config.scheme in SCANS:
-        share = steps_per_split(config, steps)
-        splits = max(-(-steps // share), 1)
-        return (splits, rows * columns), {"n_splits": splits, "split_steps": share}
-    splits = splits_of(config, columns)
-    if config.splits is None:
-        return (rows, splits), {}
-    share = columns_per_split(config, columns)
-    return (rows, splits), {"n_splits": splits, "split_columns": share}
-
-
-def _grid(
-    grid: Grid, config: LaunchConfig, rows: int, columns: int, shares: int
-) -> tuple[int, int, int]:
-    """How many programs a kernel has, along each number of theirs; the rows of a scan are lanes."""
-    blocks = -(-rows // config.block_rows)
-    beside = column_blocks(config, columns)
-    counts: dict[Grid, tuple[int, int]] = {
-        "rows": (blocks, 1),
-        "rows and splits": (blocks, splits_of(config, columns)),
-        "shares and columns": (row_splits_of(config, rows), beside),
-        "columns": (beside, 1),
-        "parts": (-(-columns // PART_COLUMNS), 1),
-        "blocks": (blocks * beside, 1),
-        "lanes": (blocks, 1),
-        "lanes and shares": (blocks, shares),
-    }
-    return (*counts[grid], 1)
-
-
-def _constants(config: LaunchConfig, rows: int, columns: int) -> dict[str, int | bool]:
-    held = config.block_columns is None
-    block = config.block_columns or next_power_of_two(columns)
-    return {
-        "BLOCK_ROWS": config.block_rows,
-        "BLOCK_COLUMNS": block,
-        "EVEN_ROWS": rows % config.block_rows == 0,
-        "EVEN_COLUMNS": columns == block if held else columns % block == 0,
-        "ALIGNED_COLUMNS": columns % ALIGNED_COLUMNS == 0,
-        "REST_APART": columns % block > 0 and columns // block % config.unroll == 0,
-        "STAGES": config.num_stages,
-        "UNROLL": config.unroll,
-        "BLOCK_STEPS": config.block_steps or 1,
-        "GROUP_ROWS": GROUP_ROWS,
-        "SPLITS": next_power_of_two(splits_of(config, columns)),
-        "PART_COLUMNS": PART_COLUMNS,
-    }
-
-
-def _types(plan: FusionPlan) -> dict[str, str]:
-    """Pointer types of what callers pass."""
-    found = {item.name: POINTER_TYPES[item.dtype] for item in plan.inputs}
-    dtypes = (output.dtype for output in plan.outputs)
-    found |= dict(zip(output_names(plan), (POINTER_TYPES[d] for d in dtypes), strict=True))
-    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from advisor.codegen import abi, host
 from advisor.codegen.gemm_host import gemm_launcher, gemm_reference
 from advisor.codegen.horizontal import horizontal_launches, render_horizontal
+from advisor.codegen.launches import Launch, program_launches
 from advisor.codegen.row_program import (
     HELPER_TEXT,
     IMPORTS,
@@ -65,11 +66,11 @@ def reference(plan: FusionPlan) -> str:
     return scan_reference(plan) if plan.states else host.reference(plan)
 
 
-def site_launches(plan: FusionPlan, config: LaunchConfig, site: Site) -> tuple[abi.Launch, ...]:
+def site_launches(plan: FusionPlan, config: LaunchConfig, site: Site) -> tuple[Launch, ...]:
     """Every kernel with its arguments at a site.
 
     Raises `IllegalFusionError` for a configuration that the plan cannot have.
     """
     if plan.members:
         return horizontal_launches(plan, config, site)
-    return abi.site_launches(plan, config, site)
+    return program_launches(plan, config, site)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from advisor.codegen import abi
-from advisor.codegen.expressions import POINTER_TYPES
 from advisor.codegen.host import reference_body
+from advisor.codegen.launches import Launch, pointer_types, program_launches
 from advisor.codegen.layout import docstring, statement, wrapped
 from advisor.codegen.row_program import (
     HELPER_TEXT,
@@ -106,9 +106,7 @@ def horizontal_abi(plan: FusionPlan) -> abi.KernelAbi:
     )
 
 
-def horizontal_launches(
-    plan: FusionPlan, config: LaunchConfig, site: Site
-) -> tuple[abi.Launch, ...]:
+def horizontal_launches(plan: FusionPlan, config: LaunchConfig, site: Site) -> tuple[Launch, ...]:
     """The one launch with its arguments at a site."""
     kernel, elements = horizontal_abi(plan), config.block_columns or 1
     scalars: dict[str, int] = {}
@@ -120,7 +118,7 @@ def horizontal_launches(
         even = []
         for number in body.members:
             part, own = members[number]
-            (launch,) = abi.site_launches(part, _as_alone(body.part, block, config), own)
+            (launch,) = program_launches(part, _as_alone(body.part, block, config), own)
             names = _names(plan, number)
             scalars |= {names[name]: value for name, value in launch.scalars.items()}
             end += programs_of(part, block, own)
@@ -133,13 +131,10 @@ def horizontal_launches(
         if has_reductions(body.part):
             whole = all(members[n][1].columns == block.columns for n in body.members)
             constants[body.constant("EVEN_COLUMNS")] = whole
-    types = {item.name: POINTER_TYPES[item.dtype] for item in plan.inputs}
-    written = zip(abi.output_names(plan), plan.outputs, strict=True)
-    types |= {name: POINTER_TYPES[output.dtype] for name, output in written}
     return (
-        abi.Launch(
+        Launch(
             kernel=kernel,
-            types=types | dict.fromkeys(kernel.scalars, "i32"),
+            types=pointer_types(plan) | dict.fromkeys(kernel.scalars, "i32"),
             scalars={name: scalars[name] for name in kernel.scalars},
             constants={name: constants[name] for name in kernel.constants},
             grid=(end, 1, 1),

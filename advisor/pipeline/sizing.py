@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from advisor.apply.kernels import write_source
-from advisor.codegen.abi import Launch
 from advisor.codegen.families import site_launches
+from advisor.codegen.launches import Launch
 from advisor.folders import cache_folder
 from advisor.hardware.calibration import TRIP_NS
 from advisor.hardware.gpu import Gpu

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from advisor.model.plan import FusionPlan
+
 ROOT = Path(__file__).parents[2]
 POISON = {torch.bool: False, torch.float16: 6.5e4}
 
@@ -82,6 +84,14 @@ class Interpreter:
         if "error" in result:
             raise AssertionError(result["error"])
         return tuple(result["out"])
+
+
+def ways_of(plan: FusionPlan) -> list[str]:
+    """How each output of a plan lies where it is written, as `Interpreter.run` is told."""
+    return [
+        ("turned" if o.turned else "unit" if o.unit_stride else "any") if o.strided else ""
+        for o in plan.outputs
+    ]
 
 
 def _poisoned(shape: tuple[int, ...], dtype: torch.dtype, way: str) -> torch.Tensor:

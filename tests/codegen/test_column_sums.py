@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from advisor.codegen import abi, render
+from advisor.codegen.launches import launches
 from advisor.errors import IllegalFusionError, InvalidRecordError
 from advisor.model.column_configs import workspace_bytes
 from advisor.model.configs import candidate_configs, default_config, schemes_of
@@ -226,7 +227,7 @@ def test_launches_share_all_rows_and_name_what_the_kernels_take() -> None:
         strides = plan.sites[0].input_strides
         for scheme in schemes_of(plan):
             config = config_of(plan, scheme, splits=7)
-            calls = abi.launches(plan, config, plan.sites[0].row_sizes, (64,), strides)
+            calls = launches(plan, config, plan.sites[0].row_sizes, (64,), strides)
             known = {item.name for item in plan.inputs}
             for call in calls:
                 assert known >= set(call.kernel.reads)

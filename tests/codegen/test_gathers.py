@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason="kernels need triton")
 import torch
 
 from advisor.codegen import abi, render
-from advisor.codegen.families import reference
+from advisor.codegen.families import reference, site_launches
 from advisor.codegen.gradient import gradient
 from advisor.codegen.standalone import Standalone, render_standalone
 from advisor.errors import IllegalFusionError, InvalidRecordError
@@ -218,7 +218,7 @@ def test_a_table_is_part_of_the_kernels_name_and_calling_convention() -> None:
         "in3_stride_1",
         "in2_stride_1",
     ]
-    (launch,) = abi.site_launches(dense, LaunchConfig(), dense.sites[0])
+    (launch,) = site_launches(dense, LaunchConfig(), dense.sites[0])
     assert (launch.scalars["in1_stride_0"], launch.scalars["in3_stride_1"]) == (67, 67)
 
 

@@ -14,7 +14,8 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from advisor.codegen import abi, render
+from advisor.codegen import render
+from advisor.codegen.launches import launches
 from advisor.errors import IllegalFusionError, InvalidRecordError
 from advisor.model.launch import LaunchConfig
 from advisor.model.optable import FLOAT_DTYPES, OPS, RANDOM
@@ -22,7 +23,7 @@ from advisor.model.plan import FusionPlan
 from advisor.verify.interpret import evaluate
 from advisor.verify.kernel_module import load_module
 from tests.builders.plan import PlanBuilder, rms_norm
-from tests.codegen.interpreter import Interpreter
+from tests.codegen.interpreter import Interpreter, ways_of
 from tests.codegen.programs import Program, magnitude, programs
 
 # `FUSION_ADVISOR_EXAMPLES=1000` searches for longer.
@@ -156,7 +157,8 @@ def test_random_programs_equal_their_plan_in_float64(
         (o.shape(program.sizes, program.column_sizes), getattr(torch, o.dtype))
         for o in program.plan.outputs
     ]
-    got = interpreter.run(render(program.plan).text, inputs, shapes, program.block_rows)
+    text, ways = render(program.plan).text, ways_of(program.plan)
+    got = interpreter.run(text, inputs, shapes, program.block_rows, strided=ways)
     narrow = [op.dtype for op in program.plan.ops if op.op == "cast" and op.dtype in FLOAT_DTYPES]
     truth = evaluate(program.plan, inputs, "exact")
     for output, mine, exact in zip(program.plan.outputs, got, truth, strict=True):
@@ -188,7 +190,7 @@ def test_the_calling_convention_names_every_parameter_once(program: Program) -> 
     strides = [tensor.stride() for tensor in program.inputs()]
     config = LaunchConfig(block_rows=2)
     written = plan.sites[0].output_strides
-    (call,) = abi.launches(plan, config, program.sizes, program.column_sizes, strides, written)
+    (call,) = launches(plan, config, program.sizes, program.column_sizes, strides, written)
     parameters = [argument.arg for argument in kernel.args.args]
     assert parameters == [*call.types, *call.constants]
     assert list(call.types) == [*call.kernel.tensors, *call.scalars]

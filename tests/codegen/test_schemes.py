@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from advisor.codegen import abi, render
 from advisor.codegen.families import site_launches
+from advisor.codegen.launches import launches
 from advisor.errors import IllegalFusionError, InvalidRecordError
 from advisor.model.applied import PlanVerdict
 from advisor.model.base import decode, encode
@@ -32,7 +33,7 @@ from advisor.model.plan import FusionPlan
 from advisor.verify.interpret import evaluate
 from tests.builders.plan import PlanBuilder, rms_norm
 from tests.codegen import plans
-from tests.codegen.interpreter import Interpreter
+from tests.codegen.interpreter import Interpreter, ways_of
 from tests.codegen.programs import FLOATS, Program, magnitude, pointwise_programs, programs
 
 EXAMPLES = int(os.environ.get("FUSION_ADVISOR_EXAMPLES", "20"))
@@ -71,12 +72,8 @@ def run(
     shapes = [(o.shape(rows, columns), getattr(torch, o.dtype)) for o in plan.outputs]
     options = config.options()
     del options["num_warps"]
-    ways = [
-        ("turned" if o.turned else "unit" if o.unit_stride else "any") if o.strided else ""
-        for o in plan.outputs
-    ]
     text = render(plan, config.scheme).text
-    return interpreter.run(text, inputs, shapes, strided=ways, **options)
+    return interpreter.run(text, inputs, shapes, strided=ways_of(plan), **options)
 
 
 def assert_right(
@@ -329,7 +326,7 @@ def test_launches_name_every_parameter_once(program: Program, data: st.DataObjec
     strides = [tensor.stride() for tensor in program.inputs()]
     config = config_of(scheme, 16)
     written = plan.sites[0].output_strides
-    calls = abi.launches(plan, config, program.sizes, program.column_sizes, strides, written)
+    calls = launches(plan, config, program.sizes, program.column_sizes, strides, written)
     assert tuple(call.kernel.name for call in calls) == render(plan, scheme).kernels
     known = {item.name for item in plan.inputs}
     for call in calls:

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from advisor.apply.kernels import write_source
-from advisor.codegen.abi import site_launches
+from advisor.codegen.families import site_launches
 from advisor.codegen.standalone import Standalone, render_standalone
 from advisor.errors import IllegalFusionError, InvalidRecordError
 from advisor.hardware.gpus import gpu_by_key

@@ -11,7 +11,8 @@ import torch
 
 pytest.importorskip("triton", reason="interpreting kernels needs triton")
 
-from advisor.codegen import abi, render
+from advisor.codegen import render
+from advisor.codegen.launches import launches
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.launch import LaunchConfig
 from advisor.model.optable import OPS, RANDOM, OpSpec
@@ -247,7 +248,7 @@ def test_every_op_compiles_for_nvidia_and_amd(tmp_path: Path) -> None:
         plan = everything(dtype)
         source, path = render(plan), tmp_path / f"{dtype}.py"
         strides = plan.sites[0].input_strides
-        (call,) = abi.launches(plan, LaunchConfig(block_rows=2), (64,), (256,), strides)
+        (call,) = launches(plan, LaunchConfig(block_rows=2), (64,), (256,), strides)
         path.write_text(source.text)
         requests.append(
             ResourceRequest(

@@ -16,7 +16,8 @@ import pytest
 
 pytest.importorskip("triton", reason="compiling needs triton")
 
-from advisor.codegen import abi, render
+from advisor.codegen import render
+from advisor.codegen.launches import launches
 from advisor.errors import UnreadableError, UsageError
 from advisor.hardware.gpus import gpu_by_key
 from advisor.hardware.occupancy import occupancy
@@ -62,7 +63,7 @@ def generated(path: Path) -> ResourceRequest:
     """The kernel that code generation writes for an RMSNorm, as the pipeline sizes it."""
     plan = builders.plan()
     path.write_text(render(plan).text)
-    (call,) = abi.launches(plan, CONFIG, (4096,), (2048,), [(0,) * 2 for _ in plan.inputs])
+    (call,) = launches(plan, CONFIG, (4096,), (2048,), [(0,) * 2 for _ in plan.inputs])
     return ResourceRequest(
         source=str(path),
         kernel=call.kernel.name,
