@@ -53,7 +53,7 @@ def test_each_bad_kernel_is_out_for_its_own_reason_and_the_good_one_stays(
     planted = dict(zip(run.plan_ids(), kinds, strict=False))
     text = ",".join(f"{kind}={plan}" for plan, kind in planted.items())
     monkeypatch.setenv(bad_kernels.VARIABLE, text)
-    monkeypatch.setenv(bad_kernels.LIMIT_VARIABLE, "3")
+    monkeypatch.setenv(bad_kernels.LIMIT_VARIABLE, "1")
     assert command(["apply", str(run.path)]) == 0
     applied = run.applied()
     assert applied is not None
@@ -64,7 +64,7 @@ def test_each_bad_kernel_is_out_for_its_own_reason_and_the_good_one_stays(
     }
     assert "ulps, at most" in reasons["wrong"][1]
     assert "an input was overwritten" in reasons["overwriting"][1]
-    assert "it has no end within 3 s" in reasons["endless"][1]
+    assert "it has no end within 1 s" in reasons["endless"][1]
     assert "was killed by signal 11 (SIGSEGV)" in reasons["crashing"][1]
 
 
