@@ -38,11 +38,12 @@ from advisor.pipeline.earlier import (
     with_earlier,
 )
 from advisor.pipeline.facts import now, versions
+from advisor.pipeline.graph_sites import places_in
 from advisor.pipeline.journal import Watch, Written, begun, left_of, restore, unwatched
 from advisor.pipeline.measure import Bench
 from advisor.pipeline.peers import Peers, all_say, any_says, peers_of, together
 from advisor.pipeline.ranks import rank_here
-from advisor.pipeline.search import NOT_TRIED, Search, places_in
+from advisor.pipeline.search import NOT_TRIED, Search
 from advisor.pipeline.trials import KEPT_BEFORE, Trial, requested
 from advisor.pipeline.verdicts import action_verdicts, seen_actions, verdict_of
 from advisor.pipeline.votes import same_candidates, same_trials

@@ -21,20 +21,20 @@ from advisor.apply.judge import Judgement, judge_action, judge_memory, judge_reg
 from advisor.apply.recipe import ON_GRAPH, ON_RUNNING, UNCHANGED, Recipe
 from advisor.errors import AbortedError, AdvisorError, IllegalFusionError
 from advisor.hardware.gpu import Gpu
-from advisor.model.actions import (
-    FOR_MEMORY,
-    ON_COMPILER,
-    REPLACES,
-    WITH_LOSS,
-    ActionKind,
-    facts_of,
-)
+from advisor.model.actions import FOR_MEMORY, ON_COMPILER, REPLACES, ActionKind, facts_of
 from advisor.model.applied import NO_TIME, SetVerdict
 from advisor.model.run import Emit
 from advisor.pipeline.budget import Budget
 from advisor.pipeline.candidates import Candidate
 from advisor.pipeline.curing import cured
 from advisor.pipeline.graph_programs import NO_SITE, why_no_site
+from advisor.pipeline.graph_sites import (
+    became,
+    nothing_in,
+    nothing_rewritten,
+    places_in,
+    rewritten_by,
+)
 from advisor.pipeline.journal import Journal, Unwritten
 from advisor.pipeline.measure import Bench, Variant
 from advisor.pipeline.peers import Alone, Peers, any_says, hear, together
@@ -48,12 +48,8 @@ from advisor.verify.statistics import compare
 # What takes longest comes after the kernels.
 LONGEST: tuple[ActionKind, ...] = ("unfuse", "retune", "autotune")
 OF_RANKS = "the compiler's own kernels are changed in jobs of one rank only"
-NO_FLEX = "FlexAttention is for none of them"
-NO_LOSS = "no loss of a projection is in the graphs of the model, nor of model and loss together"
 NOT_TRIED = Judgement(False, NO_TIME, tried=False)
 T = TypeVar("T")
-
-
 Seen = Mapping[ActionKind, Sequence[Rewritten]]
 
 
@@ -402,45 +398,6 @@ def with_action(recipe: Recipe, trial: Trial) -> Recipe:
 
 def _name(trial: Trial) -> str | None:
     return trial.action or next(iter(trial.plan_ids), None)
-
-
-def became(item: Rewritten, with_loss: bool = False) -> str:
-    """What became of one site, in a line; of a model compiled `with_loss`, perhaps."""
-    if item.refused is not None:
-        return f"{item.what}: stays, {item.refused}"
-    whole = [WITH_LOSS] if with_loss or item.with_loss else []
-    return "; ".join((f"{item.what}: {item.route}", *item.changes, *whole))
-
-
-def rewritten_by(recipe: Recipe) -> str:
-    """That a plan has no site in a graph, which actions kept before it may have rewritten."""
-    done = [facts_of(kind).title for kind in recipe.actions if kind in ON_GRAPH]
-    if done:
-        return f"no site of it is left in the graph after {', '.join(done)}"
-    return NO_SITE
-
-
-def places_in(found: Sequence[Rewritten]) -> int:
-    """In how many places an action on graphs would change something."""
-    return sum(item.refused is None for item in found)
-
-
-def nothing_in(kind: ActionKind, found: Sequence[Rewritten]) -> str:
-    """Why an action on graphs is not tried in what was looked at; empty if it is."""
-    if not places_in(found):
-        return nothing_rewritten(kind, [became(item) for item in found])
-    if kind == "flex_attention" and not any(item.or_flex for item in found):
-        reasons = dict.fromkeys(item.not_flex or item.refused or "" for item in found)
-        return f"{NO_FLEX}: {'; '.join(filter(None, reasons))}"
-    return ""
-
-
-def nothing_rewritten(kind: ActionKind, details: Sequence[str]) -> str:
-    """Why an action on graphs has nothing to do there, of what became of each place."""
-    reasons = list(dict.fromkeys(details))
-    if reasons:
-        return reasons[0]
-    return NO_LOSS if kind == "chunked_loss" else "no site of it is in the graphs"
 
 
 def _excludes(kind: ActionKind, winner: Trial) -> bool:

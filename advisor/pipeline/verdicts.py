@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
+from msgspec.structs import replace
+
 from advisor.apply.graph.records import Rewritten
 from advisor.apply.judge import Judgement
 from advisor.model.actions import REPLACES, ActionKind, facts_of
@@ -20,8 +22,8 @@ from advisor.model.plan import FusionPlan
 from advisor.model.served import sizes_served
 from advisor.model.site_work import site_bytes
 from advisor.pipeline.candidates import Candidate
-from advisor.pipeline.search import became, nothing_in, places_in
-from advisor.pipeline.trials import Trial, of_actions
+from advisor.pipeline.graph_sites import became, nothing_in, places_in
+from advisor.pipeline.trials import KEPT_BEFORE, Trial, of_actions
 from analyzers.prediction import MEASURED_BASIS
 from collectors.live.recorder import TRACED_STEPS
 
@@ -69,7 +71,6 @@ def action_verdicts(trials: Sequence[Trial], result: SetVerdict) -> tuple[Action
     found = []
     for trial in of_actions(trials):
         judgement = trial.judgement
-        asked = trial.finding != trial.action
         if trial.action is None or judgement is None:
             continue
         facts = facts_of(trial.action)
@@ -80,7 +81,7 @@ def action_verdicts(trials: Sequence[Trial], result: SetVerdict) -> tuple[Action
                 verdict=_action_verdict(trial, judgement, result),
                 reason=_action_reason(trial, judgement, result),
                 applies=judgement.applies,
-                finding=trial.finding if asked else None,
+                finding=_finding_of(trial),
                 step=trial.step,
                 gpu_time=trial.comparison,
                 sites=trial.swapped.get(trial.action),
@@ -113,37 +114,42 @@ def seen_actions(
     found = []
     for trial in of_actions(trials):
         kind = trial.action
-        if kind is None or (kind not in seen and trial.finding == kind and not named):
-            continue
-        facts = facts_of(kind)
-        if kind not in seen:
-            found.append(
-                ActionVerdict(
-                    kind=kind,
-                    title=facts.title,
-                    verdict="not_measured",
-                    reason=ACTION_NOT_TRIED,
-                    finding=trial.finding,
-                    by_hand=facts.by_hand,
-                )
-            )
-            continue
-        why = nothing_in(kind, seen[kind])
-        found.append(
-            ActionVerdict(
-                kind=kind,
-                title=facts.title,
-                verdict="refused" if why else "not_measured",
-                reason=why or reason,
-                applies=not why,
-                finding=trial.finding if trial.finding != kind else None,
-                sites=places_in(seen[kind]),
-                details=tuple(became(item) for item in seen[kind]),
-                by_hand=facts.by_hand,
-                with_loss=any(item.with_loss for item in seen[kind]),
-            )
-        )
+        assert kind is not None
+        if kind in seen or named or trial.finding != kind:
+            found.append(_seen_action(trial, kind, seen.get(kind), reason))
     return tuple(found)
+
+
+def _finding_of(trial: Trial) -> str | None:
+    """The finding that calls for an action; one that was kept before, or asked for, has none."""
+    return trial.finding if trial.finding not in (trial.action, KEPT_BEFORE) else None
+
+
+def _seen_action(
+    trial: Trial, kind: ActionKind, sites: Sequence[Rewritten] | None, reason: str
+) -> ActionVerdict:
+    """The record of one of them; `sites` are the places that were looked at, if any were."""
+    facts = facts_of(kind)
+    bare = ActionVerdict(
+        kind=kind,
+        title=facts.title,
+        verdict="not_measured",
+        reason=ACTION_NOT_TRIED,
+        finding=_finding_of(trial),
+        by_hand=facts.by_hand,
+    )
+    if sites is None:
+        return bare
+    why = nothing_in(kind, sites)
+    return replace(
+        bare,
+        verdict="refused" if why else "not_measured",
+        reason=why or reason,
+        applies=not why,
+        sites=places_in(sites),
+        details=tuple(became(item) for item in sites),
+        with_loss=any(item.with_loss for item in sites),
+    )
 
 
 def _action_verdict(trial: Trial, judgement: Judgement, result: SetVerdict) -> Verdict:

@@ -16,7 +16,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 from advisor.apply.graph.attention import rewrite_attention
 from advisor.apply.graph.fitting import OWN_CALL
 from advisor.apply.graph.records import Rewritten
-from advisor.pipeline.search import NO_FLEX, nothing_in
+from advisor.pipeline.graph_sites import NO_FLEX, nothing_in
 from tests.apply.test_graph_attention import dynamo_graph, fused_calls, results
 
 Tensor = torch.Tensor

@@ -21,9 +21,10 @@ from advisor.model.plan import FusionPlan
 from advisor.pipeline.backend import SwapLog
 from advisor.pipeline.budget import Budget
 from advisor.pipeline.candidates import Candidate
+from advisor.pipeline.graph_sites import NO_FLEX, rewritten_by
 from advisor.pipeline.likeness import Agreement, Results
 from advisor.pipeline.measure import Bench, Variant
-from advisor.pipeline.search import NO_FLEX, Search, rewritten_by, unlimited
+from advisor.pipeline.search import Search, unlimited
 from advisor.pipeline.switch import OwnKernels
 from advisor.pipeline.training import LossCurves
 from advisor.pipeline.trials import KEPT_BEFORE, KINDS, Trial, of_actions

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from advisor.apply.judge import Judgement
 from advisor.model.applied import NO_TIME, SetVerdict
 from advisor.pipeline.candidates import Candidate
 from advisor.pipeline.search import NOT_TRIED
-from advisor.pipeline.trials import Trial
-from advisor.pipeline.verdicts import ACTION_NOT_TRIED, seen_actions, verdict_of
+from advisor.pipeline.trials import KEPT_BEFORE, Trial
+from advisor.pipeline.verdicts import ACTION_NOT_TRIED, action_verdicts, seen_actions, verdict_of
 from advisor.pipeline.without_gpu import set_verdict
 from advisor.verify.statistics import compare
 from tests.builders.run import norm_plan
@@ -64,11 +66,19 @@ def test_without_a_gpu_what_a_finding_calls_for_is_told_though_nothing_looked_at
     assert verdict.applies
 
 
+@pytest.mark.parametrize("finding", [KEPT_BEFORE, "cuda_graph"])
+def test_an_action_that_was_kept_before_or_asked_for_is_of_no_finding(finding: str) -> None:
+    trial = Trial(finding, action="cuda_graph", judgement=NOT_TRIED)
+    (verdict,) = action_verdicts([trial], LOST)
+    assert verdict.finding is None
+
+
 def test_the_set_without_a_gpu_is_of_what_was_asked_for() -> None:
     """Not "every plan was refused" where none was asked for."""
     trials = [Trial("attention", action="attention"), Trial("autotune", action="autotune")]
     looked = seen_actions(trials, {"attention": []}, "timing needs a GPU", named=True)
     assert [v.verdict for v in looked] == ["refused", "not_measured"]
+    assert [v.finding for v in looked] == [None, None], "somebody asked, no finding did"
     assert set_verdict((), looked).reason == ACTION_NOT_TRIED
     found = set_verdict((), looked[:1])
     assert found.verdict == "refused"
