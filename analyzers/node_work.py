@@ -15,6 +15,9 @@ from analyzers.dataflow import Dataflow
 from analyzers.eager_work import FITTED, NORM_THREADS, REGISTER_ROW, converts, index_instructions
 from analyzers.recorded_ops import Operand
 
+# ATen `Reduce.cuh`, `vt0`: elements of a column that a thread loads at a time.
+COLUMN_UNROLL = 4
+
 
 def source_op_work(flow: Dataflow, nodes: set[str], bytes_moved: int) -> Work:
     """The work of a source op that was decomposed into `nodes` and moves so many bytes."""
@@ -36,27 +39,57 @@ def _reduction(flow: Dataflow, nodes: set[str], work: Work) -> Work:
     elements = max(widest(flow, name) for name in nodes)
     reductions = [name for name in nodes if spec_of(flow.nodes[name].op).kind == "reduction"]
     rows = [_reduced_row(flow, name) for name in reductions]
-    if "norm" in label:
-        threads = NORM_THREADS * elements / max(*(row or 1 for row in rows), 1)
+    if "norm" in label and any(rows):
+        threads = NORM_THREADS * elements / max(row or 1 for row in rows)
         each, own = FITTED.norm, FITTED.norm_thread
         return replace(work, instructions=each * elements + own * threads, pattern="norm")
     if "softmax" in label:
         short = all(row is not None and row <= REGISTER_ROW for row in rows)
         each = FITTED.softmax if short else 0
         return replace(work, instructions=each * elements, pattern="softmax")
-    if None not in rows:
+    if "norm" not in label and all(_reads_along(flow, name) for name in reductions):
         each = FITTED.row_reduction
         return replace(work, instructions=each * elements, pattern="row_reduction")
-    return replace(work, tail_trips=FITTED.column_tail, pattern="column_reduction")
+    # Statistics of a channel too, and gradients of a norm's weights. Where few are added up, no
+    # second stage is needed: a thread walks down them.
+    trips = max(_reduced(flow, name) for name in reductions) / COLUMN_UNROLL
+    tail = min(FITTED.column_tail, trips)
+    return replace(work, tail_trips=tail, pattern="column_reduction")
 
 
 def _reduced_row(flow: Dataflow, name: str) -> int | None:
-    """The length of the rows that a reduction reduces, None if it reduces other axes than these."""
+    """Elements of the rows that a reduction reduces, None unless it reduces the last axes alone.
+
+    A batch norm reduces the first axis too: its channels are no rows that lie in one piece.
+    """
     node = flow.nodes[name]
     meta = flow.meta(node.value_args[0]) if node.value_args else None
-    if meta is None or not meta.shape or len(meta.shape) - 1 not in node.axes:
+    if meta is None or not node.axes:
         return None
-    return _hint(flow, meta.shape[-1])
+    first = min(node.axes)
+    if {*node.axes} != {*range(first, len(meta.shape))}:
+        return None
+    return flow.hint(product(meta.shape[first:]), unknown=1)
+
+
+def _reads_along(flow: Dataflow, name: str) -> bool:
+    """Whether a reduction reduces the axis along which its operand lies in memory."""
+    node = flow.nodes[name]
+    meta = _eager_meta(flow, node.value_args[0]) if node.value_args else None
+    if meta is None or not meta.shape:
+        return False
+    long = [axis for axis, size in enumerate(meta.shape) if _hint(flow, size) > 1]
+    fastest = min(long, key=lambda axis: _hint(flow, meta.strides[axis]), default=0)
+    return fastest in node.axes
+
+
+def _reduced(flow: Dataflow, name: str) -> int:
+    """How many elements a reduction makes one of."""
+    node = flow.nodes[name]
+    meta = flow.meta(node.value_args[0]) if node.value_args else None
+    if meta is None:
+        return 1
+    return flow.hint(product(meta.shape[axis] for axis in node.axes), unknown=1)
 
 
 def _elementwise(flow: Dataflow, nodes: set[str], work: Work) -> Work:
