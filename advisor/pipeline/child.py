@@ -12,14 +12,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 import msgspec
 
-from advisor.errors import EXIT_OK, EXIT_UNREADABLE, AdvisorError, WorkloadError
+from advisor.errors import EXIT_OK, AdvisorError, WorkloadError
 from advisor.model.run import Emit, JobState
 from advisor.pipeline.job import (
     Finished,
@@ -75,17 +76,12 @@ def _run(job: Job, messages: int) -> int:
         tell(Watched(what=what, limit_s=limit_s))
 
     try:
-        _do(job, emit, abandon, watch)
-        sys.stdout.flush()
+        with _telling_of_storage():
+            _do(job, emit, abandon, watch)
+            sys.stdout.flush()
     except AdvisorError as error:
         tell(failed_of(error))
         return error.exit_code
-    except OSError as error:
-        if error.errno not in BY_WRITING:
-            tell(failed_of(error))
-            raise
-        tell(failed_of(cannot_write(Path(error.filename or "."), error)))
-        return EXIT_UNREADABLE
     except KeyboardInterrupt:
         tell(Interrupted())
         return EXIT_INTERRUPTED
@@ -98,6 +94,17 @@ def _run(job: Job, messages: int) -> int:
         raise
     tell(Finished())
     return EXIT_OK
+
+
+@contextmanager
+def _telling_of_storage() -> Iterator[None]:
+    """Raises `StorageError` where the disk is full, whoever wrote: it is no fault of a program."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in BY_WRITING:
+            raise
+        raise cannot_write(Path(error.filename or "."), error) from error
 
 
 def _do(

@@ -161,20 +161,14 @@ def record_script(
     found = recording.captured
     found.on_gpu = gpu_here
     compiles, watch = Compiles(found), Watch(found)
-    generates = gpu_here and options.mode == "compile"
     capture = CaptureModules(
         found,
         watch,
-        generate_code=generates,
+        generate_code=gpu_here and options.mode == "compile",
         announce=partial(announce, "capture", "compiling and reading the graphs"),
     )
-    warm = Repeat(options.warmup, partial(announce, "warmup", "running steps to warm up"))
-    phases: list[ScriptPhase] = [compiles, watch, capture]
-    if not gpu_here:
-        phases.append(Again(compiles))
-    if gpu_here:
-        clean, traced = _Clean(recording, announce, keep), _Traced(recording, run, announce, keep)
-        phases += [warm, clean, traced, _Counted(recording, announce)]
+    later = _timed(recording, run, announce, keep) if gpu_here else (Again(compiles),)
+    phases = (compiles, watch, capture, *later)
     conductor = Conductor(phases, partial(_give_up, recording, keep, abandon))
     stopped = False
     try:
@@ -186,11 +180,21 @@ def record_script(
             finally:
                 conductor.close()
     finally:
-        recording.shapes = capture.shapes if capture.used else watch.shapes
-        known = capture.used or compiles.settle(timed=gpu_here)
-        _describe(recording, watch, by_modules=capture.used)
-        recording.warnings += _changes(watch, capture, compiles, known and gpu_here)
+        _conclude(recording, watch, capture, compiles)
     _check_complete(recording, watch, conductor.completed, stopped=stopped)
+
+
+def _timed(
+    recording: Recording, run: RunDirectory, announce: Announce, keep: Callable[[], None]
+) -> tuple[ScriptPhase, ...]:
+    """What a GPU's steps are for, after the capture: warm-up, clean, traced and counted ones."""
+    warming = partial(announce, "warmup", "running steps to warm up")
+    return (
+        Repeat(recording.options.warmup, warming),
+        _Clean(recording, announce, keep),
+        _Traced(recording, run, announce, keep),
+        _Counted(recording, announce),
+    )
 
 
 def _give_up(recording: Recording, keep: Callable[[], None], abandon: Abandon) -> NoReturn:
@@ -203,6 +207,17 @@ def _give_up(recording: Recording, keep: Callable[[], None], abandon: Abandon) -
             remedy="let it catch Exception only",
         )
     )
+
+
+def _conclude(
+    recording: Recording, watch: Watch, capture: CaptureModules, compiles: Compiles
+) -> None:
+    """Put on record of which step and sizes the graphs are, and what no finding covers."""
+    gpu_here = recording.device.type == "cuda"
+    recording.shapes = capture.shapes if capture.used else watch.shapes
+    known = capture.used or compiles.settle(timed=gpu_here)
+    _describe(recording, watch, by_modules=capture.used)
+    recording.warnings += _changes(watch, capture, compiles, known and gpu_here)
 
 
 def _describe(recording: Recording, watch: Watch, *, by_modules: bool) -> None:

@@ -71,16 +71,11 @@ def lower(
     """
     builder = GraphBuilder()
     of_gpu = on_gpu or any(_device(node) == "cuda" for node in graph.nodes)
-    inputs: list[str] = []
     outputs: tuple[str, ...] = ()
     for node in graph.nodes:
         if node.op == "output":
             leaves = [leaf for leaf in flatten(node.args) if isinstance(leaf, fx.Node)]
             outputs = tuple(v for leaf in leaves if isinstance(v := builder.values.get(leaf), str))
-            continue
-        if node.op in ("placeholder", "get_attr"):
-            inputs.append(node.name)
-            _opaque(builder, node)
         elif of_gpu and _is_left_to_cpu(node):
             _opaque(builder, node, told={})
         elif node.op == "call_function":
@@ -93,7 +88,7 @@ def lower(
         level=level,
         phase=phase,
         nodes=builder.finished(),
-        inputs=tuple(inputs),
+        inputs=tuple(n.name for n in graph.nodes if n.op in ("placeholder", "get_attr")),
         outputs=outputs,
         size_hints=builder.hints,
         eager_strides={v: n.meta[EAGER] for v, n in builder.fx_node.items() if EAGER in n.meta},
