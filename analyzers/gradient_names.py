@@ -13,12 +13,20 @@ as ATen's `derivatives.yaml` and decompositions have them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from advisor.model.graph import Arg
 from advisor.model.plan import FusionPlan, PlanOp
 from analyzers.plan_values import PlanValues
-from analyzers.row_names import has_gelu_cubic
+
+# Ops that keep factors, to a power; of a guard and of ε the value that they are for.
+_FACTORS = {
+    "cast": 1.0, "neg": 1.0, "mul": 1.0, "div": 1.0, "sum": 1.0, "mean": 1.0, "add": 1.0,
+    "maximum": 1.0, "where": 1.0, "reciprocal": -1.0, "sqrt": 0.5, "rsqrt": -0.5, "pow": 0.0,
+}  # fmt: skip
+# 1 / rms³ by rms and by its square; 1 / rms where x was divided by it before.
+_CUBES = (3.0, 1.5, 1.0)
 
 
 class _Program(PlanValues):
@@ -33,6 +41,7 @@ class _Program(PlanValues):
         self._whole = {item.name for item in plan.inputs if all(item.spans)}
         held = (item for item in plan.inputs if not item.segments and item.gathered is None)
         axes = plan.column_axes
+        self._powers: dict[str, Counter[str]] = {}
         self._rows = {item.name for item in held if not any(item.spans[-axes:])}
 
     def is_whole_input(self, value: str) -> bool:
@@ -70,6 +79,45 @@ class _Program(PlanValues):
         """What is multiplied to give a value; empty if it is no product."""
         op = self.of(self.bare(value))
         return _values(self, op) if op is not None and op.op == "mul" else ()
+
+    def row_powers(self, value: Arg) -> Counter[str]:
+        """The numbers of each row that a product holds as factors, with their exponents."""
+        op = self.of(value)
+        if op is None:
+            return Counter({str(value): 1.0} if str(value) in self._rows else {})
+        if op.name not in self._powers:
+            self._powers[op.name] = self._powers_of(op)
+        return self._powers[op.name].copy()
+
+    def _powers_of(self, op: PlanOp) -> Counter[str]:
+        squared = op.op in ("sum", "mean") and len({*op.args, *self.factors(op.args[0])}) < 3
+        if op.op not in _FACTORS or squared:
+            return Counter({op.name: 1.0} if op.space == "row" else {})
+        kept = [arg for arg in op.args[1:] if isinstance(arg, str)] if op.op == "where" else op.args
+        powers = [self.row_powers(arg) for arg in kept] or [Counter()]
+        exponent = _FACTORS[op.op]
+        if op.op == "pow":
+            exponent = float(op.args[1]) if isinstance(op.args[1], int | float) else 0.0
+        found = Counter({name: exponent * power for name, power in powers[0].items()})
+        for name, power in powers[1].items() if op.op in ("mul", "div") else ():
+            found[name] += power if op.op == "mul" else -power
+        return found
+
+    def scales_of(self, product: PlanOp) -> Counter[str]:
+        """`row_powers` of a product, and of what the sum that it is a term of is multiplied by."""
+        found, sums = self.row_powers(product.name), {product.name}
+        for op in self.ops:
+            if op.space != "tile" or not sums.intersection(map(str, op.args)):
+                continue
+            if op.op in ("add", "sub", "fma", "neg", "cast"):
+                sums.add(op.name)
+            elif op.op in ("mul", "div"):
+                for arg in op.args:
+                    if str(arg) not in sums:
+                        after = self.row_powers(arg)
+                        found.update(after) if op.op == "mul" else found.subtract(after)
+                break
+        return found
 
     def is_chosen(self, total: PlanOp) -> bool:
         """Whether what is summed depends on which column the target is."""
@@ -129,28 +177,6 @@ def are_norm_sums(plan: FusionPlan) -> bool:
     )
 
 
-def activation_gradients(plan: FusionPlan) -> list[str]:
-    """Activations whose gradients a backward program takes, as ATen's decompositions spell them."""
-    found, ops = dict[str, None](), {op.name: op for op in plan.ops}
-    for op in plan.ops:
-        if op.op == "where" and _compares(ops.get(str(op.args[0])), "le") and op.args[1] == 0:
-            found["ReLU"] = None
-        elif op.op == "erf" or (op.op == "tanh" and has_gelu_cubic(plan.ops)):
-            found["GELU"] = None
-        elif op.op == "sub" and op.args[0] == 1 and _compares(ops.get(str(op.args[1])), "sigmoid"):
-            users = [user for user in plan.ops if op.name in user.args and user.op == "mul"]
-            more = {user.name for user in users}
-            if any(
-                user.op == "add" and more & {*user.args} and 1 in user.args for user in plan.ops
-            ):
-                found["SiLU"] = None
-    return list(found)
-
-
-def _compares(op: PlanOp | None, name: str) -> bool:
-    return op is not None and op.op == name
-
-
 def _is_layer_norm(program: _Program, one: PlanOp, other: PlanOp) -> bool:
     """Σg and Σ(g x̂), of which the second comes back times x̂."""
     factors = program.factors(other.args[0])
@@ -184,11 +210,13 @@ def _is_rms_norm(program: _Program, total: PlanOp) -> bool:
         return False  # Σx²: the norm itself, computed again
     if not _comes_as_a_share(program, total):
         return False
-    known = program.from_row(total)
     # x may be held twice: as it was read, and as what was squared.
-    held = any(map(program.is_whole_input, factors)) and _cubes(program, known)
+    held = any(map(program.is_whole_input, factors))
     return any(
-        by in factors or (held and program.is_whole_input(by)) for _, by in program.back(total)
+        (by in factors or (held and program.is_whole_input(by)))
+        and any(_takes(program, op, value) for value in factors if value != by)
+        and any(abs(power) in _CUBES for power in program.scales_of(op).values())
+        for op, by in program.back(total)
     )
 
 
@@ -196,22 +224,6 @@ def _comes_as_a_share(program: _Program, total: PlanOp) -> bool:
     known = program.from_row(total)
     after = [op for op in program.ops if op.name in known or known.intersection(map(str, op.args))]
     return total.op == "mean" or any(_is_share(op, program.columns) for op in after)
-
-
-def _cubes(program: _Program, known: set[str]) -> bool:
-    """Whether what became of a sum was multiplied by the third power of one number a row."""
-    for op in program.ops:
-        if (
-            op.op == "mul"
-            and op.space == "row"
-            and op.name not in known
-            and op.args[0] != op.args[1]
-        ):
-            square = [program.of(arg) for arg in op.args]
-            for one, other in ((square[0], op.args[1]), (square[1], op.args[0])):
-                if one is not None and one.op == "mul" and one.args == (other, other):
-                    return True
-    return False
 
 
 def _is_l2(program: _Program, total: PlanOp) -> bool:

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from advisor.model.plan import FusionPlan
-from analyzers.gradient_names import activation_gradients, are_norm_sums, gradient_name
-from analyzers.row_names import (
-    activations,
-    cores,
-    drops_out,
-    of_channels,
-    prologue,
-    row_reductions,
-)
+from analyzers.activation_names import activation_gradients, activations, drops_out
+from analyzers.gradient_names import are_norm_sums, gradient_name
+from analyzers.plan_values import PlanValues
+from analyzers.row_names import cores, of_channels, prologue, row_reductions
 
 _WORDS = {
     "to_copy": "cast",
@@ -68,11 +63,19 @@ def describe(plan: FusionPlan) -> str:
     over_rows = sorted({op.op for op in plan.ops if op.over_rows})
     if all(op.over_rows or op.op == "cast" for op in plan.ops) and over_rows:
         return f"{', '.join(over_rows)} over the rows{outputs}"
-    if over_rows in (["mean", "var"], ["var"]) and any(op.op == "rsqrt" for op in plan.ops):
+    if over_rows in (["mean", "var"], ["var"]) and _roots_of_columns(plan):
         summed = " and batch norm statistics"
     else:
         summed = f" and {', '.join(over_rows)} over the rows" if over_rows else ""
     return f"{name}{summed}{outputs}"
+
+
+def _roots_of_columns(plan: FusionPlan) -> bool:
+    """Whether the reciprocal root of a variance over the rows is taken."""
+    values = PlanValues(plan)
+    spreads = [op for op in plan.ops if op.over_rows and op.op == "var"]
+    roots = [op for op in plan.ops if op.op == "rsqrt"]
+    return any(values.depends(root, spread) for root in roots for spread in spreads)
 
 
 def _along_rows(plan: FusionPlan) -> str:
@@ -96,7 +99,7 @@ def _along_rows(plan: FusionPlan) -> str:
 
 def _gradient(plan: FusionPlan) -> str:
     """Of a backward program: which forward it differentiates, with an activation before."""
-    before = "".join(f"{word} gradient + " for word in activation_gradients(plan))
+    before = "".join(f"{word} gradient + " for word in activation_gradients(plan.ops))
     if not row_reductions(plan):
         return before.removesuffix(" + ") or "pointwise chain gradient"
     name = gradient_name(plan)

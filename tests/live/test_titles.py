@@ -150,3 +150,96 @@ def test_gates_name_their_activation(name: str) -> None:
     (forward,) = found["forward"]
     assert forward.removesuffix(" with 2 outputs") == f"pointwise chain with {name}"
     assert found["backward"] == ["SiLU gradient" if name == "SiLU" else "pointwise chain gradient"]
+
+
+def _share(x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    return x / total.sum(-1, keepdim=True)
+
+
+def _size(x: torch.Tensor) -> torch.Tensor:
+    return x.pow(2).mean(-1, keepdim=True)
+
+
+def _spread(x: torch.Tensor) -> torch.Tensor:
+    return (x.var(-1, keepdim=True, correction=0) + EPS).sqrt()
+
+
+def _mean(x: torch.Tensor) -> torch.Tensor:
+    return x.mean(-1, keepdim=True)
+
+
+def _less_max(x: torch.Tensor) -> torch.Tensor:
+    return x - x.amax(-1, keepdim=True)
+
+
+# What is nearly one of the field's computations, and none: name, function, inputs beside x.
+NEARLY: tuple[tuple[str, Step, int], ...] = (
+    ("a sum of powers", lambda x: torch.exp(_less_max(x)).sum(-1), 0),
+    ("by the largest", lambda x: _share(*(torch.exp(x * x.amax(-1, keepdim=True)),) * 2), 0),
+    ("of another's", lambda x, y: _share(*(torch.exp(x - y.amax(-1, keepdim=True)),) * 2), 1),
+    ("another shared", lambda x, y: _share(y, torch.exp(_less_max(x))), 1),
+    ("times a logarithm", lambda x: x * torch.exp(_less_max(x)).sum(-1, keepdim=True).log(), 0),
+    ("a deviation", lambda x: x.std(-1), 0),
+    ("by the deviation", lambda x: x / _spread(x), 0),
+    ("times the deviation", lambda x: x * _spread(x), 0),
+    ("of another mean", lambda x, y: (x - _mean(y)) / _spread(x), 1),
+    ("a root of squares", lambda x: _size(x).sqrt(), 0),
+    ("another over it", lambda x, y: y * torch.rsqrt(_size(x) + EPS), 1),
+    ("added to", lambda x: x + _size(x).sqrt(), 0),
+    ("and absolute", lambda x: x * torch.rsqrt(_size(x) + _mean(x.abs())), 0),
+    ("times squares", lambda x: x * _size(x), 0),
+    ("over squares", lambda x: x / _size(x), 0),
+    ("rounded", lambda x: (x.abs().amax(-1, keepdim=True) + x).to(torch.int8).float() * x, 0),
+    ("erf", lambda x: torch.erf(x) * x, 0),
+    ("Φ", lambda x: torch.sin(x) * (1 + torch.erf(x * 0.5**0.5)), 0),
+    ("tanh", lambda x: x * torch.tanh(x * 0.044715), 0),
+    ("two and more", lambda x: x / (2 + torch.exp(-x)), 0),
+    ("compared", lambda x: (x > 0.5) * x, 0),
+    ("six", functional.hardswish, 0),
+    ("threshold", lambda x: functional.threshold(x, 0.5, 0.0), 0),
+)
+NAMES = ("norm", "softmax", "log-sum-exp", "quantisation", "LU", "dropout", "normalisation")
+
+
+@pytest.mark.parametrize(("name", "function", "more"), NEARLY, ids=[c[0] for c in NEARLY])
+def test_what_is_nearly_something_has_not_its_name(name: str, function: Step, more: int) -> None:
+    found = titles(Computes(function, 0), *(ROWS,) * (1 + more), training=True)
+    for title in (title for phase in found.values() for title in phase):
+        assert not any(word in title for word in NAMES), found
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: functional.normalize(x - _mean(x), dim=-1),
+        lambda x: (x - _mean(x)) * torch.rsqrt(_size(x) + EPS),
+        lambda x: (x - _mean(x)) * _spread(x),
+    ],
+)
+def test_what_is_centred_is_no_layer_norm_yet(function: Step) -> None:
+    (title,) = titles(Computes(function, 0), ROWS, training=False)["inference"]
+    assert title.endswith("of each row")
+
+
+def test_a_slope_before_a_softmax_is_no_mask() -> None:
+    found = titles(Computes(lambda x: torch.softmax(functional.leaky_relu(x), -1), 0), ROWS,
+                   training=False)  # fmt: skip
+    assert found["inference"] == ["softmax"]
+
+
+def test_a_variance_beside_a_norm_is_no_batch_norm() -> None:
+    module = Computes(lambda x: (functional.rms_norm(x, (C,)), x.var(0)), 0)  # type: ignore[arg-type,return-value]
+    found = titles(module, ROWS, training=False)
+    assert found["inference"] == ["RMS norm and var over the rows with 2 outputs"]
+
+
+def test_rows_multiplied_again_and_again_are_named_at_once() -> None:
+    """2^60 ways lead from the result to the mean."""
+
+    def powers(x: torch.Tensor) -> torch.Tensor:
+        size = _size(x)
+        for _ in range(60):
+            size = size * size
+        return x * size
+
+    assert titles(Computes(powers, 0), ROWS, training=True)["forward"]
