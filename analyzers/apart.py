@@ -14,17 +14,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from advisor.errors import IllegalFusionError
+from advisor.model.configs import MOST_TALL_COLUMNS
 from advisor.model.graph import node_of
-from advisor.model.launch import MAX_TILE_ELEMENTS
 from advisor.model.optable import spec_of
-from advisor.model.site_work import SECTOR_BYTES
 from analyzers.axes import copies
 from analyzers.dataflow import Dataflow
 from analyzers.growth import Group
 from analyzers.iteration_space import iteration_space
-
-# Rows of more columns than this are not held beside each other, as many as a sector has bytes.
-MOST_HELD_COLUMNS = MAX_TILE_ELEMENTS // (2 * SECTOR_BYTES)
 
 
 def rows_apart(flow: Dataflow, group: Group) -> Group | None:
@@ -57,7 +53,7 @@ def _without_copy(flow: Dataflow, group: Group) -> Group | None:
     copied = {node.id for node in copies(flow, [flow.nodes[name] for name in group.members])}
     kept = frozenset(group.members) - copied
     space = group.space
-    if not copied or space.lone or flow.hint(space.column_size, unknown=0) <= MOST_HELD_COLUMNS:
+    if not copied or space.lone or flow.hint(space.column_size, unknown=0) <= MOST_TALL_COLUMNS:
         return None
     if len(kept) < 2 or not any(_reduces(flow, name) for name in kept):
         return None

@@ -7,10 +7,10 @@ nothing of sizes. Where no shapes were recorded, launches of one kernel over oth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -99,8 +99,13 @@ def _of_grids(trace: Trace, step: NDArray[np.int64]) -> _Varied | None:
     return _varied(calls, names.categories, lambda code: f"a grid of {grids[code].tolist()}")
 
 
-def _varied(calls: pd.DataFrame, names: Any, text_of: Any) -> _Varied | None:
-    """What differs most in time; `calls` has a row a call: step, name, size and time."""
+def _varied(
+    calls: pd.DataFrame, names: pd.Index[str], text_of: Callable[[int], str]
+) -> _Varied | None:
+    """What differs most in time; `calls` has a row a call: step, name, size, and time in ns.
+
+    Names and sizes are codes, of `names` and of what `text_of` says.
+    """
     if calls.empty:
         return None
     steps = int(calls["step"].nunique())

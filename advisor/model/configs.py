@@ -58,6 +58,8 @@ MAX_STREAMED_PER_THREAD = 32
 # Where rows are written across, blocks of whole sectors along them: the fewer rows, the more of
 # them are in L2 when the next pass reads them again.
 TALL_ROWS, TALL_BLOCKS = (16, 32, 64), (64, 128, 256, 512)
+# Rows of more columns are not held beside each other, as many as a sector has bytes.
+MOST_TALL_COLUMNS = MAX_TILE_ELEMENTS // (2 * SECTOR_BYTES)
 # Elements of a program in a loop that are the likeliest to be fast.
 STREAMED_TILE = 8192
 # Beyond so many warps each barrier waits for more, and GPUs with warps of 64 have none.
@@ -269,7 +271,7 @@ def _doublings(task: _Task, config: LaunchConfig) -> float:
     resident = resident_programs(config.num_warps, registers)
     running = min(resident, max(programs // task.sm_count, 1))
     vectors = task.column_bytes[config.scheme] > 0
-    easy = MAX_TILE_ELEMENTS // (2 * SECTOR_BYTES) if task.tall else EASY_COLUMNS
+    easy = MOST_TALL_COLUMNS if task.tall else EASY_COLUMNS
     return (
         _traffic(task, config, running)
         + idle(programs, resident, task.sm_count)
