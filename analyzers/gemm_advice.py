@@ -13,7 +13,7 @@ from advisor.model.optable import FLOAT_DTYPES
 from advisor.model.plan import FusionPlan
 from advisor.units import format_fraction, format_ns
 from analyzers.exposure import Situation
-from analyzers.gemm_cost import GemmPlace, Share, Worth, gemm_prediction, place_worth, share_of
+from analyzers.gemm_cost import GemmPlace, Share, Worth, gemm_prediction, place_worth, shares_of
 from analyzers.gemm_programs import GemmFound, gemm_programs
 from analyzers.prediction import PricedFlow
 from analyzers.row_plans import Program, cluster, plan_of
@@ -105,7 +105,7 @@ def _planned(
     worth = each[0]
     for one in each[1:]:
         worth = worth.plus(one)
-    share = share_of(plan, places[0].site, each[0].product, situation)
+    share = shares_of(plan, plan.sites, [one.product for one in each], situation)
     why = cannot_win(worth, share)
     if why:
         return [_left(place, why) for place in places]
@@ -131,11 +131,17 @@ def cannot_win(worth: Worth, share: Share) -> str:
 def unlikely(item: GemmPlan) -> str:
     """Why a plan that may win is not tried unasked."""
     worth, share = item.worth, item.share
+    besides = worth.besides_ns
+    more = (
+        f", and takes {format_ns(besides)} more for what it reads and writes besides"
+        if besides
+        else ""
+    )
     return (
         f"expected to lose {format_ns(-worth.saving.mid)}: what follows takes "
         f"{format_ns(worth.follows.mid)}, the product {format_ns(worth.product.mid)}, of which a "
-        f"generated one usually keeps {format_fraction(share.usual)} of the speed (estimated); "
-        f"apply --only {item.plan.id} measures it all the same"
+        f"generated one usually keeps {format_fraction(share.usual)} of the speed (estimated)"
+        f"{more}; apply --only {item.plan.id} measures it all the same"
     )
 
 

@@ -12,6 +12,7 @@ nothing of that share, and is not applied.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from advisor.model.base import Range
@@ -114,6 +115,11 @@ class Worth:
     saving: Range
     after: Range
 
+    @property
+    def besides_ns(self) -> int:
+        """What is read and written besides, as far as it is expected to be seen."""
+        return round(_OVERLAPPED * self.besides.mid)
+
     def plus(self, other: Worth) -> Worth:
         """Two places together."""
         return Worth(
@@ -160,6 +166,27 @@ def share_of(plan: FusionPlan, site: Site, product: Range, situation: Situation)
     if product.mid / executions > _FAR * roofline(plan, site, situation).high:
         return Share(found.least, found.usual, max(found.best, 1 / _MUCH_BETTER))
     return found
+
+
+def shares_of(
+    plan: FusionPlan, sites: Sequence[Site], products: Sequence[Range], situation: Situation
+) -> Share:
+    """The same of all sites of a plan together, by the time that the library takes for each."""
+    each = [
+        share_of(plan, site, product, situation)
+        for site, product in zip(sites, products, strict=True)
+    ]
+    spent = [product.mid for product in products]
+
+    def together(shares: Sequence[float]) -> float:
+        slowed = sum(ns / share for ns, share in zip(spent, shares, strict=True))
+        return sum(spent) / slowed if slowed else shares[0]
+
+    return Share(
+        together([share.least for share in each]),
+        together([share.usual for share in each]),
+        together([share.best for share in each]),
+    )
 
 
 def _is_of(arch: str, start: str) -> bool:

@@ -10,7 +10,7 @@ element of the product, which is added up in float32 and rounded where the plan 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from advisor.errors import InvalidRecordError
 from advisor.model.base import Record
 from advisor.model.optable import RANDOM, spec_of
+from advisor.units import counted
 
 if TYPE_CHECKING:
     from advisor.model.plan import FusionPlan, PlanInput, Site
@@ -66,6 +67,12 @@ def product_flops(site: Site) -> int:
 def product_text(site: Site) -> str:
     """The sizes of a site in words: `4,096 × 14,336, depth 4,096`."""
     return f"{product_rows(site):,} × {site.columns:,}, depth {depth_of(site):,}"
+
+
+def products_text(sizes: Iterable[str]) -> str:
+    """The sizes of several products: the first, and how many others there are beside it."""
+    first, *others = dict.fromkeys(sizes)
+    return f"{first} and {counted(len(others), 'other size')}" if others else first
 
 
 def operand(plan: FusionPlan, name: str) -> PlanInput:

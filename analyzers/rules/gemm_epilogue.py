@@ -10,7 +10,8 @@ from typing import Literal
 import msgspec
 
 from advisor.model.findings import Alternative, Evidence, Member, finding_id
-from advisor.model.gemm import arithmetic_of, product_text
+from advisor.model.gemm import arithmetic_of, product_text, products_text
+from advisor.model.plan import FusionPlan
 from advisor.units import counted, format_fraction, format_ns
 from analyzers.gemm_advice import GemmPlan, Left, none_saved, unlikely
 from analyzers.replay_changes import Change, distinct
@@ -60,7 +61,7 @@ def _match(subject: Subject, item: GemmPlan) -> Match:
         RULE.id,
         subject,
         identity=finding_id(RULE.id, plan.id),
-        title=f"A {plan.title}, {product_text(plan.sites[0])}, {counted(len(places), 'site')}",
+        title=f"A {plan.title}, {_sizes(plan)}, {counted(len(places), 'site')}",
         action=(
             "try the product and what follows it as one generated kernel; apply measures it in the "
             "step and takes it out where the library and a kernel after it are faster. By hand: "
@@ -113,13 +114,17 @@ def _members(item: GemmPlan) -> tuple[Member, ...]:
     return tuple(sorted(rows, key=lambda row: (-(row.time_ns or 0), row.name)))
 
 
+def _sizes(plan: FusionPlan) -> str:
+    return products_text(product_text(site) for site in plan.sites)
+
+
 def _dataflow(item: GemmPlan) -> Evidence:
     plan = item.plan
     kind = arithmetic_of(plan)
     return Evidence(
         kind="dataflow",
         text=(
-            f"a {kind} product of {product_text(plan.sites[0])} whose result goes to "
+            f"a {kind} product of {_sizes(plan)} whose result goes to "
             f"{counted(len(item.places[0].after), 'pointwise op')} that nothing else feeds: a "
             "kernel that computes a tile of it can go on with the tile in registers"
         ),
@@ -203,10 +208,13 @@ def _stay(
     if not left:
         return ()
     counts = Counter(item.why for item in left)
-    sizes = {item.why: item.sizes for item in left if item.sizes}
+    sizes: dict[str, list[str]] = {}
+    for item in left:
+        if item.sizes:
+            sizes.setdefault(item.why, []).append(item.sizes)
     lines = []
     for why, count in counts.most_common(MOST_REASONS):
-        where = f" ({sizes[why]})" if why in sizes else ""
+        where = f" ({products_text(sizes[why])})" if why in sizes else ""
         lines.append(Evidence(kind="legality", text=f"{counted(count, 'product')}{where}: {why}"))
     told = note(
         RULE.id,

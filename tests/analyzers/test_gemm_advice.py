@@ -29,6 +29,7 @@ GPU = gpu_by_key("h200")
 SITUATION = Situation(GPU, default_calibration(GPU), False, step_ns=10**6, busy_ns=10**6)
 ROWS, DEPTH, COLUMNS = 2048, 768, 3072
 PRODUCT, FOLLOWS = 17_500, 8_000
+MM = "aten.mm.default"
 
 
 def multiplied(
@@ -38,8 +39,7 @@ def multiplied(
     s = Sketch()
     x = s.input(rows, depth, dtype="bfloat16")
     w = s.input(depth, columns, dtype="bfloat16", strides=(1, depth))
-    target = "aten.mm.default"
-    y = s.op("opaque", x, w, shape=(rows, columns), target=target, label=target)
+    y = s.op("opaque", x, w, shape=(rows, columns), target=MM, label=MM)
     wide = s.op("cast", y, dtype="float32", label="aten.gelu.default")
     grown = s.op("tanh", wide, label="aten.gelu.default")
     back = s.op("cast", grown, dtype="bfloat16", label="aten.gelu.default")
@@ -202,6 +202,36 @@ def test_what_will_rather_lose_is_tried_by_whoever_asks_for_it() -> None:
     text = match.finding.evidence[0].text
     assert "expected to lose" in text
     assert f"apply --only {item.plan.id}" in text
+
+
+def of_two_sizes() -> Graph:
+    """The same ops behind a wide product and behind one of few tiles."""
+    s = Sketch()
+    last = []
+    for rows, depth, columns in ((2048, 2048, 2048), (1024, 512, 256)):
+        x = s.input(rows, depth, dtype="bfloat16")
+        w = s.input(depth, columns, dtype="bfloat16", strides=(1, depth))
+        y = s.op("opaque", x, w, shape=(rows, columns), target=MM, label=MM)
+        last.append(s.op("add", y, s.input(rows, columns, dtype="bfloat16")))
+    return s.build(*last)
+
+
+def test_figures_of_what_will_rather_lose_add_up() -> None:
+    """Saved: what follows + product - product / share - what is read besides; of all sizes."""
+    (item,) = advise([PricedGraph(of_two_sizes())], SITUATION).gemms.plans
+    assert len(item.plan.sites) == 2
+    worth = item.worth
+    product = worth.product.mid
+    kept = worth.follows.mid + product - product / item.share.usual - worth.besides_ns
+    assert worth.saving.mid == pytest.approx(kept, abs=3)
+    assert worth.besides_ns > 0
+
+
+def test_a_note_on_several_sizes_says_so() -> None:
+    (match,) = found_in(of_two_sizes(), price_list([], fused=False))
+    (why,) = [item.text for item in match.finding.evidence if "depth" in item.text]
+    assert why.startswith("2 products (1,024 × 256, depth 512 and 1 other size): expected to lose ")
+    assert "more for what it reads and writes besides" in why
 
 
 def test_those_that_stay_are_one_note() -> None:
