@@ -137,6 +137,23 @@ def test_why_flex_has_no_part_is_said(options: dict[str, Any], why: str) -> None
     assert nothing_in("flex_attention", [record]).startswith(f"{NO_FLEX}: {why}")
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"alibi": True, "dropout": 0.25}, "FlexAttention has no dropout, here 0.25; train"),
+        ({"alibi": True}, "FlexAttention is tried on a GPU only; on cpu it computes no gradients"),
+    ],
+    ids=str,
+)
+def test_without_a_gpu_what_the_site_itself_lacks_is_said_first(
+    options: dict[str, Any], why: str
+) -> None:
+    torch.manual_seed(0)
+    changed, _ = dynamo_graph(Attention(**options), [torch.randn(2, LENGTH, 32)])
+    (record,) = rewrite_attention(changed, prefer_flex=True)
+    assert record.not_flex.startswith(why)
+
+
 def test_a_bias_that_is_trained_stays_with_the_library_and_the_reason_says_so() -> None:
     def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
         return (q @ k.mT * 0.25 + bias).softmax(-1) @ v

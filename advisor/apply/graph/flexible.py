@@ -95,8 +95,6 @@ def check_flex(
             "FlexAttention's block masks find no place in a checkpointed part; leave attention out "
             "of the checkpoint"
         )
-    if device not in devices:
-        raise IllegalFusionError(f"FlexAttention has no kernel for training on {device}")
     if site.dropout:
         raise IllegalFusionError(
             f"FlexAttention has no dropout, here {site.dropout:g}; train without it for its sake"
@@ -115,6 +113,11 @@ def check_flex(
                 "its bias is trained, and FlexAttention adds the gradient of a bias up atomically, "
                 "in another order every time; detach() it if it is to stay as it is"
             )
+    # Last, for without a GPU this says nothing of the site.
+    if device not in devices:
+        raise IllegalFusionError(
+            f"FlexAttention is tried on a GPU only; on {device} it computes no gradients"
+        )
 
 
 def _score_program(
