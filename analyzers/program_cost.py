@@ -18,7 +18,7 @@ from advisor.model.plan import FusionPlan, Site
 from advisor.model.ranking import LIVE_TILES, STREAMED_REGISTERS, resident_programs
 from advisor.model.scan import lanes_of
 from advisor.model.scan_configs import chain_ns
-from advisor.model.site_work import is_written_down, sector_bytes, site_arithmetic, site_bytes
+from advisor.model.site_work import sector_bytes, site_arithmetic, site_bytes, writes_along_rows
 from analyzers.cost_model import kernel_time
 from analyzers.dataflow import Dataflow
 from analyzers.node_work import elements_of, source_op_work
@@ -68,9 +68,9 @@ def program_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibratio
 def _read_again(plan: FusionPlan, config: LaunchConfig, site: Site, gpu: Gpu) -> tuple[int, bool]:
     """(bytes of rows that a later pass reads again, whether L2 holds those of all programs).
 
-    Only of programs with many rows, which they write down them: a row by itself stays near.
+    Only of programs of many rows that write along these: a row by itself stays near.
     """
-    if config.scheme not in ("looped", "online") or not is_written_down(plan, site):
+    if config.scheme not in ("looped", "online") or not writes_along_rows(plan, site):
         return 0, True
     again = bytes_read_again(plan, config.scheme)
     per_thread = config.block_rows * (config.block_columns or 1) / (32 * config.num_warps)

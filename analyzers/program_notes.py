@@ -6,7 +6,7 @@ from advisor.model.configs import default_config
 from advisor.model.findings import Evidence
 from advisor.model.optable import RANDOM
 from advisor.model.plan import FusionPlan, Site
-from advisor.model.site_work import is_written_down
+from advisor.model.site_work import writes_along_rows
 from advisor.units import counted
 
 _DRAWN = (
@@ -21,7 +21,7 @@ def walk(plan: FusionPlan, site: Site) -> Evidence:
     scheme = "dealt" if plan.members else default_config(plan, site).scheme
     split = scheme == "split"
     reads = "two launches share it out and read" if split else "one pass reads"
-    if scheme in ("looped", "online") and is_written_down(plan, site):
+    if scheme in ("looped", "online") and writes_along_rows(plan, site):
         reads = "programs of many rows, which read them again in a later pass: one launch reads"
     tensors = sum(item.counts is None for item in plan.inputs)
     text = (

@@ -45,7 +45,7 @@ from advisor.model.ranking import (
     unusual_tile,
 )
 from advisor.model.scan_configs import scan_configs, scan_schemes
-from advisor.model.site_work import SECTOR_BYTES, is_written_down, sector_bytes, site_bytes
+from advisor.model.site_work import SECTOR_BYTES, sector_bytes, site_bytes, writes_along_rows
 
 # The H200's figures stand in where the GPU is not named: they only order the list.
 SM_COUNT, L2_BYTES, L1_BYTES = 132, 50 << 20, 200 << 10
@@ -133,7 +133,7 @@ def candidate_configs(
         tensors=sum(i.spans[-1] and not i.segments for i in plan.inputs)
         + sum(o.space == "tile" for o in plan.outputs),
         apart=plan.has_columns_apart,
-        tall=is_written_down(plan, site),
+        tall=writes_along_rows(plan, site),
         least_block=SECTOR_BYTES * site.column_axes[-1] if plan.in_tiles else 1,
     )
     found: list[tuple[float, int, LaunchConfig]] = []

@@ -80,7 +80,7 @@ def sector_bytes(
     return total
 
 
-def is_written_down(plan: FusionPlan, site: Site) -> bool:
+def writes_along_rows(plan: FusionPlan, site: Site) -> bool:
     """Whether a tile is written without gaps along the last row axis, and not along the columns."""
     last = plan.row_axes - 1
     return any(

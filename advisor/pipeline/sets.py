@@ -165,9 +165,9 @@ def disagreement(
     """Why a variant's results are not good enough on some rank, "" if they are; own figures.
 
     Where one is further from eager's than the compiler's is, an exacter run decides; its own
-    figures are told as proving nothing where there is no such run. Where
-    random numbers make them others than the compiler's, they may be those of a variant that is
-    `proven` already, or agree with eager's once nothing is dropped in either.
+    figures are told as proving nothing where there is no such run. Where random numbers make them
+    others than the compiler's, they may be those of a variant that is `proven` already, or agree
+    with eager's once nothing is dropped in either.
     """
     results = together(peers, "results", lambda: bench.results(variant))
     comparable = all_say(peers, "comparable", results.comparable)

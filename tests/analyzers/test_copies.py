@@ -12,7 +12,7 @@ from advisor.hardware.calibration import default_calibration
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.configs import candidate_configs, default_config
 from advisor.model.plan import FusionPlan
-from advisor.model.site_work import is_written_down
+from advisor.model.site_work import writes_along_rows
 from advisor.verify.region import region_disagreement
 from analyzers.axes import copies
 from analyzers.program_cost import program_time
@@ -180,7 +180,7 @@ def test_few_long_rows_with_a_copy_are_streamed_all_the_same() -> None:
     copy = make.cast(small, "float8_e4m3fn")
     plan = make.plan(small, copy, sizes=(7,), columns=100_000, strided=(copy,), turned=(copy,))
     site = msgspec.structs.replace(plan.sites[0], output_strides=((100_000, 1), (1, 7)))
-    assert is_written_down(plan, site)
+    assert writes_along_rows(plan, site)
     configs = candidate_configs(plan, site)
     assert {config.scheme for config in configs} == {"looped"}
     assert all(config.block_rows <= 8 for config in configs)
