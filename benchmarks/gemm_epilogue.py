@@ -200,10 +200,10 @@ def table(rows: Sequence[Measured]) -> str:
     won = [row.name for row in done if is_fastest(row)]
     shares = sorted(row.share for row in done)
     lines += [
-        f"- Ours is the fastest of {len(won)} of {len(done)}: {', '.join(won) or 'none'}.",
+        f"- Ours is the fastest of {len(won)} of {len(done)}: {'; '.join(won) or 'none'}.",
         f"- Share: {statistics.median(shares):.2f} in the median, from {shares[0]:.2f} to "
         f"{shares[-1]:.2f}." if shares else "- Nothing measured.",
-        f"- Not measured: {', '.join(missing) or 'none'}.",
+        f"- Not measured: {'; '.join(missing) or 'none'}.",
     ]  # fmt: skip
     versions = sorted({f"torch {row.torch}, Triton {row.triton}, {row.day}" for row in done})
     return "\n".join([*lines, "", f"Versions: {'; '.join(versions)}", ""])
