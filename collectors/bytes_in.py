@@ -182,5 +182,5 @@ def _unreadable(path: Path, error: OSError) -> UnreadableError:
         "cannot be read",
         where=str(path),
         why=error.strerror or str(error),
-        remedy="give traces of the PyTorch profiler, plain or compressed",
+        remedy="give a trace of the PyTorch profiler, plain or compressed, or a CSV of `ncu`",
     )
