@@ -7,6 +7,8 @@ EXIT_GATE_FAILED = 1
 EXIT_USAGE = 2
 EXIT_UNREADABLE = 3
 EXIT_UNKNOWN = 4
+# Of a path in a message, in characters; no more than that is read.
+LONGEST_PATH = 500
 
 
 class AdvisorError(Exception):
@@ -25,8 +27,11 @@ class AdvisorError(Exception):
         super().__init__(self.line())
 
     def line(self) -> str:
-        """The message on one line, control characters made visible."""
-        head = f"{self.where}: {self.what}" if self.where else self.what
+        """The message on one line, control characters made visible, an endless path cut."""
+        where = self.where
+        if len(where) > LONGEST_PATH:
+            where = f"{where[: LONGEST_PATH // 2]}...{where[-LONGEST_PATH // 2 :]}"
+        head = f"{where}: {self.what}" if where else self.what
         text = (
             head
             + (f": {self.why}" if self.why else "")

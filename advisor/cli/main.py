@@ -22,6 +22,7 @@ from advisor.errors import EXIT_OK, EXIT_UNREADABLE, EXIT_USAGE, AdvisorError
 PROGRAM = "fusion-advisor"
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+_OF_THE_DISK = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 
 # name, "module:attribute", one line of help. `--help` prints this and imports none of the modules.
 COMMANDS: tuple[tuple[str, str, str], ...] = (
@@ -120,13 +121,25 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         _drop_stdout()
         return EXIT_BROKEN_PIPE
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
-            raise
-        click.echo(f"error: cannot write: {error.strerror}", err=True)
-        _drop_stdout()
-        return EXIT_UNREADABLE
+    except (OSError, RuntimeError) as error:
+        return _system_error(error)
     return EXIT_OK
+
+
+def _system_error(error: OSError | RuntimeError) -> int:
+    """Of a path that no file can have, or a disk that takes no more; all else is a mistake of ours.
+
+    Called while `error` is handled.
+    """
+    from advisor.cli.usage import impossible_path
+
+    if (told := impossible_path(error)) is not None:
+        return _told(told)
+    if not isinstance(error, OSError) or error.errno not in _OF_THE_DISK:
+        raise error
+    click.echo(f"error: cannot write: {error.strerror}", err=True)
+    _drop_stdout()
+    return EXIT_UNREADABLE
 
 
 def _told(error: AdvisorError) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -22,6 +23,12 @@ _HOW: Mapping[str, str] = {
     "target": "name file.py:factory, pkg.mod:factory, script.py or sample:transformer_block",
     "source": "name a run, or one of its plans: RUN/plans/ID.json",
 }
+_QUOTES = "'\""
+_IMPOSSIBLE: Mapping[int, str] = {
+    errno.ENAMETOOLONG: "the name is too long for a file",
+    errno.ELOOP: "the link leads back to itself",
+}
+_LONGEST = 300
 # The value that click repeats at the beginning of what it says of a number or a choice.
 _VALUE = re.compile(r"('.*?'|\".*?\"|\S+) is not ", re.DOTALL)
 
@@ -55,6 +62,19 @@ def no_such_command(name: str, known: Sequence[str], program: str) -> UsageError
         where=program,
         remedy=near(name, known) or f"`{program} --help` lists them",
     )
+
+
+def impossible_path(error: BaseException) -> UsageError | None:
+    """Of a name that no file can have, whatever is done with it; None for any other failure.
+
+    pathlib makes a RuntimeError of links that lead back to themselves.
+    """
+    origin = error if isinstance(error, OSError) else error.__context__
+    why = _IMPOSSIBLE.get(origin.errno or 0) if isinstance(origin, OSError) else None
+    if not isinstance(origin, OSError) or why is None:
+        return None
+    where = _short(str(origin.filename)) if origin.filename is not None else ""
+    return UsageError(why, where=where, remedy="name another file or folder")
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -130,9 +150,13 @@ def _options(context: click.Context | None) -> list[str]:
 
 
 def _short(value: str) -> str:
-    return value if len(value) <= 80 else f"{value[:77]}...'"
+    return (
+        value if len(value) <= 80 else f"{value[:77]}...{value[0] if value[0] in _QUOTES else ''}"
+    )
 
 
 def _clause(sentence: str) -> str:
-    """A sentence of click's as a part of ours."""
+    """A sentence of click's as a part of ours; what was typed may be of any length."""
+    if len(sentence) > _LONGEST:
+        sentence = f"{sentence[:_LONGEST]}..."
     return sentence[:1].lower() + sentence[1:].rstrip(".")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import click
 import pytest
 
 from advisor.cli import main as shell
-from advisor.cli.usage import usage_error
+from advisor.cli.usage import impossible_path, usage_error
 
 NAMES = [name for name, _, _ in shell.COMMANDS]
 
@@ -151,3 +152,32 @@ def test_an_error_of_click_that_nobody_foresaw_is_one_line() -> None:
     assert error.line() == (
         r"fusion-advisor x: could not\nopen. `fusion-advisor x --help` says more"
     )
+
+
+TAKE_A_PATH = ("show", "gate", "generate", "resources", "cliff", "analyze", "apply", "unfuse",
+               "patch", "revert", "serve", "calibration")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TAKE_A_PATH)
+def test_a_name_that_no_file_can_have(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Too long, or a link that leads back to itself: one line, not a mistake of ours."""
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for path in ("a" * 5000, str(loop), str(loop / "x")):
+        assert shell.run([name, path]) in (2, 3)
+        line = capsys.readouterr().err
+        assert line.startswith("error: ")
+        assert line.count("\n") == 1
+        assert len(line) < 800
+
+
+def test_what_nobody_expected_of_the_system_stays_a_mistake_of_ours() -> None:
+    assert impossible_path(OSError(errno.EIO, "input/output error")) is None
+    assert impossible_path(RuntimeError("of ours")) is None
+
+
+def test_what_was_typed_is_not_repeated_without_end(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(said(["doctor", "a" * 5000], capsys)) < 500
+    assert len(said(["schema", "a" * 5000], capsys)) < 500
