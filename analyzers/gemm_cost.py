@@ -60,6 +60,8 @@ _OTHERS = Share(0.50, 0.75, 1.00)
 _FAR, _MUCH_BETTER = 2.0, 0.6
 # What a library's product reaches of the peak that a data sheet names.
 LIBRARY_LEAST, LIBRARY_USUAL, LIBRARY_BEST = 0.50, 0.70, 0.85
+# The least depth that a library gives a part of a product whose depth it splits (estimated).
+SPLIT_DEPTH = 256
 # What is read and written besides overlaps with the arithmetic: at best wholly.
 _OVERLAPPED = 0.5
 
@@ -157,10 +159,11 @@ def share_of(plan: FusionPlan, site: Site, product: Range, situation: Situation)
     found = next(
         (share for start, share in _SHARES.items() if _is_of(situation.gpu.arch, start)), _OTHERS
     )
-    # Few tiles leave multiprocessors idle, where a library splits the depth as well.
+    # Few tiles leave multiprocessors idle, where a library splits the depth as well, if it is long.
     sm_count = situation.gpu.sm_count
     most = max(tiles_of(config, site) for config in gemm_configs(plan, site, sm_count))
-    busy = min(most / sm_count, 1.0)
+    parts = max(site.row_sizes[-1] // SPLIT_DEPTH, 1)
+    busy = min(most / min(most * parts, sm_count), 1.0)
     found = Share(found.least * busy, found.usual * busy, found.best * min(2 * busy, 1.0))
     executions = max(site.executions, 1e-9)
     if product.mid / executions > _FAR * roofline(plan, site, situation).high:

@@ -117,6 +117,12 @@ def test_few_tiles_leave_the_gpu_idle_where_a_library_splits_the_depth() -> None
     assert item.share.usual == 0.7
 
 
+def test_a_depth_that_nobody_splits_costs_no_speed_beside_the_library() -> None:
+    graph, product, _ = multiplied(rows=8, columns=64, depth=64)
+    (item,) = advised(graph, prices_of(graph, product, 2_000, 2_000)).plans
+    assert (item.share.least, item.share.usual, item.share.best) == (0.6, 0.7, 0.98)
+
+
 def test_nothing_is_proposed_where_a_template_has_it_already() -> None:
     graph, product, _ = multiplied()
     both = Unit("triton_tem_fused_gelu_mm_0", after(graph) | {product}, 20_000, 1)
