@@ -31,7 +31,7 @@ class CoreValues(PlanValues):
     """The ops of a plan, and how a value of each row comes back to the row."""
 
     def __init__(self, plan: FusionPlan) -> None:
-        super().__init__(plan)
+        super().__init__(plan.ops)
         # A program that was looked for in a graph, and not placed yet, has no sizes.
         self.columns = plan.sites[0].columns if plan.sites else None
         self._powers: dict[tuple[str, str], float] = {}

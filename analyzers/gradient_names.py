@@ -35,7 +35,7 @@ class _Program(PlanValues):
     """
 
     def __init__(self, plan: FusionPlan) -> None:
-        super().__init__(plan)
+        super().__init__(plan.ops)
         # A program that was looked for in a graph, and not placed yet, has no sizes.
         self.columns = plan.sites[0].columns if plan.sites else None
         self._whole = {item.name for item in plan.inputs if all(item.spans)}

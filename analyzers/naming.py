@@ -72,7 +72,7 @@ def describe(plan: FusionPlan) -> str:
 
 def _roots_of_columns(plan: FusionPlan) -> bool:
     """Whether the reciprocal root of a variance over the rows is taken."""
-    values = PlanValues(plan)
+    values = PlanValues(plan.ops)
     spreads = [op for op in plan.ops if op.over_rows and op.op == "var"]
     roots = [op for op in plan.ops if op.op == "rsqrt"]
     return any(values.depends(root, spread) for root in roots for spread in spreads)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from advisor.model.graph import Arg
-from advisor.model.plan import FusionPlan, PlanOp
+from advisor.model.plan import PlanOp
 
 
 class PlanValues:
-    """The ops of a plan by the value that each makes."""
+    """Ops of a plan, all or some, by the value that each makes."""
 
-    def __init__(self, plan: FusionPlan) -> None:
-        self.ops = plan.ops
-        self._by_name = {op.name: op for op in plan.ops}
+    def __init__(self, ops: Sequence[PlanOp]) -> None:
+        self.ops = ops
+        self._by_name = {op.name: op for op in ops}
         self._sources: dict[str, list[PlanOp]] = {}
 
     def of(self, value: Arg) -> PlanOp | None:
@@ -30,7 +32,7 @@ class PlanValues:
         return op.args[0] if op.op == "cast" else None
 
     def sources(self, value: str) -> list[PlanOp]:
-        """The ops that a value is computed by, its own included, in the order of the plan."""
+        """The ops that a value is computed by, its own included, in their order."""
         if value not in self._sources:
             found, pending = set[str](), [value]
             while pending:

@@ -47,7 +47,7 @@ def of_channels(plan: FusionPlan) -> bool:
 
 def prologue(plan: FusionPlan) -> list[str]:
     """What comes before the first reduction: a lookup, a dropout, a residual."""
-    values, found = PlanValues(plan), list[str]()
+    values, found = PlanValues(plan.ops), list[str]()
     if gathers(plan):
         found.append("embedding")
     first = next(filter(reduces, plan.ops), None)
