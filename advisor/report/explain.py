@@ -10,9 +10,9 @@ from rich.text import Text
 
 from advisor.model.base import Location
 from advisor.model.findings import Alternative, Evidence, Finding
-from advisor.model.gemm import PRODUCT, operands, product_text
+from advisor.model.gemm import PRODUCT, arithmetic_of, operands, product_flops, product_text
 from advisor.model.plan import FusionPlan, PlanInput, PlanOutput, Site
-from advisor.model.report import Report
+from advisor.model.report import Hardware, Report
 from advisor.model.scan import sizes_text
 from advisor.model.site_work import computed, equation, site_arithmetic, site_bytes
 from advisor.report.text import headline, plain, spread, table
@@ -138,7 +138,7 @@ def _of(space: str) -> str:
 
 
 def _roofline(report: Report, plan: FusionPlan) -> list[RenderableType]:
-    """Bytes and arithmetic of all sites, and the time below which no kernel can come."""
+    """Bytes and arithmetic of all sites, and the least time that each of them takes."""
     moved = sum(site_bytes(plan, site) * site.executions for site in plan.sites)
     work = sum(site_arithmetic(plan, site)[0] * site.executions for site in plan.sites)
     if not moved:
@@ -147,10 +147,7 @@ def _roofline(report: Report, plan: FusionPlan) -> list[RenderableType]:
         f"{format_bytes(round(moved))} and {work / 1e9:,.3g} GFLOP a step at "
         f"{counted(len(plan.sites), 'site')}: {work / moved:.2f} FLOP a byte"
     ]
-    bandwidth = report.hardware.dram_bandwidth_bytes_per_s
-    if bandwidth:
-        least = round(moved * NS_PER_S / bandwidth)
-        lines.append(f"no kernel takes less than {format_ns(least)} at {bandwidth / 1e12:.2f} TB/s")
+    lines += _bounds(report.hardware, plan, moved)
     if plan.prediction is not None:
         before, after = plan.prediction.bytes_before, plan.prediction.bytes_after
         share = 1 - after / before if before else None
@@ -159,6 +156,29 @@ def _roofline(report: Report, plan: FusionPlan) -> list[RenderableType]:
             f"{format_fraction(share)} goes"
         )
     return [plain(line) for line in lines]
+
+
+def _bounds(hardware: Hardware, plan: FusionPlan, moved: float) -> list[str]:
+    """The least time of the bytes `moved` and, of a product, of its arithmetic: the roofline."""
+    lines = []
+    bandwidth = hardware.dram_bandwidth_bytes_per_s
+    if bandwidth:
+        least = format_ns(round(moved * NS_PER_S / bandwidth))
+        fits = max(site_bytes(plan, site) for site in plan.sites) <= (hardware.l2_bytes or 0)
+        lines.append(
+            f"memory: {least} at least, at {bandwidth / 1e12:.2f} TB/s "
+            f"({hardware.dram_bandwidth_provenance})"
+            f"{'; less where L2 still holds what is read' if fits else ''}"
+        )
+    kind = arithmetic_of(plan) if plan.product is not None else None
+    peak = hardware.peak_flops.get(kind) if kind else None
+    if peak:
+        work = sum(product_flops(site) * site.executions for site in plan.sites)
+        lines.append(
+            f"arithmetic: {format_ns(round(work * NS_PER_S / peak))} at least, at "
+            f"{peak / 1e12:,.0f} TFLOP/s of {kind} (data sheet)"
+        )
+    return lines
 
 
 def _size(plan: FusionPlan, site: Site) -> str:

@@ -12,10 +12,17 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from advisor.cli.main import run as command
+from advisor.hardware.gpus import gpu_by_key
 from advisor.model.base import Location
+from advisor.pipeline.facts import hardware_of
 from advisor.report.explain import render_explanation
 from advisor.report.words import ranked
 from advisor.store import RunDirectory
+from advisor.units import format_ns
+from analyzers.dataflow import dataflow
+from analyzers.gemm_programs import gemm_programs
+from analyzers.row_plans import plan_of
+from tests.builders.graph import Sketch
 from tests.model.builders import finding, report
 from tests.model.builders import plan as fusion_plan
 
@@ -42,7 +49,7 @@ def test_a_finding_is_told_from_what_runs_to_where_it_stands(
         "aten::mul",
         "v4 = rsqrt(v3)",
         "1.50 FLOP a byte",
-        "no kernel takes less than 70.7 µs at 4.27 TB/s",
+        "memory: 70.7 µs at least, at 4.27 TB/s (estimated); less where L2 still holds",
         "model.layers.3.input_layernorm",
         "4,096 rows × 2,048 columns",
         "generated kernel",
@@ -56,6 +63,29 @@ def test_a_mask_is_not_told_as_one_value_a_row(capsys: pytest.CaptureFixture[str
     text = explained(capsys, str(RUN.with_name("llama_prefill_compile")), "48be783b39502163")
     assert "in0: bfloat16 for every element" in text
     assert "in1: bfloat16 for every column and 2 of 3 row axes" in text
+
+
+def test_a_product_takes_its_arithmetic_at_least() -> None:
+    """1,024 × 1,024 × 4,096: 14 MiB are read faster than 8.6 GFLOP are done."""
+    s = Sketch()
+    x, w = s.input(1024, 4096, dtype="bfloat16"), s.input(4096, 1024, dtype="bfloat16")
+    product = s.op("opaque", x, w, shape=(1024, 1024), target="aten.mm.default")
+    graph = s.build(s.op("add", product, s.input(1024, 1024, dtype="bfloat16")))
+    (program,) = [item.program for item in gemm_programs(dataflow(graph), frozenset())]
+    assert program is not None
+    plan = plan_of([program], "inference", "product")
+    gpu = gpu_by_key("h200")
+    hardware = hardware_of(gpu, gpu.name)
+    made = replace(report(replace(finding(), plan_id=plan.id)), hardware=hardware)
+    console = Console(width=160, file=io.StringIO())
+    console.print(render_explanation(made, made.findings[0], (plan,), lambda place: None))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    bandwidth = hardware.dram_bandwidth_bytes_per_s
+    assert bandwidth is not None
+    memory = format_ns(round(20 * 2**20 * 1e9 / bandwidth))
+    assert f"memory: {memory} at least" in text
+    assert "arithmetic: 8.68 µs at least, at 989 TFLOP/s of bfloat16 (data sheet)" in text
 
 
 def test_a_number_and_a_plan_name_the_same_finding(capsys: pytest.CaptureFixture[str]) -> None:
