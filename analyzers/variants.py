@@ -305,25 +305,36 @@ def _action(best: Variant, places: int) -> str:
     return f"replace the {counted(places, 'site')} by {kernels}; {proof} on the workload first"
 
 
-def _places_text(plans: Sequence[FusionPlan], claims: Sequence[Claim]) -> str:
-    """How many places each plan takes, beside the others of its variant."""
+def _places_text(
+    plans: Sequence[FusionPlan], claims: Sequence[Claim], *, sized: bool = False
+) -> str:
+    """How many places each plan takes, beside the others of its variant; `sized`, of how many ops.
+
+    Plans of one title are told apart by their ops.
+    """
     places = Counter(claim.plan.id for claim in claims)
-    return "; ".join(
-        f"{plan.title} at {counted(places[plan.id], 'site')}" for plan in plans if places[plan.id]
-    )
+    held = [plan for plan in plans if places[plan.id]]
+    titles = Counter(plan.title for plan in held)
+    told = []
+    for plan in held:
+        ops = f" ({counted(len(plan.ops), 'op')})" if sized or titles[plan.title] > 1 else ""
+        told.append(f"{plan.title}{ops} at {counted(places[plan.id], 'site')}")
+    return "; ".join(told)
 
 
 def _alternatives(
     variants: Sequence[tuple[Variant, Sequence[Claim]]], situation: Situation
 ) -> tuple[Alternative, ...]:
+    texts = [_places_text(variant.plans, claims) for variant, claims in variants]
+    often = Counter(texts)
     found = [
         Alternative(
             route="generated_kernel",
-            text=_places_text(variant.plans, claims),
+            text=_places_text(variant.plans, claims, sized=often[text] > 1),
             saving_ns=variant.prediction.saving_ns,
             plan_ids=tuple(plan.id for plan in variant.plans),
         )
-        for variant, claims in variants
+        for text, (variant, claims) in zip(texts, variants, strict=True)
     ]
     if situation.eager:
         text = "torch.compile fuses the same ops; apply measures both against each other"

@@ -54,6 +54,9 @@ def test_a_sample_shows_what_it_is_made_for(name: str, places: Path) -> None:
     assert all(finding.exposed_saving_ns is None for finding in report.findings)
     assert report.hardware.key == "a100"
     assert not report.hardware.present
+    for finding in report.findings:
+        ways = [way.text for way in finding.alternatives if way.plan_ids]
+        assert len(ways) == len({*ways}), "ways of other prices read the same"
 
 
 @pytest.mark.parametrize("name", [name for name in EXPECTED if name != TOLD_ELSEWHERE])
