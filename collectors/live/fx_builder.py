@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -344,3 +344,7 @@ def flatten(item: Any) -> list[Any]:
     if isinstance(item, dict):
         return [leaf for part in item.values() for leaf in flatten(part)]
     return [item]
+
+
+# Lowers a node, or says False where that is outside the table: it is opaque then.
+Handler = Callable[[GraphBuilder, fx.Node], bool]

@@ -18,13 +18,14 @@ from torch import fx
 
 from advisor.model.base import Phase
 from advisor.model.graph import AttributeValue, Graph, Level, value_id
-from collectors.live.aten import HANDLERS, MULTI_OUTPUT, VIEWS
+from collectors.live.aten import HANDLERS, VIEWS
 from collectors.live.counted import counted_attributes
 from collectors.live.cuts import cut_attributes
 from collectors.live.fx_builder import GraphBuilder, flatten, graph_node
 from collectors.live.layouts import EAGER
 from collectors.live.lookups import lookup_attributes
 from collectors.live.products import product_attributes
+from collectors.live.reductions import MULTI_OUTPUT
 
 
 @dataclass
