@@ -10,19 +10,33 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from advisor.errors import StorageError
+
 _APPLICATION = "fusion-advisor"
 
 
-def _folder(variable: str, default: Path) -> Path:
+def _folder(variable: str, default: str) -> Path:
+    """Ours below the base directory that a variable names, by default below the user's own.
+
+    Raises `StorageError` for a user without one: what is kept among the files of all is not safe.
+    """
     named = os.environ.get(variable, "")
     # The specification tells to ignore a path that is not absolute.
-    base = Path(named) if Path(named).is_absolute() else default
-    return base / _APPLICATION
+    if Path(named).is_absolute():
+        return Path(named) / _APPLICATION
+    try:
+        return Path.home() / default / _APPLICATION
+    except RuntimeError as error:
+        raise StorageError(
+            "there is no folder to write in",
+            why="this user has no home directory",
+            remedy=f"name one in HOME, or in {variable}",
+        ) from error
 
 
 def cache_folder() -> Path:
     """`$XDG_CACHE_HOME/fusion-advisor`, by default below `~/.cache`: may be deleted at any time."""
-    return _folder("XDG_CACHE_HOME", Path.home() / ".cache")
+    return _folder("XDG_CACHE_HOME", ".cache")
 
 
 def triton_cache() -> Path | None:
@@ -32,10 +46,10 @@ def triton_cache() -> Path | None:
     all children work in the same folder. None where nothing can be written.
     """
     named = os.environ.get("TRITON_CACHE_DIR")
-    folder = Path(named).absolute() if named else cache_folder() / "triton"
     try:
+        folder = Path(named).absolute() if named else cache_folder() / "triton"
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, StorageError):
         return None
     return folder if os.access(folder, os.W_OK | os.X_OK) else None
 
@@ -51,7 +65,8 @@ def written_by_compilers(
     found = [("TMPDIR", Path(tempfile.gettempdir()))]
     if environment.get("TRITON_INTERPRET") == "1":
         return found
-    home = Path(environment.get("TRITON_HOME") or Path.home())
+    # As Triton has it: "~" itself below the current folder for a user without a home directory.
+    home = Path(environment.get("TRITON_HOME") or os.path.expanduser("~"))  # noqa: PTH111
     triton = Path(environment.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
     # By default among the temporary files.
     inductor = Path(environment.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir())
@@ -62,4 +77,4 @@ def written_by_compilers(
 
 def state_folder() -> Path:
     """`$XDG_STATE_HOME/fusion-advisor`, by default below `~/.local/state`."""
-    return _folder("XDG_STATE_HOME", Path.home() / ".local" / "state")
+    return _folder("XDG_STATE_HOME", ".local/state")

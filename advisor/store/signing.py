@@ -57,9 +57,12 @@ def verify(
 ) -> RefusedError | None:
     """Why what is wished of the run is refused here; None if this machine signed it and nothing
     changed.
+
+    Raises `StorageError` where this user has no place for a key.
     """
+    key_path = key_path or default_key_path()
     try:
-        why = _fault(run, key_path or default_key_path())
+        why = _fault(run, key_path)
     except AdvisorError as error:
         why = error.line()
     if why is None:

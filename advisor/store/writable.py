@@ -31,8 +31,10 @@ _SAID = re.compile(
 
 def cannot_write(path: Path, error: OSError, remedy: str = "") -> StorageError:
     """The error of a file or folder that could not be written, with what to do about it."""
-    other = MAKE_ROOM if error.errno in FULL else "let this user write there"
-    remedy = f"{other}, or {remedy}" if remedy else other
+    other = MAKE_ROOM if error.errno in FULL else ""
+    if error.errno in CLOSED - FULL:
+        other = "let this user write there"
+    remedy = ", or ".join(filter(None, (other, remedy)))
     why = error.strerror or str(error)
     return StorageError("cannot write", where=str(path), why=why, remedy=remedy)
 
