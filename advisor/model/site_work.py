@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 
 from advisor.model.gathers import elements_read
 from advisor.model.gemm import product_flops, product_rows
@@ -45,30 +46,13 @@ def sector_bytes(
     what one leaves of a sector others take, but from L2.
     """
     total = site_bytes(plan, site)
-    tiles = [
-        (item.dtype, plan.along(item), strides)
-        for item, strides in zip(plan.inputs, site.input_strides, strict=True)
-        if item.gathered is None
-        if (item.traffic == "tile" or (plan.states and item.spans[-2])) and not item.dense
-    ]
-    tiles += [
-        (output.dtype, output.along(plan.row_axes, plan.column_axes), strides)
-        for output, strides in zip(plan.outputs, site.output_strides, strict=False)
-        if output.strided and (output.space == "tile" or plan.states) and not output.last
-    ]
-    if plan.states:
-        *outer, lanes, steps = (*(1 for _ in site.row_sizes[:-2]), *site.row_sizes[-2:])
-        limits = (*outer, min(lanes, block_rows), min(steps, block_columns or CACHED_STEPS))
-        limits += site.column_axes
-    else:
-        limits = tuple(min(size, block_rows) for size in site.row_sizes)
-        limits += tuple(min(size, block_columns or size) for size in site.column_axes)
+    limits = _limits(plan, site, block_rows, block_columns)
     for position, item in enumerate(plan.inputs):
         if item.gathered is not None:  # a row begins anywhere in the table
             row = site.columns * item_bytes(item.dtype)
             rows = elements_read(plan, site, position) // max(site.columns, 1)
             total += rows * _beside(row, item_bytes(item.dtype))
-    for dtype, along, strides in tiles:
+    for dtype, along, strides in _strided_tiles(plan, site):
         held = [
             (stride, most, size)
             for stride, most, size, spans in zip(strides, limits, site.sizes, along, strict=True)
@@ -78,6 +62,34 @@ def sector_bytes(
         run = _run(held) * width
         total += elements * width * _beside(run, width) // run
     return total
+
+
+def _limits(
+    plan: FusionPlan, site: Site, block_rows: int, block_columns: int | None
+) -> tuple[int, ...]:
+    """How many elements a program holds along each axis at most."""
+    if plan.states:
+        *outer, lanes, steps = (*(1 for _ in site.row_sizes[:-2]), *site.row_sizes[-2:])
+        held = (*outer, min(lanes, block_rows), min(steps, block_columns or CACHED_STEPS))
+        return (*held, *site.column_axes)
+    return (
+        *(min(size, block_rows) for size in site.row_sizes),
+        *(min(size, block_columns or size) for size in site.column_axes),
+    )
+
+
+def _strided_tiles(
+    plan: FusionPlan, site: Site
+) -> Iterator[tuple[str, tuple[bool, ...], Sequence[int]]]:
+    """(dtype, whether it varies along each axis, strides) of the large tensors with strides."""
+    for item, given in zip(plan.inputs, site.input_strides, strict=True):
+        is_tile = item.traffic == "tile" or (plan.states and item.spans[-2])
+        if item.gathered is None and is_tile and not item.dense:
+            yield item.dtype, plan.along(item), given
+    for output, given in zip(plan.outputs, site.output_strides, strict=False):
+        is_tile = output.space == "tile" or bool(plan.states)
+        if output.strided and is_tile and not output.last:
+            yield output.dtype, output.along(plan.row_axes, plan.column_axes), given
 
 
 def writes_along_rows(plan: FusionPlan, site: Site) -> bool:

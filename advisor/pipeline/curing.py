@@ -48,6 +48,10 @@ class Way:
     retuned: tuple[Retuned, ...] = ()
 
 
+# A way's comparison with the step without, the step with it, and that step's recipe.
+_Measured = tuple[Comparison, Way, Variant, Recipe]
+
+
 @dataclass
 class Cured:
     """What was chosen, what became of every kernel in words, and how many ways were timed."""
@@ -155,16 +159,11 @@ def _distance(kernel: GeneratedKernel, config: Retuned) -> float:
     return abs(math.log2(a_thread / ELEMENTS_A_THREAD)) + abs(math.log2(threads / THREADS))
 
 
-def _best(
-    bench: Bench,
-    recipe: Recipe,
-    base: Variant,
-    ways: Sequence[Way],
-    found: Cured,
-    emit: Emit,
-) -> tuple[Variant, Recipe]:
-    """Run the step with every way of one kernel, keep the fastest that is faster than without."""
-    measured: list[tuple[Comparison, Way, Variant, Recipe]] = []
+def _measured(
+    bench: Bench, recipe: Recipe, base: Variant, ways: Sequence[Way], emit: Emit
+) -> tuple[list[_Measured], str]:
+    """Every way that changes the step, and why the last one failed that did; "" if none."""
+    found: list[_Measured] = []
     failed = ""
     for way in ways:
         told = recipe.with_cures(way.splits, way.retuned)
@@ -178,9 +177,22 @@ def _best(
         if way.splits and not variant.log.cuts:
             continue
         comparison = bench.gpu_time(base, variant)
-        measured.append((comparison, way, variant, told))
+        found.append((comparison, way, variant, told))
         gain = comparison.gain_mid_ns
         emit("measure", "running", value=gain, message=f"{way.kernel}: {way.words}")
+    return found, failed
+
+
+def _best(
+    bench: Bench,
+    recipe: Recipe,
+    base: Variant,
+    ways: Sequence[Way],
+    found: Cured,
+    emit: Emit,
+) -> tuple[Variant, Recipe]:
+    """Run the step with every way of one kernel, keep the fastest that is faster than without."""
+    measured, failed = _measured(bench, recipe, base, ways, emit)
     found.tried += len(measured)
     name = ways[0].kernel
     if not measured:
