@@ -32,17 +32,18 @@ _GRID = ("grid_x", "grid_y", "grid_z")
 
 @dataclass(frozen=True)
 class _Varied:
-    """Calls of one op or kernel that differ: the steps that have each size, by size."""
+    """Calls of one op or kernel that differ: the steps that have each of some sizes, by size."""
 
     name: str
     sizes: tuple[tuple[str, tuple[int, ...]], ...]
+    left_out: int
     others: int
 
     def words(self, verb: str) -> str:
         """`aten::mm reads [[8, 16], ...] in steps 0, 2 and [[12, 16], ...] in steps 1, 3`."""
-        told = [f"{size} in {_steps_text(steps)}" for size, steps in self.sizes[:_SIZES_SHOWN]]
-        left = len(self.sizes) - len(told)
-        told += [f"{counted(left, 'more size')}"] if left else []
+        texts = _told_apart([size for size, _ in self.sizes])
+        told = [f"{t} in {_steps_text(s)}" for t, (_, s) in zip(texts, self.sizes, strict=True)]
+        told += [counted(self.left_out, "more size")] if self.left_out else []
         do = "does" if self.others == 1 else "do"
         also = f"; so {do} {counted(self.others, 'other name')}" if self.others else ""
         return f"{self.name[:_CHARACTERS]} {verb} {', '.join(told)}{also}"
@@ -123,13 +124,33 @@ def _varied(
     affected = differs.index.get_level_values("name")
     times = calls[calls["name"].isin(affected)].groupby("name")["time"].sum()
     first = int(times.index[int(times.to_numpy().argmax())])
-    own = calls[calls["name"] == first]
     sizes = [size for name, size in differs.index if name == first]
-    shown = [
-        (text_of(s), tuple(sorted(set(own[own["size"] == s]["step"].tolist())))) for s in sizes
-    ]
-    shown.sort(key=lambda item: (item[1], item[0]))
-    return _Varied(str(names[first]), tuple(shown), len(times) - 1)
+    own = calls[(calls["name"] == first) & calls["size"].isin(sizes)]
+    steps_of = own.groupby("size")["step"].unique()
+    # Of other steps first: several sizes of one step do not show what varies between them.
+    ranked, seen = list[tuple[bool, tuple[int, ...], int]](), set[tuple[int, ...]]()
+    for size, its in steps_of.items():
+        having = tuple(sorted(its.tolist()))
+        ranked.append((having in seen, having, int(size)))
+        seen.add(having)
+    ranked.sort()
+    shown = tuple((text_of(size), having) for _, having, size in ranked[:_SIZES_SHOWN])
+    return _Varied(str(names[first]), shown, len(ranked) - len(shown), len(times) - 1)
+
+
+def _told_apart(sizes: Sequence[str]) -> list[str]:
+    """Sizes as they are, or of lists without end the part in which they differ first."""
+    if max(map(len, sizes)) <= _CHARACTERS:
+        return list(sizes)
+    columns = enumerate(zip(*sizes, strict=False))
+    alike = next((n for n, letters in columns if len({*letters}) > 1), min(map(len, sizes)))
+    start = max(alike - _CHARACTERS // 2, 0)
+    return [_part(size, start) for size in sizes]
+
+
+def _part(size: str, start: int) -> str:
+    end = start + _CHARACTERS
+    return f"{'...' if start else ''}{size[start:end]}{'...' if end < len(size) else ''}"
 
 
 def _steps_text(steps: Sequence[int]) -> str:

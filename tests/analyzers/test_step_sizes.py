@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,31 @@ def test_messages_of_collectives_may_take_other_grids() -> None:
 def test_no_recorded_trace_of_one_size_is_accused(path: Path) -> None:
     trace = read_trace(path)
     assert sizes_vary(trace, trace.steps(), "") == ()
+
+
+def test_sizes_of_several_steps_are_shown_before_those_of_one() -> None:
+    line = told(*([mm(100 * step + call) for call in range(5)] for step in range(3)))
+    for step in range(3):
+        assert f"[[{100 * step}, 16], [16, 4]] in step {step}" in line
+    assert "12 more sizes" in line
+
+
+def test_of_lists_of_tensors_the_part_that_differs_is_shown() -> None:
+    """Optimizers pass hundreds of tensors to one op."""
+
+    def lists(last: int) -> Call:
+        return "aten::_foreach_add_", f"[{'[8, 16], ' * 300}[{last}, 16]]", 1
+
+    line = told([lists(7)], [lists(9)])
+    assert len(line) < 500
+    assert "[7, 16]] in step 0" in line
+    assert "[9, 16]] in step 1" in line
+
+
+def test_thousands_of_sizes_take_no_time() -> None:
+    steps = [[mm(10 * step + call) for call in range(10)] for step in range(3000)]
+    trace = trace_of(*steps)
+    begin = time.perf_counter()
+    (warning,) = sizes_vary(trace, trace.steps(), "x")
+    assert time.perf_counter() - begin < 5
+    assert "29,997 more sizes" in warning.message
