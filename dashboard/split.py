@@ -115,7 +115,7 @@ def _profiled(report: Report, busy: dict[str, int] | None) -> Split:
     span = _value(report, "gpu_span_per_step_ns")
     idle_fraction = report.metrics.get("gpu_idle_fraction_per_step")
     if busy is None or span is None or idle_fraction is None or idle_fraction.value is None:
-        return Split("profiled step", span, {}, "The trace has no steps, or no kernels in them.")
+        return Split("profiled step", span, {}, "No trace is known that has steps with kernels.")
     idle = min(round(span * idle_fraction.value), span - sum(busy.values()))
     copies = span - sum(busy.values()) - idle
     dispatch = min(_value(report, "starved_dispatch_per_step_ns") or 0, idle)

@@ -30,6 +30,7 @@ from dashboard.parts import (
     graph,
     heading,
     kernel_saving,
+    kernel_time_ns,
     message,
     plain_name,
     saving_text,
@@ -129,11 +130,16 @@ def _in_timeline(run: RunDirectory, finding: Finding) -> list[Component]:
 
 
 def _kernel_card(finding: Finding) -> list[Component]:
-    saving = kernel_saving(finding)
-    if saving is None:
+    """The kernel time that the list of findings names, and a generated kernel's if another."""
+    time_ns, kernel = kernel_time_ns(finding), kernel_saving(finding)
+    if time_ns is None:
         return []
-    note = f"{format_ns(saving.low)} to {format_ns(saving.high)}, all sites, per step"
-    return [figure_card("Kernel time saved, predicted", format_ns(saving.mid), note)]
+    note = "all sites, per step"
+    if kernel is not None and kernel.mid == time_ns:
+        note = f"{format_ns(kernel.low)} to {format_ns(kernel.high)}, {note}"
+    elif kernel is not None:
+        note = f"{note}; by a generated kernel {saving_text(kernel)}"
+    return [figure_card("Kernel time saved, predicted", format_ns(time_ns), note)]
 
 
 def _evidence(finding: Finding) -> Component:

@@ -311,6 +311,22 @@ def test_without_exposure_the_kernel_time_is_shown() -> None:
     assert worth_text(other) == "cannot judge; of kernel time 70 µs", "as in the terminal"
 
 
+def test_the_page_of_a_finding_names_the_kernel_time_of_the_list(
+    context: Context, run: RunDirectory
+) -> None:
+    launch, _spill, _norm = findings(norm_plan(), "t")
+    priced = Alternative(route="generated_kernel", text="t", saving_ns=range_of(50_000))
+    told = Evidence(kind="time", text="t", values={"kernel_saving_ns": 70_000})
+    why = Evidence(kind="cannot_judge", text="no step was timed")
+    found = _changed(launch, id="z", alternatives=(priced,), evidence=(told, why))
+    kept = _changed(run.report(), findings=(found,), recommended=Recommended())
+    run.write_report(kept)
+    text = page(context, finding_path(run.id, "z"))
+    card = text.split("Kernel time saved, predicted")[1]
+    assert "70 µs" in card[:60]
+    assert "by a generated kernel 50 µs (40 µs to 60 µs)" in text
+
+
 def test_a_finding_of_several_kernels_shows_each(context: Context, run: RunDirectory) -> None:
     first = norm_plan()
     second = _changed(first, id="b" * 16, title="the other kernel")
