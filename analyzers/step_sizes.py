@@ -129,9 +129,9 @@ def _varied(
     steps_of = own.groupby("size")["step"].unique()
     # Of other steps first: several sizes of one step do not show what varies between them.
     ranked, seen = list[tuple[bool, tuple[int, ...], int]](), set[tuple[int, ...]]()
-    for size, its in steps_of.items():
+    for size, its in zip(steps_of.index.tolist(), steps_of, strict=True):
         having = tuple(sorted(its.tolist()))
-        ranked.append((having in seen, having, int(size)))
+        ranked.append((having in seen, having, size))
         seen.add(having)
     ranked.sort()
     shown = tuple((text_of(size), having) for _, having, size in ranked[:_SIZES_SHOWN])
