@@ -87,8 +87,8 @@ def plan_verdicts(
 
 
 def set_verdict(plans: Sequence[PlanVerdict], actions: Sequence[ActionVerdict]) -> SetVerdict:
-    """What is left open, of plans or, where there are none, of actions; else why all is out."""
-    every: Sequence[PlanVerdict | ActionVerdict] = plans or actions
+    """What is left open, of plans or, where none of them is, of actions; else why all is out."""
+    every: tuple[PlanVerdict | ActionVerdict, ...] = (*plans, *actions)
     left = [item.reason for item in every if item.verdict == "not_measured"]
     for reason in (NEEDS_GPU, NO_TIME, *left):
         if reason in left:

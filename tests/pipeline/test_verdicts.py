@@ -10,7 +10,7 @@ from advisor.pipeline.candidates import Candidate
 from advisor.pipeline.search import NOT_TRIED
 from advisor.pipeline.trials import KEPT_BEFORE, Trial
 from advisor.pipeline.verdicts import ACTION_NOT_TRIED, action_verdicts, seen_actions, verdict_of
-from advisor.pipeline.without_gpu import set_verdict
+from advisor.pipeline.without_gpu import plan_verdicts, set_verdict
 from advisor.verify.statistics import compare
 from tests.builders.run import norm_plan
 
@@ -83,3 +83,12 @@ def test_the_set_without_a_gpu_is_of_what_was_asked_for() -> None:
     found = set_verdict((), looked[:1])
     assert found.verdict == "refused"
     assert found.reason == f"{looked[0].title}: {looked[0].reason}"
+
+
+def test_the_set_without_a_gpu_is_open_while_an_action_is() -> None:
+    """Plans are refused and attention waits for a GPU: it said that every plan was refused."""
+    item = Candidate(PLAN, refused="it spills")
+    refused = plan_verdicts({PLAN.id: item}, {})
+    (looked,) = seen_actions([Trial("f", action="autotune")], {}, "")
+    assert set_verdict(refused, (looked,)).reason == ACTION_NOT_TRIED
+    assert set_verdict(refused, ()).reason == "every plan was refused"
