@@ -39,18 +39,36 @@ def from_float8_e5m2(x):
     code = x.to(tl.uint8, bitcast=True).to(tl.uint16)
     return (code << 8).to(tl.float16, bitcast=True).to(tl.float32)
 ''',
+    "bits_of_float8_e4m3fn": '''
+@triton.jit
+def bits_of_float8_e4m3fn(x):
+    """x rounded to three bits behind the point, at most to 448, by arithmetic; NaN stays NaN."""
+    bits = x.to(tl.uint32, bitcast=True)
+    size, sign = bits & 0x7FFFFFFF, (bits >> 24) & 128
+    tiny = (size.to(tl.float32, bitcast=True) + 16384.0).to(tl.uint32, bitcast=True)
+    normal = (size - 0x3C000000 + 0x7FFFF + ((size >> 20) & 1)) >> 20
+    code = tl.where(size < 0x3C800000, tiny - 0x46800000, normal)
+    code = tl.where(size > 0x43E80000, tl.where(size > 0x7F800000, 127, 126), code) | sign
+    return code.to(tl.uint8).to(tl.float8e4nv, bitcast=True)
+''',
+    "bits_of_float8_e5m2": '''
+@triton.jit
+def bits_of_float8_e5m2(x):
+    """x rounded to two bits behind the point, by arithmetic; from 61440 on it is infinite."""
+    bits = x.to(tl.uint32, bitcast=True)
+    size, sign = bits & 0x7FFFFFFF, (bits >> 24) & 128
+    tiny = (size.to(tl.float32, bitcast=True) + 128.0).to(tl.uint32, bitcast=True)
+    normal = (size - 0x38000000 + 0xFFFFF + ((size >> 21) & 1)) >> 21
+    code = tl.where(size < 0x38800000, tiny - 0x43000000, normal)
+    code = tl.where(size >= 0x47700000, tl.where(size > 0x7F800000, 127, 124), code) | sign
+    return code.to(tl.uint8).to(tl.float8e5, bitcast=True)
+''',
     "to_float8_e4m3fn": '''
 @triton.jit
 def to_float8_e4m3fn(x):
     """x rounded to three bits behind the point, at most to 448; NaN stays NaN."""
     if INTERPRETED:
-        bits = x.to(tl.uint32, bitcast=True)
-        size, sign = bits & 0x7FFFFFFF, (bits >> 24) & 128
-        tiny = (size.to(tl.float32, bitcast=True) + 16384.0).to(tl.uint32, bitcast=True)
-        normal = (size - 0x3C000000 + 0x7FFFF + ((size >> 20) & 1)) >> 20
-        code = tl.where(size < 0x3C800000, tiny - 0x46800000, normal)
-        code = tl.where(size > 0x43E80000, tl.where(size > 0x7F800000, 127, 126), code) | sign
-        stored = code.to(tl.uint8).to(tl.float8e4nv, bitcast=True)
+        stored = bits_of_float8_e4m3fn(x)
     else:
         stored = x.to(tl.float8e4nv)
     return stored
@@ -59,21 +77,31 @@ def to_float8_e4m3fn(x):
 @triton.jit
 def to_float8_e5m2(x, BOUNDED: tl.constexpr):
     """x rounded to two bits behind the point; from 61440 on it is infinite, unless BOUNDED."""
-    bits = x.to(tl.uint32, bitcast=True)
-    size, sign = bits & 0x7FFFFFFF, (bits >> 24) & 128
-    beyond = sign | tl.where(size > 0x7F800000, 127, 124)
     if INTERPRETED:
-        tiny = (size.to(tl.float32, bitcast=True) + 128.0).to(tl.uint32, bitcast=True)
-        normal = (size - 0x38000000 + 0xFFFFF + ((size >> 21) & 1)) >> 21
-        code = tl.where(size < 0x38800000, tiny - 0x43000000, normal) | sign
-        code = tl.where(size >= 0x47700000, beyond, code)
+        stored = bits_of_float8_e5m2(x)
     else:
-        code = x.to(tl.float8e5).to(tl.uint8, bitcast=True)
+        stored = x.to(tl.float8e5)
         if not BOUNDED:
-            code = tl.where(size >= 0x47700000, beyond, code)
-    return code.to(tl.uint8).to(tl.float8e5, bitcast=True)
+            bits = x.to(tl.uint32, bitcast=True)
+            size, sign = bits & 0x7FFFFFFF, (bits >> 24) & 128
+            beyond = sign | tl.where(size > 0x7F800000, 127, 124)
+            code = tl.where(size >= 0x47700000, beyond, stored.to(tl.uint8, bitcast=True))
+            stored = code.to(tl.uint8).to(tl.float8e5, bitcast=True)
+    return stored
 ''',
 }
+
+
+def read_beside_store(plan: FusionPlan) -> frozenset[str]:
+    """Values of eight bits, made here, that are stored and that an op reads as well.
+
+    Each such reader rounds anew, by arithmetic: of two roundings that a store packs into one
+    register, ptxas 12.8 takes a byte for another use from a register that nothing has written yet.
+    """
+    made = {op.name for op in plan.ops if op.op == "cast" and op.dtype in FLOAT8_MAX}
+    stored = {output.value for output in plan.outputs}
+    read = {str(arg) for op in plan.ops for arg in op.args}
+    return frozenset(made & stored & read)
 
 
 def is_bounded(plan: FusionPlan, arg: Arg, limit: float) -> bool:
@@ -97,7 +125,7 @@ def is_bounded(plan: FusionPlan, arg: Arg, limit: float) -> bool:
 def helper_names(plan: FusionPlan) -> set[str]:
     """The conversions that the kernels of a plan call."""
     made = {op.name: op.dtype for op in plan.ops if op.dtype in FLOAT8_MAX}
-    used = {f"to_{dtype}" for dtype in made.values()}
+    used = {f"{way}_{dtype}" for dtype in made.values() for way in ("to", "bits_of")}
     used |= {f"from_{item.dtype}" for item in plan.inputs if item.dtype in FLOAT8_MAX}
     # A cast to what a value is already is a copy of it, in another order.
     read = {str(a) for op in plan.ops for a in op.args if made.get(str(a)) not in (None, op.dtype)}

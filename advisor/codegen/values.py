@@ -29,7 +29,7 @@ from advisor.codegen.expressions import (
     SQUARED_DEVIATIONS,
     TRITON_DTYPES,
 )
-from advisor.codegen.float8 import is_bounded
+from advisor.codegen.float8 import is_bounded, read_beside_store
 from advisor.codegen.strided import strided
 from advisor.model.graph import Arg, literal_value
 from advisor.model.optable import FLOAT8_MAX, RANDOM, item_bytes, spec_of
@@ -60,6 +60,7 @@ class Values:
         self.shared = divided_by_rows(plan)
         self.beside = erfs_beside_numbers(plan)
         self.told = exponentials_told_from_0(plan.ops)
+        self.rounded = {op.name: op for op in plan.ops if op.name in read_beside_store(plan)}
         self.strided = {tensor.name: tensor for tensor in strided(plan)}
 
     # --- memory -----------------------------------------------------------------------------------
@@ -346,7 +347,23 @@ class Values:
         """A value; of eight bits as float32, which inputs are from their load on."""
         have = self.dtypes[arg]
         eight = have in FLOAT8_MAX and arg not in self.inputs
-        return f"from_{have}({arg})" if eight else self._name(arg)
+        return f"from_{have}({self._eight_bits(arg)})" if eight else self._name(arg)
+
+    def _eight_bits(self, name: str) -> str:
+        """A value of eight bits that was made here, for an op that reads it."""
+        op = self.rounded.get(name)
+        return name if op is None else self._rounded(str(op.args[0]), op.dtype, by="bits_of")
+
+    def _rounded(self, arg: str, dtype: str, by: str = "to") -> str:
+        """A value rounded to eight bits, by the GPU's instruction or by arithmetic on its bits."""
+        wide, have = self._wide(arg), self.dtypes[arg]
+        if have not in FLOATS and have not in FLOAT8_MAX:
+            wide += ".to(tl.float32)"
+        if by == "bits_of":
+            return f"bits_of_{dtype}({wide})"
+        if dtype == "float8_e4m3fn":
+            return f"to_{dtype}({wide})"
+        return f"to_{dtype}({wide}, {is_bounded(self.plan, arg, FLOAT8_MAX[dtype])})"
 
     def _cast(self, arg: str, dtype: str) -> str:
         """Round to a narrow float and widen again; integers and booleans change register type.
@@ -355,14 +372,11 @@ class Values:
         """
         name, have = self._wide(arg), self.dtypes[arg]
         if have == dtype and have in FLOAT8_MAX and arg not in self.inputs:
-            return arg  # a copy, stored with other strides
+            return self._eight_bits(arg)  # a copy, stored with other strides
+        if dtype in FLOAT8_MAX:
+            return self._rounded(arg, dtype)
         if have in FLOAT8_MAX:
             have = "float32"
-        if dtype in FLOAT8_MAX:
-            wide = name if have in FLOATS else f"{name}.to(tl.float32)"
-            if dtype == "float8_e4m3fn":
-                return f"to_{dtype}({wide})"
-            return f"to_{dtype}({wide}, {is_bounded(self.plan, arg, FLOAT8_MAX[dtype])})"
         if dtype == "bfloat16":
             return f"{TO_BFLOAT16}({name if have in FLOATS else f'{name}.to(tl.float32)'})"
         if dtype == "float16":

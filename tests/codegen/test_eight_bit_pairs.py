@@ -1,0 +1,97 @@
+"""What ptxas 12.8 makes wrong code of: two roundings in one register, one of which is read alone.
+
+It packs both by one instruction, and takes the byte for the other use from a register that nothing
+has written yet: on an H200 every fourth element of a transposed copy was lost so. Compiled only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+
+import pytest
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from advisor.codegen import values
+from advisor.model.configs import candidate_configs
+from advisor.model.launch import LaunchConfig
+from advisor.model.plan import FusionPlan
+from advisor.pipeline.sizing import requests
+from advisor.verify.resources import ResourceRequest
+from tests.builders.plan import PlanBuilder
+from tests.builders.quantised import AXES, Form, both_orders
+
+ROUNDED = re.compile(r"cvt\.rn\.satfinite\.e\dm\dx2\.f32\s+(%rs\d+),")
+PACKED = re.compile(r"mov\.b32\s+%r\d+, \{")
+HOPPER = GPUTarget("cuda", 90, 32)
+
+
+def ptx_of(request: ResourceRequest) -> str:
+    """The assembly of a kernel as an H100 or H200 would get it."""
+    spec = importlib.util.spec_from_file_location("compiled", request.source)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    kernel = getattr(module, request.kernel)
+    places = {name: (place,) for place, name in enumerate(kernel.arg_names)}
+    source = ASTSource(
+        fn=kernel,
+        signature={**request.signature, **dict.fromkeys(request.constexprs, "constexpr")},
+        constexprs={places[name]: value for name, value in request.constexprs.items()},
+        attrs={places[name]: [["tt.divisibility", 16]] for name in request.aligned},
+    )
+    options = {"num_warps": request.num_warps, "num_stages": request.num_stages}
+    text: str = triton.compile(source, target=HOPPER, options=options).asm["ptx"]
+    return text
+
+
+def pairs(plan: FusionPlan, config: LaunchConfig) -> tuple[int, int]:
+    """How many pairs of roundings the kernels of a plan have, and how many are used both ways."""
+    found = [0, 0]
+    for request in requests(plan, config):
+        text = ptx_of(request)
+        for name in ROUNDED.findall(text):
+            named = re.compile(re.escape(name) + r"\b")
+            uses = [line for line in text.splitlines() if named.search(line)]
+            ways = {bool(PACKED.search(line)) for line in uses if not ROUNDED.search(line)}
+            found[0] += 1
+            found[1] += len(ways) == 2
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("target", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("form", AXES)
+def test_no_rounding_is_packed_and_read_alone(form: Form, target: str) -> None:
+    plan = both_orders(form, 512, 1024, target=target)
+    config = candidate_configs(plan, plan.sites[0])[0]
+    rounded, shared = pairs(plan, config)
+    assert rounded
+    assert not shared
+
+
+def read_again() -> FusionPlan:
+    """What rows are after eight bits, and the eight bits."""
+    make = PlanBuilder()
+    wide = make.cast(make.input("bfloat16"), "float32")
+    small = make.cast(make.op("mul", wide, 3.0), "float8_e4m3fn")
+    again = make.cast(small, "float32")
+    rows = make.op("sum", again)
+    return make.plan(small, make.op("mul", again, rows), title="round trip", columns=1024)
+
+
+def test_what_is_stored_and_read_again_is_rounded_twice() -> None:
+    plan = read_again()
+    rounded, shared = pairs(plan, LaunchConfig(num_warps=4))
+    assert rounded
+    assert not shared
+
+
+def test_the_pattern_is_found_where_a_copy_takes_what_was_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(values, "read_beside_store", lambda _: frozenset())
+    plan = both_orders("rows", 512, 1024)
+    assert pairs(plan, LaunchConfig(block_rows=8, num_warps=16))[1]
