@@ -45,7 +45,8 @@ def answer(
 def main(arguments: list[str]) -> int:
     """Answer until standard input ends."""
     answers, device = int(arguments[0]), torch.device(arguments[1])
-    torch.cuda.set_device(device)
+    if device.index is not None:  # else the one that is current already
+        torch.cuda.set_device(device)
 
     def wait() -> None:
         os.write(answers, LAUNCHED + b"\n")
