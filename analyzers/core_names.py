@@ -71,7 +71,10 @@ class CoreValues(PlanValues):
             return -here
         if op.op in _ROOTS:
             return here * _ROOTS[op.op]
-        alone = all(_is_number(arg) for arg in others[op.op == "where" :])
+        # An epsilon that a trace does not hold, or that is one for any value, is an input.
+        alone = all(
+            _is_number(arg) or self._space(arg) == "scalar" for arg in others[op.op == "where" :]
+        )
         scales = op.op in ("cast", "mul", "div")
         return here if scales or (op.op in _KEEP and alone) else 0.0
 

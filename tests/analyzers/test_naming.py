@@ -38,6 +38,16 @@ def layer_norm() -> Graph:
     return s.build(s.op("mul", s.op("sub", x, s.mean(x)), scale))
 
 
+def unknown_epsilon(moment: str) -> Graph:
+    """A norm whose epsilon is given: a trace holds no numbers."""
+    s = Sketch()
+    x, epsilon = s.input(16, 32), s.input()
+    squares = s.reduce("mean", s.op("mul", x, x)) if moment == "mean" else s.reduce("var", x)
+    centred = x if moment == "mean" else s.op("sub", x, s.reduce("mean", x))
+    scale = s.op("rsqrt", s.op("add", squares, epsilon))
+    return s.build(s.op("mul", s.op("mul", centred, scale), s.input(32)))
+
+
 def group_norm(activation: str = "") -> Graph:
     """Of [rows, groups' channels, pixels], scaled channel by channel."""
     s = Sketch()
@@ -103,6 +113,8 @@ def of_nothing_known() -> Graph:
         (residual_norm(kept=False), "residual add + RMS norm"),
         (residual_norm(kept=True), "residual add + RMS norm with 2 outputs"),
         (layer_norm(), "layer norm"),
+        (unknown_epsilon("mean"), "RMS norm"),
+        (unknown_epsilon("var"), "layer norm"),
         (group_norm(), "group norm"),
         (group_norm("silu"), "group norm + SiLU"),
         (group_norm("gate"), "group norm + SiLU"),
