@@ -26,7 +26,7 @@ from analyzers.overfusion.facts import step_facts
 from analyzers.recommendation import recommend
 from analyzers.rules import changes_of, find_all, without_overlaps
 from analyzers.step_sizes import LAST_STEP, sizes_vary
-from analyzers.subject import RankFacts
+from analyzers.subject import RankFacts, Subject
 from analyzers.trace_subject import rank_facts, trace_subject
 from collectors.ncu import read_ncu
 from collectors.ncu_trace import COUNTERS_ONLY
@@ -65,9 +65,8 @@ def analyzed(
 
     Of several ranks, the one that comes last to the collectives is looked at: the others wait for
     it. `ncu` holds counters of the same step, which are brought to that rank's kernels. `commit` is
-    the one that was traced, which no trace tells. Raises
-    `UnreadableError` for a file that cannot be read, `UsageError` for an unknown GPU or a step
-    range that does not occur.
+    the one that was traced, which no trace tells. Raises `UnreadableError` for a file that cannot
+    be read, `UsageError` for an unknown GPU or a step range that does not occur.
     """
     chosen = gpu_by_key(gpu) if gpu is not None else None
     traces = read_ranks(files)
@@ -80,13 +79,9 @@ def analyzed(
     trace = counted.trace
     metrics = _known(trace, trace_metrics(trace, step_prefix)) | counted.metrics
     device = chosen or _recorded_gpu(trace)
+    known = load_calibration(device) if device is not None else None
     subject, guesses = trace_subject(
-        trace,
-        metrics,
-        step_prefix,
-        gpu=device,
-        calibration=load_calibration(device) if device is not None else None,
-        ranks=ranks,
+        trace, metrics, step_prefix, gpu=device, calibration=known, ranks=ranks
     )
     step = step_facts(trace, step_prefix=step_prefix, gpu=device)
     matches = find_all(replace(subject, step=step))
@@ -95,31 +90,33 @@ def analyzed(
         tool=TOOL,
         created=now(),
         sources=(*sources, *counted.sources),
-        workload=Workload(
-            target=_name(files),
-            mode="trace",
-            graph_hash=subject.graphs[0].graph.fingerprint(),
-            gpu=device.key if device else None,
-            world_size=trace.info.world_size,
-            rank=trace.info.rank,
-            versions=trace.info.versions,
-            commit=None if commit is None else Commit(id=commit),
-        ),
+        workload=_workload(files, trace, subject, commit),
         hardware=_hardware(trace, device),
         metrics=metrics,
         kernels=with_work(kernel_rows(trace, steps), trace, steps, subject.graphs),
         findings=findings,
         recommended=recommend(findings, subject.exposure, changes_of(matches)),
-        warnings=(
-            *trace.warnings,
-            *counted.warnings,
-            *guesses,
-            *sizes_vary(trace, steps, LAST_STEP),
-            *_notes(trace, len(traces), device),
-        ),
-    )
+        warnings=(*trace.warnings, *counted.warnings, *guesses,
+                  *sizes_vary(trace, steps, LAST_STEP), *_notes(trace, len(traces), device)),
+    )  # fmt: skip
     report.check()
     return report, step
+
+
+def _workload(
+    files: Sequence[Path], trace: Trace, subject: Subject, commit: str | None
+) -> Workload:
+    """What was traced, as far as the trace tells."""
+    return Workload(
+        target=_name(files),
+        mode="trace",
+        graph_hash=subject.graphs[0].graph.fingerprint(),
+        gpu=subject.gpu.key if subject.gpu is not None else None,
+        world_size=trace.info.world_size,
+        rank=trace.info.rank,
+        versions=trace.info.versions,
+        commit=None if commit is None else Commit(id=commit),
+    )
 
 
 def _known(trace: Trace, metrics: dict[str, Metric]) -> dict[str, Metric]:
