@@ -35,7 +35,7 @@ from collectors.live.module_calls import ModuleCalls
 from collectors.live.nvml import GpmCounters, GpmSampler, GpuSnapshot, snapshot, visible_device
 from collectors.live.recorder import TRACED_STEPS, record_steps
 from collectors.live.target import source_file
-from collectors.live.workload import Step, load_workload
+from collectors.live.workload import Step, Workload, load_workload
 
 # Told the stage that begins, in a word and in a sentence.
 Announce = Callable[[str, str], None]
@@ -126,8 +126,20 @@ def record_workload(
     if device.type != "cuda":
         recording.warnings += unseen_warnings(recording.captured, watched)
         take_execution(recording, rehearse(workload, recording.captured))
-        return
-    step = compiled or workload.step_of()
+    else:
+        _measure(recording, run, workload, compiled, announce, keep)
+
+
+def _measure(
+    recording: Recording,
+    run: RunDirectory,
+    workload: Workload,
+    compiled: Step | None,
+    announce: Announce,
+    keep: Callable[[], None],
+) -> None:
+    """Time and trace the steps of a workload on a GPU, as `compiled` or as eager code runs them."""
+    options, step = recording.options, compiled or workload.step_of()
     keep()
     recording.state_before = device_state(snapshot(device_here()))
     announce("time", f"timing {options.steps} clean steps")
