@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -66,13 +67,9 @@ def analyze(
     job. A CSV of `ncu --csv --page raw` by itself shows kernels that spill, and no gaps. Nothing is
     run and no GPU is needed.
     """
-    from advisor.cli.output import echo, echo_json
     from advisor.errors import UsageError
-    from advisor.model.base import encode
     from advisor.pipeline.analyze import analyzed as run
     from advisor.pipeline.source_commit import SHORT_HASH
-    from advisor.report.terminal import render_report
-    from advisor.store.files import write_atomic
 
     if step_range == "":
         raise UsageError("--step-range is empty", remedy="name the range that surrounds a step")
@@ -85,7 +82,25 @@ def analyze(
         raise UsageError("--commit is no hash", where=commit[:60], remedy="git rev-parse HEAD")
     named = {} if step_range is None else {"step_prefix": step_range}
     short = None if commit is None else commit.lower()[:SHORT_HASH]
-    report, step = run(files, gpu=gpu, ncu=ncu, commit=short, **named)
+    with ExitStack() as undo:
+        # Before the work, which takes minutes with large traces: the directory may be in use.
+        place = None if out is None else RunDirectory.create_at(out)
+        if place is not None:
+            undo.callback(place.discard)
+        report, step = run(files, gpu=gpu, ncu=ncu, commit=short, **named)
+        _tell(report, output)
+        undo.pop_all()
+    if place is not None:
+        _keep(place, files, (report, step), open_page=open_page)
+
+
+def _tell(report: Report, output: Path | None) -> None:
+    """The report on the terminal, or as JSON there (`-`) or in a file."""
+    from advisor.cli.output import echo, echo_json
+    from advisor.model.base import encode
+    from advisor.report.terminal import render_report
+    from advisor.store.files import write_atomic
+
     if output is None:
         echo(render_report(report))
     elif str(output) == "-":
@@ -93,8 +108,6 @@ def analyze(
     else:
         write_atomic(output, encode(report))
         click.echo(f"wrote {output}", err=True)
-    if out is not None:
-        _keep(RunDirectory.create_at(out), files, (report, step), open_page=open_page)
 
 
 def _keep(

@@ -80,6 +80,26 @@ def test_failures_are_one_line(
     assert words in capsys.readouterr().err
 
 
+def test_a_directory_in_use_is_told_before_the_work(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    used = tmp_path / "run"
+    used.mkdir()
+    (used / "report.json").write_text("kept")
+    assert run(["analyze", str(trace), "--out", str(used)]) == 2
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert printed.err.count("\n") == 1
+    assert "the run directory is not empty" in printed.err
+    assert [path.name for path in used.iterdir()] == ["report.json"]
+
+
+def test_what_cannot_be_analysed_leaves_no_directory(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "run"
+    assert run(["analyze", str(trace), "--step-range", "other", "--out", str(out)]) == 2
+    assert not out.parent.exists()
+
+
 def test_ranks_that_their_files_do_not_name_are_told_apart(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
