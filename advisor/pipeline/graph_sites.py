@@ -10,7 +10,9 @@ from advisor.model.actions import WITH_LOSS, ActionKind, facts_of
 from advisor.pipeline.graph_programs import NO_SITE
 
 NO_FLEX = "FlexAttention is for none of them"
-NO_LOSS = "no loss of a projection is in the graphs of the model, nor of model and loss together"
+NO_PROJECTED_LOSS = (
+    "no loss of a projection is in the graphs of the model, nor of model and loss together"
+)
 
 
 def became(item: Rewritten, with_loss: bool = False) -> str:
@@ -49,4 +51,4 @@ def nothing_rewritten(kind: ActionKind, details: Sequence[str]) -> str:
     reasons = list(dict.fromkeys(details))
     if reasons:
         return reasons[0]
-    return NO_LOSS if kind == "chunked_loss" else "no site of it is in the graphs"
+    return NO_PROJECTED_LOSS if kind == "chunked_loss" else "no site of it is in the graphs"
