@@ -264,3 +264,13 @@ class Applied(Record, frozen=True, kw_only=True):
             return
         if not set(self.set.plans) <= kept or not set(self.set.actions) <= done:
             raise InvalidRecordError("the set keeps a plan or an action that was not kept")
+
+
+def is_out_of_time(verdict: PlanVerdict | ActionVerdict) -> bool:
+    """Whether a budget left no time for it, by itself or together with others."""
+    return verdict.reason.startswith(NO_TIME)
+
+
+def is_proof(verdict: PlanVerdict | ActionVerdict) -> bool:
+    """Whether all was found out that can be on that device: time did not end it."""
+    return not verdict.reason.startswith((NO_TIME, UNTRIED))

@@ -13,7 +13,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from advisor.errors import RefusedError
-from advisor.model.applied import NO_TIME, UNTRIED, ActionVerdict, Applied, PlanVerdict
+from advisor.model.applied import ActionVerdict, Applied, PlanVerdict, is_proof
 from advisor.model.attempt import Attempt
 from advisor.pipeline.trials import KEPT_BEFORE, Trial
 from advisor.store import RunDirectory
@@ -41,8 +41,8 @@ def goes_on_from(
     plans = {name for trial in attempt.trials for name in trial.plan_ids}
     plans |= {plan.plan_id for plan in attempt.plans}
     actions = {trial.action for trial in attempt.trials}
-    known = all(v.plan_id in plans for v in earlier.plans if _is_proof(v)) and all(
-        v.kind in actions for v in earlier.actions if _is_proof(v)
+    known = all(v.plan_id in plans for v in earlier.plans if is_proof(v)) and all(
+        v.kind in actions for v in earlier.actions if is_proof(v)
     )
     return None if known else earlier
 
@@ -77,8 +77,8 @@ def unproven(
     """
     if earlier is None or not _holds(earlier, device, versions):
         return list(trials)
-    plans = {verdict.plan_id for verdict in earlier.plans if _is_proof(verdict)}
-    actions = {verdict.kind for verdict in earlier.actions if _is_proof(verdict)}
+    plans = {verdict.plan_id for verdict in earlier.plans if is_proof(verdict)}
+    actions = {verdict.kind for verdict in earlier.actions if is_proof(verdict)}
     return [
         trial
         for trial in trials
@@ -135,18 +135,13 @@ def _is_decided(applied: Applied, earlier: Applied) -> bool:
 def _joined(now: Sequence[_Verdict], before: Sequence[_Verdict]) -> tuple[_Verdict, ...]:
     """The verdicts of `now`, proof from before in the place of none, then all others."""
     known = {_name(verdict): verdict for verdict in before}
-    merged = [v if _is_proof(v) else known.get(_name(v), v) for v in now]
+    merged = [v if is_proof(v) else known.get(_name(v), v) for v in now]
     tried = {_name(verdict) for verdict in now}
     return (*merged, *(verdict for verdict in before if _name(verdict) not in tried))
 
 
 def _name(verdict: PlanVerdict | ActionVerdict) -> str:
     return verdict.plan_id if isinstance(verdict, PlanVerdict) else verdict.kind
-
-
-def _is_proof(verdict: PlanVerdict | ActionVerdict) -> bool:
-    """Whether all was found out that can be on that device: time did not end it."""
-    return verdict.reason not in (NO_TIME, UNTRIED)
 
 
 def refuse_to_forget(run: RunDirectory) -> None:

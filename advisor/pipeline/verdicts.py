@@ -39,12 +39,13 @@ def verdict_of(
     Some trial has the plan. `mode` is what the workload ran as when its prices were taken.
     """
     plan = item.plan
-    tried = (t for t in trials if plan.id in t.plan_ids)
-    best = max(tried, key=lambda trial: (plan.id not in trial.absent, trial.gain_ns))
+    its_own = (t for t in trials if plan.id in t.plan_ids)
+    best = max(its_own, key=lambda trial: (plan.id not in trial.absent, trial.gain_ns))
     absent = plan.id in best.absent
     rivals = {p for t in trials if t.finding == best.finding for p in t.plan_ids}
     verdict, reason = _judged(item, best, result, rivals)
-    others = 0 if absent else len({*best.plan_ids} - best.absent.keys()) - 1
+    tried = best.judgement is not None and best.judgement.tried
+    others = len({*best.plan_ids} - best.absent.keys()) - 1 if tried and not absent else 0
     return PlanVerdict(
         plan_id=plan.id,
         title=plan.title,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from advisor.model.actions import WITH_LOSS
 from advisor.model.applied import (
-    NO_TIME,
     ActionVerdict,
     Applied,
     PlanVerdict,
     RankVote,
     SetVerdict,
+    is_out_of_time,
 )
 from advisor.report.text import counted, gain_text
 from advisor.units import UNKNOWN, format_value
@@ -79,7 +79,7 @@ def not_applicable(applied: Applied) -> tuple[ActionVerdict, ...]:
 def out_of_time(applied: Applied) -> tuple[ActionVerdict | PlanVerdict, ...]:
     """What a budget left no time for: the next application goes on with it."""
     every: list[ActionVerdict | PlanVerdict] = [*applied.actions, *applied.plans]
-    return tuple(verdict for verdict in every if verdict.reason == NO_TIME)
+    return tuple(verdict for verdict in every if is_out_of_time(verdict))
 
 
 def left_text(applied: Applied) -> str:

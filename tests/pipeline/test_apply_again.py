@@ -22,6 +22,7 @@ from advisor.pipeline.earlier import (
 from advisor.pipeline.peers import Alone
 from advisor.pipeline.trials import KEPT_BEFORE, Trial
 from advisor.pipeline.votes import same_trials
+from advisor.report.verdict_words import out_of_time
 from advisor.store import RunDirectory
 
 HERE = {"torch": "2.11.0"}
@@ -99,6 +100,14 @@ def test_a_budget_goes_to_what_is_not_proven_on_this_device() -> None:
     for device, versions in (("another", HERE), ("a GPU", {"torch": "2.12"})):
         assert unproven(trials, earlier, device, versions) == trials
     assert unproven(trials, None, "a GPU", HERE) == trials
+
+
+def test_what_earlier_versions_said_of_several_is_no_proof() -> None:
+    several = verdict("a", "not_measured", f"{NO_TIME} (together with 2 more)")
+    earlier = applied(several)
+    trials = [Trial("f", ("a",))]
+    assert unproven(trials, earlier, "a GPU", HERE) == trials
+    assert out_of_time(earlier) == (several,)
 
 
 def test_what_was_kept_is_tried_again_with_what_was_chosen_then(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from advisor.apply.judge import Judgement
-from advisor.model.applied import NO_TIME, SetVerdict
+from advisor.model.applied import NO_TIME, SetVerdict, is_proof
 from advisor.pipeline.candidates import Candidate
 from advisor.pipeline.search import NOT_TRIED
 from advisor.pipeline.trials import KEPT_BEFORE, Trial
@@ -34,6 +34,16 @@ def pays() -> Trial:
 
 def test_a_plan_of_the_kept_set_is_kept_for_its_own_gain() -> None:
     assert told(pays(), kept(PLAN.id)) == ("kept", "it saves")
+
+
+def test_what_was_never_tried_is_no_proof_of_several_either() -> None:
+    """The next budget goes to it: its reason is that of one alone."""
+    trial = Trial("f", (PLAN.id, "another"), judgement=NOT_TRIED)
+    found = verdict_of(Candidate(PLAN), (trial,), LOST, "compile")
+    assert found.reason == NO_TIME
+    assert not is_proof(found)
+    untried = verdict_of(Candidate(PLAN), (Trial("f", (PLAN.id, "b")),), LOST, "compile")
+    assert not is_proof(untried)
 
 
 def test_what_was_never_tried_is_not_measured() -> None:
