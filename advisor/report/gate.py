@@ -172,10 +172,17 @@ def _metric(limit: MetricLimit, report: Report, baseline: Report | None) -> Gate
 def _absolute(limit: MetricLimit, metric: Metric) -> list[str]:
     value, faults = metric.value, []
     if value is not None and limit.max is not None and value > limit.max:
-        faults.append(f"above {format_value(limit.max, metric.unit)}")
+        faults.append(f"above {_bound(limit.max, value, metric.unit)}")
     if value is not None and limit.min is not None and value < limit.min:
-        faults.append(f"below {format_value(limit.min, metric.unit)}")
+        faults.append(f"below {_bound(limit.min, value, metric.unit)}")
     return faults
+
+
+def _bound(bound: float, value: float, unit: str) -> str:
+    """A bound as text, with the distance of a value that the digits do not tell from it."""
+    text = format_value(bound, unit)
+    same = text == format_value(value, unit)
+    return f"{text}, by {format_value(abs(value - bound), unit)}" if same else text
 
 
 def _relative(limit: MetricLimit, change: Difference, unit: str) -> list[str]:

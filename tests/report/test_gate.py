@@ -85,6 +85,21 @@ def test_absolute_bounds(bounds: dict[str, float], value: int, passes: bool) -> 
 
 
 @pytest.mark.parametrize(
+    ("bounds", "text"),
+    [
+        ({"max": 10_000_000}, "10 ms: above 10 ms, by 23.1 µs"),
+        ({"min": 10_030_000}, "10 ms: below 10 ms, by 6.9 µs"),
+        ({"max": 9_000_000}, "10 ms: above 9 ms"),
+    ],
+)
+def test_a_bound_that_reads_as_the_value_says_by_how_much(
+    bounds: dict[str, float], text: str
+) -> None:
+    (failed,) = judge(metric_gate(**bounds), with_step(10_023_100)).failed
+    assert failed.text == text
+
+
+@pytest.mark.parametrize(
     ("bounds", "before", "after", "passes"),
     [
         ({"max_increase": 0.05}, 100, 105, True),
