@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
@@ -22,7 +23,6 @@ from advisor.errors import EXIT_OK, EXIT_UNREADABLE, EXIT_USAGE, AdvisorError
 PROGRAM = "fusion-advisor"
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
-_OF_THE_DISK = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 
 # name, "module:attribute", one line of help. `--help` prints this and imports none of the modules.
 COMMANDS: tuple[tuple[str, str, str], ...] = (
@@ -132,14 +132,15 @@ def _system_error(error: OSError | RuntimeError) -> int:
     Called while `error` is handled.
     """
     from advisor.cli.usage import impossible_path
+    from advisor.store.writable import FULL, cannot_write
 
     if (told := impossible_path(error)) is not None:
         return _told(told)
-    if not isinstance(error, OSError) or error.errno not in _OF_THE_DISK:
+    # A terminal that is closed at its other end is an error of input and output.
+    if not isinstance(error, OSError) or error.errno not in FULL | {errno.EIO}:
         raise error
-    click.echo(f"error: cannot write: {error.strerror}", err=True)
     _drop_stdout()
-    return EXIT_UNREADABLE
+    return _told(cannot_write(Path(error.filename or "standard output"), error))
 
 
 def _told(error: AdvisorError) -> int:

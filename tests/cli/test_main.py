@@ -156,7 +156,9 @@ def test_a_full_disk_is_one_line_and_no_failed_gate() -> None:
             [*COMMAND, "schema", "report"], stdout=full, stderr=subprocess.PIPE, check=False
         )
     assert child.returncode == 3
-    assert child.stderr == b"error: cannot write: No space left on device\n"
+    assert child.stderr == (
+        b"error: standard output: cannot write: No space left on device. make room there\n"
+    )
 
 
 def test_interrupt_ends_with_130() -> None:
