@@ -8,11 +8,13 @@ of that nothing is said.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from advisor.apply.recipe import Recipe
 from advisor.model.actions import ActionKind, facts_of
+from advisor.model.base import Phase
+from advisor.model.plan import FusionPlan
 from advisor.pipeline.graph_programs import NO_SITE
 from advisor.units import counted
 
@@ -32,15 +34,15 @@ _ROUTES: dict[ActionKind, tuple[str, ...]] = {
 class Misfits:
     """Tells of a recipe what fits nowhere, once the graphs that it is for are compiled.
 
-    Kernels of the backward pass are judged when its graphs are there: a model that is only called
-    has none.
+    Kernels are judged when graphs of their own pass are there: those of a training step not by the
+    validation before it, and those of its backward pass not while a model is only called.
     """
 
     def __init__(self, recipe: Recipe, log: SwapLog) -> None:
         self._recipe, self._log = recipe, log
-        self._ahead = self._behind = not (
-            recipe.kernels or recipe.splits or _ROUTES.keys() & set(recipe.actions)
-        )
+        self._judged: set[Phase] = set()
+        fits_in_graphs = recipe.kernels or recipe.splits or _ROUTES.keys() & set(recipe.actions)
+        self._first = self._cuts = bool(fits_in_graphs)
         log.explains = True
 
     def tell(self, *, stacklevel: int) -> None:
@@ -49,20 +51,41 @@ class Misfits:
         `stacklevel` is that of a warning in the caller.
         """
         lines: list[str] = []
-        if not self._ahead:
-            self._ahead = True
+        if self._first:
+            self._first = False
             lines += _absent_actions(self._recipe, self._log)
-            lines += _absent_kernels(self._recipe, self._log, backward=False)
-            if self._log.phases == {"inference"}:
-                lines += _absent_cuts(self._recipe, self._log)
-            if not self._log.compiled:
-                warnings.warn(NO_GRAPH, stacklevel=stacklevel + 1)
-        if not self._behind and "backward" in self._log.phases:
-            self._behind = True
-            lines += _absent_kernels(self._recipe, self._log, backward=True)
+            for text in (*_uncompiled(self._log), *_of_other_passes(self._recipe, self._log)):
+                warnings.warn(text, stacklevel=stacklevel + 1)
+        for phase in sorted(self._log.phases - self._judged):
+            self._judged.add(phase)
+            lines += _absent_kernels(self._recipe, self._log, phase)
+        if self._cuts and self._log.phases & {"backward", "inference"}:
+            self._cuts = False
             lines += _absent_cuts(self._recipe, self._log)
         if lines:
             warnings.warn(_text(lines), stacklevel=stacklevel + 1)
+
+
+def _uncompiled(log: SwapLog) -> Iterator[str]:
+    if not log.compiled:
+        yield NO_GRAPH
+
+
+def _of_other_passes(recipe: Recipe, log: SwapLog) -> Iterator[str]:
+    """Kernels of a training step where only inference is compiled so far, or the reverse."""
+    unused = [kernel.plan for kernel in recipe.kernels if not log.swapped(kernel.plan.id)]
+    theirs, compiled = ({_pass_of(phase) for phase in it} for it in (_phases(unused), log.phases))
+    if theirs and compiled and not theirs & compiled and not log.from_cache:
+        kernels = f"{counted(len(unused), 'kernel')} for {', '.join(theirs)}"
+        yield f"not used so far: {kernels}, and only {', '.join(compiled)} was compiled yet"
+
+
+def _phases(plans: Sequence[FusionPlan]) -> set[Phase]:
+    return {plan.phase for plan in plans}
+
+
+def _pass_of(phase: Phase) -> str:
+    return "inference" if phase == "inference" else "training"
 
 
 def tell_of_graph(recipe: Recipe, log: SwapLog, run: str) -> None:
@@ -71,7 +94,9 @@ def tell_of_graph(recipe: Recipe, log: SwapLog, run: str) -> None:
     """
     refusals = [one.refused for one in log.outcomes] + [one.refused for one in log.rewritten]
     used = bool(log.cuts) or None in refusals
-    lines = [*_absent_actions(recipe, log), *_absent_kernels(recipe, log, backward=False)]
+    ahead: tuple[Phase, ...] = ("forward", "inference")
+    lines = [*_absent_actions(recipe, log)]
+    lines += [line for phase in ahead for line in _absent_kernels(recipe, log, phase)]
     if lines and not used:
         warnings.warn(f"{run}, in a graph compiled with it: {_text(lines)}", stacklevel=3)
 
@@ -81,15 +106,14 @@ def _text(lines: list[str]) -> str:
     return f"not used: {'; '.join(lines)} ({STAY})"
 
 
-def _absent_kernels(recipe: Recipe, log: SwapLog, *, backward: bool) -> Iterator[str]:
-    """Kernels without a site, each with the reason; nothing where a cache hid graphs."""
-    phases = {"backward"} if backward else {"forward", "inference"}
-    if log.from_cache or not log.phases & phases:
+def _absent_kernels(recipe: Recipe, log: SwapLog, phase: Phase) -> Iterator[str]:
+    """Kernels of a pass without a site, each with the reason; nothing where a cache hid graphs."""
+    if log.from_cache or phase not in log.phases:
         return
     lost = [
         kernel.plan
         for kernel in recipe.kernels
-        if (kernel.plan.phase == "backward") == backward and not log.swapped(kernel.plan.id)
+        if kernel.plan.phase == phase and not log.swapped(kernel.plan.id)
     ]
     if log.on_cpu and not log.on_gpu and lost:
         yield f"{counted(len(lost), 'kernel')}: {ON_CPU}"
@@ -117,4 +141,4 @@ def _absent_cuts(recipe: Recipe, log: SwapLog) -> Iterator[str]:
         return
     for split in recipe.splits:
         if not any(cut.split == split for cut in log.cuts):
-            yield f"the cut of {split.kernel}: no graph has its ops"
+            yield f"the cut of {split.kernel}: no graph so far has its ops"

@@ -21,6 +21,7 @@ from advisor.pipeline import api, misfits
 from advisor.pipeline.api import AppliedRun
 from advisor.pipeline.backend import SwapLog, plan_backend, rewrites_of
 from advisor.pipeline.misfits import NO_GRAPH, Misfits
+from advisor.units import counted
 from collectors.live.capture import capture, no_compile_caches
 from collectors.live.workload import Workload
 from tests.builders.interpreted import kernels_of, swapping
@@ -131,6 +132,32 @@ def test_kernels_of_a_backward_pass_are_judged_when_there_is_one(tmp_path: Path)
     assert told(step) == []
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_another_pass_that_comes_first_says_nothing_of_kernels(
+    training: bool, tmp_path: Path
+) -> None:
+    """A validation before the training, or a training of what was profiled for inference."""
+    kernels = taken(tmp_path, Norm(), training=training)
+    fast = applied(kernels).apply(Norm())
+
+    def validates() -> None:
+        with torch.no_grad():
+            fast(torch.randn(24, 48))
+
+    def trains() -> None:
+        fast(torch.randn(24, 48)).square().sum().backward()
+
+    first, then = (validates, trains) if training else (trains, validates)
+    names = ("training", "inference") if training else ("inference", "training")
+    (line,) = told(first)
+    assert line == (
+        f"not used so far: {counted(len(kernels), 'kernel')} for {names[0]}, and only {names[1]} "
+        "was compiled yet"
+    )
+    assert told(then) == told(then) == told(first) == []
+    assert all(fast.log.swapped(kernel.plan.id) for kernel in kernels)
+
+
 def test_a_training_step_is_judged_whole(tmp_path: Path) -> None:
     kernels = taken(tmp_path, Norm(), training=True)
     model, x = Soft(), torch.randn(24, 48)
@@ -180,7 +207,7 @@ def test_a_rewrite_and_a_cut_that_find_nothing(monkeypatch: pytest.MonkeyPatch) 
         (line,) = told(lambda: fast(torch.randn(24, 48)))
     assert "attention as one library call: no graph has what it replaces" in line
     assert "vocabulary loss in pieces: no graph has what it replaces" in line
-    assert "the cut of triton_red_fused_0: no graph has its ops" in line
+    assert "the cut of triton_red_fused_0: no graph so far has its ops" in line
 
 
 def test_a_site_that_is_refused_says_why() -> None:
