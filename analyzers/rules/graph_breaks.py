@@ -9,6 +9,8 @@ from advisor.units import counted
 from analyzers.rules.base import Match, Rule, note
 from analyzers.subject import Subject
 
+# What Dynamo compiles in the place of a forward in a file that it does not trace.
+_WRAPPER = "torch/_dynamo/external_utils.py"
 _NO_HINT = "take the call out of the compiled function, or write it in ops that can be traced"
 # Why PyTorch keeps the compiler out of an optimizer's step; its hint is for who wrote that.
 _OPTIMIZER = "step not supported"
@@ -53,8 +55,14 @@ def _match(subject: Subject, breaks: list[GraphBreak]) -> Match:
 
 
 def place_text(location: Location, function: str | None) -> str:
-    """`net.py:12 in forward`, as far as it is known."""
+    """`net.py:12 in forward`, as far as it is known.
+
+    A compiled module whose forward is PyTorch's own (nn.Sequential, nn.Linear) has no line of the
+    user's: Dynamo compiles a wrapper of its own.
+    """
     place = location.file or "an unknown place"
+    if place.endswith(_WRAPPER) and function == "inner":
+        return "a compiled module whose forward is PyTorch's own, such as nn.Sequential"
     if location.line is not None:
         place += f":{location.line}"
     return f"{place} in {function}" if function else place

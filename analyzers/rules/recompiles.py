@@ -15,6 +15,7 @@ _SIZE = re.compile(
     r"tensor '(?P<name>[^']+)' size mismatch at index (?P<axis>\d+)\. "
     r"expected (?P<was>\d+), actual (?P<now>\d+)"
 )
+_POSITION = re.compile(r"args\[(\d+)\]")
 # What guards say, and what to change so that they hold.
 _REMEDIES = (
     (r"stride mismatch", "give it tensors of one memory layout: .contiguous() before the call"),
@@ -64,9 +65,12 @@ def remedy(guard: str) -> str:
     size = _SIZE.search(guard)
     if size is not None:
         name, axis = size["name"], size["axis"]
+        place = _POSITION.fullmatch(name)
+        told = name if place is None else f"input {int(place[1]) + 1}"
+        given = name if place is None else "that input"
         return (
-            f"size {axis} of {name} changes ({size['was']}, then {size['now']}): "
-            f"torch._dynamo.mark_dynamic({name}, {axis}) before the first call, or pad to one size"
+            f"size {axis} of {told} changes ({size['was']}, then {size['now']}): "
+            f"torch._dynamo.mark_dynamic({given}, {axis}) before the first call, or pad to one size"
         )
     for pattern, text in _REMEDIES:
         if re.search(pattern, guard):

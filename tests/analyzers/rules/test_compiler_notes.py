@@ -45,6 +45,19 @@ def test_each_failed_guard_is_a_note() -> None:
     assert match.finding.evidence[0].values == {"recompiles": 3}
 
 
+def test_a_wrapper_of_dynamo_is_told_as_what_it_stands_for() -> None:
+    """`torch.compile(nn.Sequential(...))` has no line of the user's; its input has no name."""
+    guard = "tensor 'args[0]' size mismatch at index 0. expected 32, actual 48"
+    inner = Location(file="/x/site-packages/torch/_dynamo/external_utils.py", line=67)
+    (match,) = find_all(
+        subject(recompiles=(Recompile(location=inner, function="inner", guard=guard),))
+    )
+    assert match.finding.title.startswith("Compiled again: a compiled module whose forward is PyTo")
+    assert "size 0 of input 1 changes (32, then 48): torch._dynamo.mark_dynamic(that input, 0)" in (
+        match.finding.action
+    )
+
+
 @pytest.mark.parametrize(
     ("guard", "word"),
     [
