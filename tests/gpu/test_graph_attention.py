@@ -21,8 +21,9 @@ from advisor.apply.graph.attention import rewrite_attention
 from advisor.apply.graph.cudnn import attention_without_cudnn
 from advisor.apply.graph.records import Rewritten
 from tests.apply.test_graph_attention import CAPPED, dynamo_graph, results
-from tests.apply.test_graph_attention_calls import OWN_CALLS, Own, written_out
+from tests.apply.test_graph_attention_calls import OWN_CALLS, Own
 from tests.apply.test_graph_attention_ways import Attention
+from tests.apply.test_graph_cudnn import written_out
 from tests.builders.attention import FUSED, Case
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
