@@ -18,7 +18,8 @@ from advisor.report.junit import to_junit
 from advisor.report.markdown import to_markdown
 from advisor.report.sarif import to_sarif
 from tests.model.builders import captured, report
-from tests.report.test_gate import assert_sarif, broken, findings_gate
+from tests.report.test_gate import findings_gate
+from tests.report.test_gate_outputs import assert_sarif, broken
 
 
 def undecided() -> tuple[GateResult, GateResult]:
