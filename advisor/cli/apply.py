@@ -47,7 +47,8 @@ def duration(_: click.Context, option: click.Parameter, value: str | None) -> fl
     "--only",
     multiple=True,
     metavar="ID",
-    help="Try only this finding, plan or action (may be repeated); what was kept before stays.",
+    help="Try only this finding (its id, or its number in `show`), plan or action (may be "
+    "repeated); what was kept before stays.",
 )
 @click.option(
     "--budget",

@@ -15,6 +15,7 @@ from advisor.model.findings import Finding
 from advisor.model.report import Report
 from advisor.model.run import RunInfo
 from advisor.pipeline.unfinished import is_incomplete
+from advisor.report.words import ranked
 from advisor.store import RunDirectory, verify
 from collectors.live.target import parse_target
 
@@ -118,14 +119,17 @@ def _check_target(info: RunInfo) -> None:
 def trials_of(report: Report, only: Sequence[str]) -> list[Trial]:
     """What to try, best finding first, best variant first.
 
-    `only` names findings, plans or actions; without it every action is tried too, where it applies,
-    but those on the compiler's own kernels only where a finding asks for them: they compile much.
+    `only` names findings, by id or by the number that `show` prints, plans or actions, each once;
+    without it every action is tried too, where it applies, but those on the compiler's own kernels
+    only where a finding asks for them: they compile much.
     Raises `UsageError` for another name, and for a finding that nothing here answers.
     """
     by_id = {finding.id: finding for finding in report.findings}
     plans = {plan.id for plan in report.plans}
+    numbered = {str(number): found.id for number, found in enumerate(ranked(report), 1)}
+    asked = dict.fromkeys(name if name in plans else numbered.get(name, name) for name in only)
     trials = []
-    for name in only or report.recommended.order:
+    for name in asked or report.recommended.order:
         if name in plans:
             trials.append(Trial(name, (name,)))
         elif name in KINDS:

@@ -9,6 +9,7 @@ from advisor.errors import UsageError
 from advisor.model.actions import ON_COMPILER
 from advisor.model.report import Recommended
 from advisor.pipeline.trials import KINDS, Trial, by_finding, trials_of
+from advisor.report.words import ranked
 from tests.builders.run import findings, norm_plan, report_of
 
 PLAN = norm_plan()
@@ -42,6 +43,14 @@ def test_a_plan_can_be_named_alone() -> None:
     assert by_finding(trials_of(REPORT, (WITH_KERNEL, PLAN.id)))[1:] == [
         [Trial(PLAN.id, (PLAN.id,))]
     ]
+
+
+def test_a_finding_can_be_named_by_its_number_in_show_and_is_tried_once() -> None:
+    number = [finding.id for finding in ranked(REPORT)].index(WITH_KERNEL) + 1
+    assert trials_of(REPORT, (str(number), WITH_KERNEL)) == trials_of(REPORT, (WITH_KERNEL,))
+    for name in ("0", "99", "-1", "٣", "1 "):
+        with pytest.raises(UsageError, match="is no finding or plan"):
+            trials_of(REPORT, (name,))
 
 
 def test_a_name_that_gives_nothing_to_apply_says_why() -> None:
