@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from advisor.model.findings import Alternative
 from advisor.model.graph import Node
+from advisor.model.plan import PlanOp
 from advisor.units import counted
+from analyzers.activation_names import activations
 from analyzers.rules.base import (
     Cost,
     Match,
@@ -20,6 +24,7 @@ from analyzers.rules.walk import elements, is_gemm, operands
 from analyzers.subject import GraphFacts, Subject
 
 _ACTIVATIONS = ("sigmoid", "tanh", "erf", "exp")
+_GATES = {"SiLU": "SwiGLU", "GELU": "GEGLU"}
 _MOST_OPS = 12
 
 
@@ -70,24 +75,34 @@ def _gate(subject: Subject, facts: GraphFacts, node: Node) -> tuple[str, Place] 
     for gate, other in (sides, sides[::-1]):
         if not is_gemm(other) and not _is_plain_projection(facts, other, size):
             continue
-        members = _activation(facts, gate, size)
-        if members is None or not all(subject.free(facts, name) for name in members):
+        members, root = _activation(facts, gate, size)
+        if not members or not all(subject.free(facts, name) for name in members):
             continue
+        projected = [other] if is_gemm(other) else operands(facts, other)
+        if root in (node.id for node in projected):
+            continue  # x · sigmoid(x) is an activation itself, and no gate
         whole = members | {node.id}
         if units_of(facts, whole) > 1:
-            return _name({facts.flow.nodes[name].op for name in members}), Place(facts, whole)
+            return _name([n for n in facts.graph.nodes if n.id in members]), Place(facts, whole)
     return None
 
 
-def _name(ops: set[str]) -> str:
-    """GELU and SiLU scale their operand; a bare sigmoid or tanh gates as in the first GLU."""
-    if not ops & {"mul", "div"}:
-        return "GLU"
-    return "GEGLU" if ops & {"erf", "tanh"} else "SwiGLU"
+def _name(nodes: Sequence[Node]) -> str:
+    """By the activation, recognised whole; a bare sigmoid or tanh gates as in the first GLU."""
+    kinds = {node.op for node in nodes}
+    if not kinds & {"mul", "div"}:
+        return "GLU" if kinds & {"sigmoid", "tanh"} else "Activation"
+    ops = [
+        PlanOp(name=n.value(), op=n.op, args=n.args, dtype=n.outputs[0].dtype, space="tile")
+        for n in nodes
+    ]
+    return next((name for kind, name in _GATES.items() if kind in activations(ops)), "Activation")
 
 
-def _activation(facts: GraphFacts, node: Node, size: object) -> frozenset[str] | None:
-    """The pointwise ops of an activation back to the one matrix product it reads, or None."""
+def _activation(facts: GraphFacts, node: Node, size: object) -> tuple[frozenset[str], str]:
+    """The pointwise ops of an activation back to the one matrix product it reads, and that; none
+    where it is no activation of one.
+    """
     members: set[str] = set()
     roots: set[str] = set()
     pending = [node]
@@ -99,9 +114,9 @@ def _activation(facts: GraphFacts, node: Node, size: object) -> frozenset[str] |
             members.add(current.id)
             pending += [o for o in operands(facts, current) if elements(facts, o) == size]
         else:
-            return None
+            return frozenset(), ""
     activates = any(facts.flow.nodes[name].op in _ACTIVATIONS for name in members)
-    return frozenset(members) if activates and len(roots) == 1 else None
+    return (frozenset(members), roots.pop()) if activates and len(roots) == 1 else (frozenset(), "")
 
 
 def _is_plain_projection(facts: GraphFacts, node: Node, size: object) -> bool:

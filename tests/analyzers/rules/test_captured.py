@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -143,3 +144,49 @@ def test_a_gelu_gate_and_a_plain_activation() -> None:
     plain = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 64))
     graphs = graphs_of(plain, torch.randn(2048, 64))
     assert "gated-mlp" not in {m.finding.rule for m in matches(graphs)}
+
+
+class Gated(nn.Module):
+    def __init__(self, activation: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.activation = activation
+        self.gate, self.up = nn.Linear(64, 512, bias=False), nn.Linear(64, 512, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.activation(self.gate(x)) * self.up(x)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_an_activation_that_multiplies_its_operand_is_no_gate(bias: bool) -> None:
+    class Swish(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate = nn.Linear(64, 512, bias=bias)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.gate(x)
+            return hidden * torch.sigmoid(1.702 * hidden)
+
+    graphs = graphs_of(Swish(), torch.randn(2048, 64))
+    assert "gated-mlp" not in {m.finding.rule for m in matches(graphs)}
+
+
+@pytest.mark.parametrize(
+    ("activation", "name"),
+    [
+        (functional.silu, "SwiGLU"),
+        (partial(functional.gelu, approximate="tanh"), "GEGLU"),
+        (torch.sigmoid, "GLU"),
+        (functional.mish, "Activation"),
+        (lambda x: 0.5 * torch.tanh(x), "Activation"),
+        (lambda x: x * torch.sigmoid(1.702 * x), "Activation"),
+        (lambda x: torch.erf(x) * x, "Activation"),
+        (lambda x: x / (2 + torch.exp(-x)), "Activation"),
+    ],
+)
+def test_a_gate_is_called_by_its_whole_activation(
+    activation: Callable[[torch.Tensor], torch.Tensor], name: str
+) -> None:
+    graphs = graphs_of(Gated(activation), torch.randn(2048, 64))
+    (title,) = [m.finding.title for m in matches(graphs) if m.finding.rule == "gated-mlp"]
+    assert title == f"{name} gate in separate ops, 1 site"
