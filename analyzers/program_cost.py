@@ -24,6 +24,8 @@ from analyzers.dataflow import Dataflow
 from analyzers.node_work import elements_of, source_op_work
 from analyzers.pricing import Unit
 
+_ADDING_PRODUCTS = ("aten.addmm.default", "aten.baddbmm.default")
+_PRODUCTS = ("aten.mm.default", "aten.bmm.default")
 # Programs of the usual 8 warps that fill the 64 warps of a multiprocessor.
 RESIDENT_PROGRAMS_PER_SM = 8
 
@@ -184,7 +186,8 @@ def _launches_nothing(flow: Dataflow, nodes: set[str]) -> bool:
 def source_ops(flow: Dataflow, members: Iterable[str], *, again: bool = False) -> list[set[str]]:
     """Nodes by the op of the user's program that they were decomposed from, in order.
 
-    With `again` an op that computes what an earlier one did counts too: eager runs both.
+    With `again` an op that computes what an earlier one did counts too: eager runs both. The bias
+    that a product adds is in none: eager's kernel of the product adds it.
     """
     found: dict[tuple[str, str], set[str]] = {}
     for name in members:
@@ -192,7 +195,21 @@ def source_ops(flow: Dataflow, members: Iterable[str], *, again: bool = False) -
         found.setdefault((node.origin or name, node.label), set()).add(name)
         for other in node.repeats if again else ():
             found.setdefault((other.origin, other.label), set()).add(name)
-    return list(found.values())
+    return [
+        nodes for op, nodes in found.items() if not (own := _product_of(flow, op)) or own in nodes
+    ]
+
+
+def _product_of(flow: Dataflow, op: tuple[str, str]) -> str:
+    """The node of the product in a source op that adds to one (`addmm`); empty if there is none.
+
+    The compiler takes the two apart where pointwise ops follow.
+    """
+    if op[1] not in _ADDING_PRODUCTS:
+        return ""
+    nodes = flow.nodes.values()
+    own = (n.id for n in nodes if n.target in _PRODUCTS and (n.origin or n.id, n.label) == op)
+    return next(own, "")
 
 
 def residual_time(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from advisor.model.graph import GRADIENT, Node
 from advisor.units import counted
+from analyzers.program_cost import source_ops
 from analyzers.rules.base import is_pointwise
 from analyzers.rules.walk import elements, is_view, readers
 from analyzers.subject import GraphFacts, Subject
@@ -101,7 +102,8 @@ def units_of(facts: GraphFacts, members: Iterable[str]) -> int:
     names = frozenset(members)
     if facts.prices.fused:
         return len(facts.prices.price(facts.flow, names).units)
-    nodes = [facts.flow.nodes[name] for name in names]
+    ops = source_ops(facts.flow, names)
+    nodes = [facts.flow.nodes[name] for own in ops for name in own]
     return len({node.origin or node.id for node in nodes})
 
 

@@ -70,8 +70,12 @@ def test_the_finding_of_a_chain_has_its_kernel_and_the_advice_its_plan() -> None
 
 
 def test_what_follows_a_product_that_stays_with_the_library_has_its_sites() -> None:
-    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.ReLU())
-    subject = subject_of(graphs_of(model, torch.randn(8, 64)))
+    # One tile whose depth a library splits, where a tile kernel leaves the GPU idle.
+    def down(act: nn.Module) -> tuple[nn.Module, ...]:
+        return nn.Linear(4096, 64), act, nn.Tanh()
+
+    model = nn.Sequential(*down(nn.GELU()), nn.Linear(64, 4096), *down(nn.ReLU()))
+    subject = subject_of(graphs_of(model, torch.randn(8, 4096)))
     advice = subject.advice
     assert isinstance(advice, Advice)
     assert advice.gemms.plans == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.hardware.calibration import default_calibration
 from advisor.hardware.gpus import gpu_by_key
@@ -131,3 +132,30 @@ def test_channels_last_sums_read_columns_as_they_lie() -> None:
     columns = s.input(4, 64, 56, 56, strides=(200_704, 1, 3_584, 64))
     patterns = [last_work(s, s.reduce("sum", x, (0, 2, 3))).pattern for x in (rows, columns)]
     assert patterns == ["row_reduction", "column_reduction"]
+
+
+def biased(label: str = "aten.addmm.default") -> Sketch:
+    """A product with a bias, as the compiler takes it apart, and a ReLU."""
+    s = Sketch()
+    op = {"label": label, "origin": "linear"}
+    x, w = s.input(512, 256), s.input(256, 128)
+    product = s.op("opaque", x, w, shape=(512, 128), target="aten.mm.default", **op)
+    added = s.op("add", product, s.input(128), **op)
+    s.op("relu", added, origin="relu")
+    return s
+
+
+@pytest.mark.parametrize(("label", "ops"), [("aten.addmm.default", 1), ("aten.add.Tensor", 2)])
+def test_the_bias_of_a_product_is_added_by_the_kernel_of_the_product(label: str, ops: int) -> None:
+    s = biased()
+    if ops == 2:  # an addition of the user's own
+        s.nodes[-2] = replace(s.nodes[-2], label=label, origin="added")
+    flow = dataflow(s.build(s.nodes[-1].value()))
+    after = [node.id for node in flow.graph.nodes if node.op in ("add", "relu")]
+    price, moved = modelled_before(flow, after, H200, CALIBRATION, only=frozenset(after))
+    assert len(source_ops(flow, after)) == ops
+    result = 4 * 512 * 128
+    assert moved == 2 * ops * result + (ops - 1) * 4 * 128
+    whole = source_ops(flow, [node.id for node in flow.graph.nodes if node.args])
+    assert len(whole) == ops + 1, "the product itself is an op"
+    assert price.mid > 0
