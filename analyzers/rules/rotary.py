@@ -6,7 +6,7 @@ from advisor.model.findings import Alternative
 from advisor.model.graph import Node
 from advisor.units import counted
 from analyzers.rules.base import Match, Place, Rule, cost_of, is_worth, opportunity
-from analyzers.rules.walk import calls, elements, operands
+from analyzers.rules.walk import calls, elements, operands, source
 from analyzers.subject import GraphFacts, Subject
 
 _CAT = frozenset({"cat"})
@@ -73,11 +73,25 @@ def _rotation(facts: GraphFacts, node: Node) -> Place | None:
         if rotated is None or elements(facts, rotated) != size or elements(facts, straight) != size:
             continue
         negated = next((o for o in operands(facts, rotated) if o.op == "neg"), None)
-        if negated is not None and len(rotated.value_args) == 2:
+        if negated is not None and _is_of_one(facts, straight, rotated, negated):
             return Place(
                 facts, frozenset((node.id, straight.id, turned.id, rotated.id, negated.id))
             )
     return None
+
+
+def _is_of_one(facts: GraphFacts, straight: Node, rotated: Node, negated: Node) -> bool:
+    """Whether both halves, the negated one and the other, are of the tensor that is multiplied.
+
+    A graph that was inferred from a trace does not say what is cut from what: there the form alone
+    tells.
+    """
+    if len(rotated.value_args) != 2 or facts.graph.source == "inferred":
+        return len(rotated.value_args) == 2
+    halves = {source(facts, value) for value in rotated.value_args} - {negated.value()}
+    multiplied = {source(facts, value) for value in straight.value_args}
+    whole = source(facts, negated.value_args[0])
+    return halves == {whole} and whole in multiplied
 
 
 def _pairs(facts: GraphFacts, places: list[Place]) -> int:

@@ -156,6 +156,17 @@ class Gated(nn.Module):
         return self.activation(self.gate(x)) * self.up(x)
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_a_rotation_is_of_the_halves_of_its_own_tensor(own: bool) -> None:
+    def turn(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *parts: torch.Tensor) -> Any:
+        first, second = q.chunk(2, -1) if own else parts
+        return q * cos + torch.cat((-second, first), -1) * sin
+
+    angles, half = torch.randn(1024, 64), torch.randn(8, 16, 1024, 32)
+    graphs = graphs_of(turn, torch.randn(8, 16, 1024, 64), angles, angles + 1, half, half + 1)
+    assert ("rotary-written-out" in {m.finding.rule for m in matches(graphs)}) is own
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_an_activation_that_multiplies_its_operand_is_no_gate(bias: bool) -> None:
     class Swish(nn.Module):
