@@ -22,7 +22,14 @@ from advisor.pipeline.references import widened
 from collectors.live.failures import failure
 from collectors.live.loss_calls import LossOfParts
 from collectors.live.random_numbers import seeded
-from collectors.live.workload import RESULTS_SEED, Part, Workload, is_writable, tensors
+from collectors.live.workload import (
+    RESULTS_SEED,
+    Part,
+    Workload,
+    gradients_of,
+    is_writable,
+    tensors,
+)
 
 
 class Instances:
@@ -104,7 +111,7 @@ class Instances:
             self._same_state(instance)
             with seeded(instance.device, RESULTS_SEED), instance.preserved():
                 found = [tensor.detach().clone() for tensor in tensors(graph())]
-            return [*found, *_gradients(instance)]
+            return found + ([] if instance.optimizer is None else gradients_of(instance.optimizer))
 
         return results
 
@@ -127,12 +134,6 @@ class Instances:
             for tensor, value in pairs:
                 if is_writable(tensor) and tensor.shape == value.shape:
                     tensor.copy_(value)
-
-
-def _gradients(instance: Workload) -> list[torch.Tensor]:
-    groups = instance.optimizer.param_groups if instance.optimizer is not None else []
-    parameters = [parameter for group in groups for parameter in group["params"]]
-    return [p.grad.detach().clone() for p in parameters if p.grad is not None]
 
 
 Changed = tuple[Workload, str | None]

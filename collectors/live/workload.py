@@ -84,8 +84,7 @@ class Workload:
                 # Copies: a result may be a buffer, or memory that the next replay writes.
                 return [tensor.clone() for tensor in tensors(self._guarded(body, part))]
             optimizer, loss = self._guarded(self._backward, part)
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            gradients = [p.grad.detach().clone() for p in parameters if p.grad is not None]
+            gradients = gradients_of(optimizer)
             optimizer.zero_grad(set_to_none=True)
             return [loss.detach().clone(), *gradients]
 
@@ -162,6 +161,20 @@ def tensors(tree: Any) -> list[torch.Tensor]:
     if hasattr(tree, "to_tuple"):
         tree = tree.to_tuple()
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def gradients_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Copies of the gradients that there are, those of a sparse one as its indices and values."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    found: list[torch.Tensor] = []
+    for gradient in (p.grad.detach() for p in parameters if p.grad is not None):
+        if gradient.layout == torch.sparse_coo:
+            # As of an embedding: as large as the rows that were looked up, not as the table.
+            summed = gradient.coalesce()
+            found += [summed.indices().clone(), summed.values().clone()]
+        else:
+            found.append(gradient.clone())
+    return found
 
 
 def shape_text(tensor: torch.Tensor) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from advisor.errors import EXIT_UNREADABLE, EXIT_USAGE, AdvisorError, UsageError, WorkloadError
+from advisor.pipeline.likeness import differences
 from collectors.live.workload import Workload, load_workload
 
 CPU = torch.device("cpu")
@@ -91,6 +92,23 @@ def test_results_of_training_are_the_loss_and_every_gradient_and_nothing_is_left
     torch.testing.assert_close(first, second)
     torch.testing.assert_close(list(workload.part.parameters()), before)
     assert all(p.grad is None for p in workload.part.parameters())
+
+
+def test_sparse_gradients_are_compared_by_their_rows() -> None:
+    """Those of an embedding: the rows that were looked up, each once, and what they get."""
+    model = nn.Sequential(nn.Embedding(1000, 8, sparse=True), nn.Linear(8, 4))
+    rows = torch.tensor([7, 3, 7, 900])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    work = Workload(
+        "t", "training", torch.device("cpu"), model, optimizer=optimizer,
+        loss=lambda part: part(rows).square().sum(),
+    )  # fmt: skip
+    results = work.results_of()
+    assert [list(result.shape) for result in results] == [[], [1, 3], [3, 8], [4, 8], [4]]
+    assert results[1].tolist() == [[3, 7, 900]]
+    assert max(differences(results, work.results_of())) == 0.0
+    wrong = [*results[:2], results[2].flip(0), *results[3:]]
+    assert differences(wrong, results)[2] > 0.1
 
 
 def test_results_start_from_the_same_state_every_time() -> None:
