@@ -78,12 +78,21 @@ def unproven(
     if earlier is None or not _holds(earlier, device, versions):
         return list(trials)
     plans = {verdict.plan_id for verdict in earlier.plans if is_proof(verdict)}
-    actions = {verdict.kind for verdict in earlier.actions if is_proof(verdict)}
+    judged = (v for v in earlier.actions if is_proof(v) and not _is_of_one_kernel(v))
+    actions = {verdict.kind for verdict in judged}
     return [
         trial
         for trial in trials
         if trial.action not in actions and not (trial.plan_ids and plans.issuperset(trial.plan_ids))
     ]
+
+
+def _is_of_one_kernel(verdict: ActionVerdict) -> bool:
+    """Whether one kernel of the compiler was asked for, `unfuse:KERNEL`: of others it says nothing.
+
+    What asked for an action stands in the place of its finding.
+    """
+    return (verdict.finding or "").startswith(f"{verdict.kind}:")
 
 
 def is_nothing_left(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from advisor.apply.judge import Judgement
 from advisor.errors import RefusedError
 from advisor.model.actions import ActionKind
 from advisor.model.applied import NO_TIME, ActionVerdict, Applied, PlanVerdict, SetVerdict, Verdict
@@ -21,6 +22,7 @@ from advisor.pipeline.earlier import (
 )
 from advisor.pipeline.peers import Alone
 from advisor.pipeline.trials import KEPT_BEFORE, Trial
+from advisor.pipeline.verdicts import action_verdicts
 from advisor.pipeline.votes import same_trials
 from advisor.report.verdict_words import out_of_time
 from advisor.store import RunDirectory
@@ -100,6 +102,18 @@ def test_a_budget_goes_to_what_is_not_proven_on_this_device() -> None:
     for device, versions in (("another", HERE), ("a GPU", {"torch": "2.12"})):
         assert unproven(trials, earlier, device, versions) == trials
     assert unproven(trials, None, "a GPU", HERE) == trials
+
+
+def test_one_kernel_of_the_compiler_is_no_proof_of_the_others() -> None:
+    """`--only unfuse:KERNEL`, and then a budget for what a finding calls for."""
+    asked = Trial("unfuse:k", action="unfuse", kernel="k", judgement=Judgement(False, "no gain"))
+    lost = SetVerdict(verdict="reverted", reason="measured", plans=())
+    earlier = replace(applied(), actions=action_verdicts([asked], lost))
+    assert [verdict.kind for verdict in earlier.actions] == ["unfuse"]
+    trials = [Trial("over-fusion-1", action="unfuse"), Trial("over-fusion-1", action="retune")]
+    assert unproven(trials, earlier, "a GPU", HERE) == trials
+    whole = replace(earlier.actions[0], finding="over-fusion-1")
+    assert unproven(trials, replace(earlier, actions=(whole,)), "a GPU", HERE) == trials[1:]
 
 
 def test_what_earlier_versions_said_of_several_is_no_proof() -> None:
