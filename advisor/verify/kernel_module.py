@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from advisor.errors import InvalidRecordError
+from advisor.verify.interpreter import mend_loops
 
 
 def load_module(path: Path) -> ModuleType:
@@ -19,6 +20,7 @@ def load_module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InvalidRecordError("not a generated kernel", where=str(path))
+    mend_loops()
     module = importlib.util.module_from_spec(spec)
     # Compilers look up the module of a function by its name.
     sys.modules[name] = module

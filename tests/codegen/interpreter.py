@@ -118,7 +118,9 @@ def _launch(job: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Answer jobs until standard input ends."""
     import tests.builders.quick_interpreter  # noqa: F401
+    from advisor.verify.interpreter import mend_loops
 
+    mend_loops()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     for line in sys.stdin:
