@@ -20,7 +20,7 @@ from typing import NoReturn
 
 import msgspec
 
-from advisor.errors import EXIT_OK, AdvisorError, WorkloadError
+from advisor.errors import EXIT_OK, AdvisorError, UnreadableError, WorkloadError
 from advisor.model.run import Emit, JobState
 from advisor.pipeline.job import (
     Finished,
@@ -32,8 +32,8 @@ from advisor.pipeline.job import (
     Watched,
     failed_of,
 )
+from advisor.pipeline.storage import blame_error
 from advisor.store import RunDirectory
-from advisor.store.writable import BY_WRITING, cannot_write
 from advisor.units import counted
 
 EXIT_INTERRUPTED = 130
@@ -76,7 +76,7 @@ def _run(job: Job, messages: int) -> int:
         tell(Watched(what=what, limit_s=limit_s))
 
     try:
-        with _telling_of_storage():
+        with _telling_of_storage(Path(job.run)):
             _do(job, emit, abandon, watch)
             sys.stdout.flush()
     except AdvisorError as error:
@@ -97,14 +97,16 @@ def _run(job: Job, messages: int) -> int:
 
 
 @contextmanager
-def _telling_of_storage() -> Iterator[None]:
-    """Raises `StorageError` where the disk is full, whoever wrote: it is no fault of a program."""
+def _telling_of_storage(run: Path) -> Iterator[None]:
+    """Raises `StorageError` where there is no place to write: it is no fault of a program.
+
+    PyTorch's compiler makes its folder while it is imported.
+    """
     try:
         yield
-    except OSError as error:
-        if error.errno not in BY_WRITING:
-            raise
-        raise cannot_write(Path(error.filename or "."), error) from error
+    except (WorkloadError, UnreadableError, OSError) as error:
+        blame_error(error, run)
+        raise
 
 
 def _do(

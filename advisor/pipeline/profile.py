@@ -9,7 +9,7 @@ from typing import NoReturn
 import torch
 from msgspec.structs import replace
 
-from advisor.errors import UsageError, WorkloadError
+from advisor.errors import UnreadableError, UsageError, WorkloadError
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
@@ -22,6 +22,7 @@ from advisor.pipeline.profile_report import advise_on, save, save_unfinished
 from advisor.pipeline.profile_script import Abandon, record_script
 from advisor.pipeline.ranks import rank_here
 from advisor.pipeline.recording import MODE_NEEDS_GPU, Announce, Recording, record_workload
+from advisor.pipeline.storage import blame_error
 from advisor.store import RunDirectory
 from collectors.live.target import is_script
 
@@ -41,9 +42,10 @@ def profile(
     """Record a workload into an empty run directory and return its report.
 
     Raises `WorkloadError` if the workload fails, `UsageError` for a bad target or GPU name,
-    `InvalidRecordError` for damaged figures of a GPU, before it records. What was learnt until a
-    workload failed is then in the run, marked as incomplete. `abandon` ends the process
-    of a script that cannot be stopped.
+    `InvalidRecordError` for damaged figures of a GPU, before it records, `StorageError` where
+    compiler, profiler or run have no place to write. What was learnt until a workload failed is
+    then in the run, marked as incomplete. `abandon` ends the process of a script that cannot be
+    stopped.
     """
     recording = _begin(options)
     failed: WorkloadError | None = None
@@ -56,8 +58,9 @@ def profile(
         if options.ncu:
             announce("ncu", "counting the traffic of single kernels")
             count_kernels(recording, run)
-    except WorkloadError as error:
-        if not recording.worth_keeping:
+    except (WorkloadError, UnreadableError, OSError) as error:
+        blame_error(error, run.path)
+        if not isinstance(error, WorkloadError) or not recording.worth_keeping:
             raise
         failed = error
     announce("analyze", "looking for what can be fused")

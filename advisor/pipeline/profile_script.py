@@ -25,6 +25,7 @@ from advisor.pipeline.recording import (
     take_counters,
 )
 from advisor.pipeline.source_commit import commit_of
+from advisor.pipeline.storage import blame_writing
 from advisor.store import RunDirectory
 from advisor.units import counted
 from analyzers.step_sizes import CODE
@@ -153,7 +154,8 @@ def record_script(
 
     Graphs are those of the regions that it compiles, else of the modules that its step calls. With
     neither, the trace alone is left. Raises `UsageError` if it marks no step, `WorkloadError` if it
-    fails or ends before enough steps; what was recorded by then stays in `recording`.
+    fails or ends before enough steps, `StorageError` where the compiler could not write; what was
+    recorded by then stays in `recording`.
     """
     options, gpu_here = recording.options, recording.device.type == "cuda"
     announce("load", f"running {options.target}")
@@ -181,6 +183,9 @@ def record_script(
                 conductor.close()
     finally:
         _conclude(recording, watch, capture, compiles)
+    # What could not be compiled ran as it was written: that is no fact about it on a full disk.
+    for said in found.failures:
+        blame_writing(said, run.path)
     _check_complete(recording, watch, conductor.completed, stopped=stopped)
 
 

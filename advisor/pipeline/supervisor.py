@@ -35,6 +35,7 @@ from advisor.pipeline.job import (
     Message,
     Watched,
 )
+from advisor.pipeline.storage import blame_writing
 
 # The module path is handed over, so that the child finds what the parent found and nothing else.
 START = (
@@ -106,8 +107,8 @@ def supervise(
     """Run `job` in a child, in `directory` or here; its events go to `emit`.
 
     `output` gets what the child prints, stdout and stderr in one, as it comes. Raises the error of
-    the job as `JobError`, `WorkloadError` naming `where` if the child died, `KeyboardInterrupt` if
-    it or we were interrupted.
+    the job as `JobError`, `WorkloadError` naming `where` if the child died, `StorageError` if it
+    was killed and has no place to write, `KeyboardInterrupt` if it or we were interrupted.
     """
     kills = oom_kills()
     with _terminable(), _started(job, emit, output, directory) as watched:
@@ -121,6 +122,9 @@ def supervise(
     if watched.ended is None and watched.overdue:
         raise endless(watched.limit_s, watched.stage, where)
     if watched.ended is None:
+        if watched.process.returncode < 0:
+            # Native code aborts on a full disk; nobody asked it to write there.
+            blame_writing("", Path(job.run))
         raise death(watched.process.returncode, watched.stage, where, oom_kills() > kills)
 
 

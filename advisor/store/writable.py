@@ -68,9 +68,11 @@ def blame_storage(said: str, folders: Sequence[tuple[str, Path]]) -> None:
     if found is None or number not in BY_WRITING:
         return
     where = found["path"] or ", ".join(str(path) for _, path in folders)
-    named = " or ".join(variable for variable, _ in folders)
+    # Of a file that is told, the folder that it is in; none for what else the user's code writes.
+    named = [v for v, path in folders if not found["path"] or Path(where).is_relative_to(path)]
     error = OSError(number, os.strerror(number))
-    raise cannot_write(Path(where), error, f"name another folder in {named}")
+    remedy = f"name another folder in {' or '.join(named)}" if named else ""
+    raise cannot_write(Path(where), error, remedy)
 
 
 @contextmanager

@@ -78,7 +78,8 @@ class CapturedGraph:
 class Capture:
     """All graphs of a step in compilation order, with the compiler's own facts.
 
-    Of a workload `on_gpu` what is on the CPU is nothing to make kernels of.
+    Of a workload `on_gpu` what is on the CPU is nothing to make kernels of. `failures` are the
+    words of what failed while graphs of a script were compiled, which may have gone on without.
     """
 
     graphs: list[CapturedGraph] = field(default_factory=list)
@@ -88,6 +89,7 @@ class Capture:
     on_gpu: bool = False
     facts: CompilerFacts = field(default_factory=CompilerFacts)
     watch: CompilerWatch | None = None
+    failures: list[str] = field(default_factory=list)
 
     def compiler_facts(self) -> CompilerFacts:
         """What the compiler counted while capturing and, for a compiled step, in its runs since."""
@@ -249,10 +251,20 @@ def _recording_backend(
 def running_backend(found: Capture, *, generate_code: bool) -> Callable[..., Any]:
     """A Dynamo backend that records every graph into `found` and computes what it computes.
 
-    With `generate_code` by Inductor's kernels, else op by op.
+    With `generate_code` by Inductor's kernels, else op by op. What fails is also put down in
+    `found`: Dynamo may swallow it.
     """
     inner = _generating(found) if generate_code else _passes_then_run
-    return _recording_backend(found, inner, generate_code=generate_code)
+    backend = _recording_backend(found, inner, generate_code=generate_code)
+
+    def noted(gm: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+        try:
+            return backend(gm, inputs, **options)
+        except Exception as error:  # the compiler may raise anything
+            found.failures.append(str(error))
+            raise
+
+    return noted
 
 
 def _not_compiled(workload: Workload, error: BaseException) -> WorkloadError:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from advisor.errors import AdvisorError
+from advisor.errors import AdvisorError, UnreadableError
 from advisor.hardware.gpus import gpu_by_key
 
 H200 = gpu_by_key("h200")
@@ -58,10 +58,88 @@ def step(full: Path, empty: Path) -> None:
     Bench(work, lambda: work)
 
 
+MODEL = """
+import torch
+from torch import nn
+
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.relu = torch.compile(lambda value: value.exp().relu() + 1)
+
+    @torch.compiler.disable
+    def forward(self, value):
+        return self.relu(value)
+
+
+def make():
+    return nn.Sequential(nn.Linear(8, 8), Own()), (torch.randn(8, 8),)
+"""
+SCRIPT = """
+import torch
+from torch import nn
+
+import advisor
+
+model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8))
+for _ in range(8):
+    with advisor.step():
+        model(torch.randn(8, 8))
+"""
+
+
+def _profile(text: str, folder: Path, name: str = "") -> None:
+    """Profile a workload, written into a folder, into a run there."""
+    from advisor.pipeline.profile import ProfileOptions, profile
+    from advisor.store import RunDirectory
+
+    file = folder / "workload.py"
+    file.write_text(text)
+    run = RunDirectory.create_at(folder / "run")
+    profile(ProfileOptions(target=f"{file}{name}", mode="eager", gpu="h200"), run, quiet)
+
+
+def compiled(full: Path, empty: Path) -> None:
+    """Profile a workload with a part that compiles itself, whose code goes to the full disk."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(full)
+    _profile(MODEL, empty, ":make")
+
+
+def swallowed(full: Path, empty: Path) -> None:
+    """Profile a script whose modules run by the compiler's code, as on a GPU."""
+    from collectors.live import capture, script_graphs
+
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(full)
+    script_graphs.running_backend = lambda found, **_: (  # type: ignore[assignment]
+        capture.running_backend(found, generate_code=True)
+    )
+    _profile(SCRIPT, empty)
+
+
+def traced(full: Path, empty: Path) -> None:
+    """Read a trace of which the profiler wrote no more than the beginning."""
+    import torch
+
+    from advisor.pipeline.storage import blame_error
+    from collectors import read_trace
+    from collectors.live.recorder import record_steps
+
+    record_steps(lambda: torch.zeros(8).exp(), empty / "trace.json.gz", 4)
+    try:
+        read_trace(empty / "trace.json.gz")
+    except UnreadableError as error:
+        say(error.line())
+        blame_error(error, empty)
+
+
 WHAT: dict[str, Callable[[Path, Path], None]] = {
     "size": size,
     "size_elsewhere": size_elsewhere,
     "step": step,
+    "compiled": compiled,
+    "swallowed": swallowed,
+    "traced": traced,
 }
 
 

@@ -108,6 +108,20 @@ def test_a_process_that_ends_is_one_line_and_what_it_printed_is_shown(
     assert not out.exists(), "nothing of it is worth keeping"
 
 
+@pytest.mark.usefixtures("started")
+def test_a_process_that_dies_where_it_cannot_write_is_no_workload_that_fails(
+    dying: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Native code aborts on a full disk."""
+    cache = dying / "cache"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
+    out = dying.parent / "run"
+    assert command(["profile", f"{dying}:crashes", "--out", str(out)]) == 3
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"error: {cache}: cannot write: Not a directory. name another folder in TRITON_CACHE_DIR"
+    )
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_outlives_the_command(number: signal.Signals, dying: Path, forked: Forked) -> None:
     out = dying.parent / "run"

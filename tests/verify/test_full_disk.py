@@ -17,6 +17,7 @@ from advisor.hardware.gpus import gpu_by_key
 from advisor.store.writable import blame_storage, check_writable
 from advisor.verify.child import AnsweringChild, DiedError
 from advisor.verify.resources import ResourceRequest, resources_of
+from tests.builders.full_disk import MODEL
 
 ROOT = Path(__file__).parents[2]
 # A mount of one's own takes a user namespace, which some machines do not allow.
@@ -73,6 +74,45 @@ def test_a_full_cache_of_the_compiler_is_no_step_that_fails(tmp_path: Path) -> N
     (error,) = told(tmp_path, "step")
     assert error.startswith(f"storage: {tmp_path}/full: cannot write: No space left on device")
     assert error.endswith("name another folder in TORCHINDUCTOR_CACHE_DIR")
+
+
+@needs_mount
+@pytest.mark.parametrize("what", ["compiled", "swallowed"])
+def test_a_full_cache_of_the_compiler_is_no_workload_that_fails(what: str, tmp_path: Path) -> None:
+    """Nor one of which nothing could be compiled."""
+    (error,) = told(tmp_path, what)
+    assert error.startswith(f"storage: {tmp_path}/full")
+    assert ": cannot write: No space left on device. make room there" in error
+    assert error.endswith("name another folder in TORCHINDUCTOR_CACHE_DIR")
+    assert not (tmp_path / "empty" / "run" / "report.json").exists()
+
+
+@needs_mount
+def test_half_a_trace_is_of_a_full_disk(tmp_path: Path) -> None:
+    garbage, error = told(tmp_path, "traced", TMPDIR="{}")
+    assert "is no trace this program reads" in garbage
+    assert error == (
+        f"storage: {tmp_path}/full: cannot write: No space left on device. make room there, or "
+        "name another folder in TMPDIR"
+    )
+
+
+def test_a_folder_that_may_not_be_written_ends_a_profile_in_one_line(tmp_path: Path) -> None:
+    """The compiler makes its folder while it is imported."""
+    (tmp_path / "net.py").write_text(MODEL)
+    command = (sys.executable, "-m", "advisor.cli.main", "profile", "net.py:make", "--out", "run")
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(no_folder(tmp_path))}
+    child = subprocess.run(
+        command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=300,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert child.returncode == 3
+    assert child.stderr.splitlines()[-1] == (
+        f"error: {tmp_path}/file/cache: cannot write: Not a directory. name another folder in "
+        "TORCHINDUCTOR_CACHE_DIR"
+    )
+    assert "Traceback" not in child.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def request(source: Path, kernel: str) -> ResourceRequest:
