@@ -28,6 +28,7 @@ from advisor.model.ranking import (
     latency,
     layouts,
     resident_programs,
+    share_of_site,
     unusual_tile,
 )
 from advisor.model.site_work import sector_bytes, site_bytes
@@ -72,12 +73,13 @@ def _doublings(plan: FusionPlan, site: Site, config: LaunchConfig, sm_count: int
     resident = resident_programs(config.num_warps, BASE_REGISTERS + LIVE_TILES * per_thread)
     running = min(resident, max(programs // sm_count, 1))
     lanes = column_blocks(config, site.columns) * block
-    widths = [item_bytes(item.dtype) for item in plan.inputs if item.traffic == "tile"]
+    read_bytes = max(sum(item_bytes(i.dtype) for i in plan.inputs if i.traffic == "tile"), 1)
+    share = share_of_site(site.rows * site.columns * read_bytes, programs, sm_count)
     return (
         math.log2(1 + L2_SHARE * (touched - moved) / max(moved, 1))
         + idle(programs, resident, sm_count)
         + unusual_tile(per_thread, tile)
         + layouts(config.block_rows, block, config.num_warps, vectors=plan.reads_vectors)
-        + latency(running * tile * max(sum(widths), 1), config.num_stages)
+        + latency(running * tile * read_bytes, config.num_stages, share)
         + math.log2(lanes / max(site.columns, 1)) / 4
     )

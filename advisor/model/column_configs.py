@@ -22,6 +22,7 @@ from advisor.model.launch import (
     Scheme,
     column_blocks,
     grid_size,
+    is_least,
     next_power_of_two,
     row_splits_of,
 )
@@ -36,6 +37,7 @@ from advisor.model.ranking import (
     latency,
     layouts,
     resident_programs,
+    share_of_site,
     unusual_tile,
 )
 
@@ -145,9 +147,12 @@ def _held(task: _Task) -> Iterator[LaunchConfig]:
 
 def _blocks(task: _Task) -> Iterator[LaunchConfig]:
     """Blocks of columns, each of whose rows several programs may share."""
-    for block, power, warps in product(COLUMN_BLOCKS, range(9), WARPS):
+    widest = next_power_of_two(task.columns)
+    narrow = [widest] if task.columns else []
+    blocks = [block for block in COLUMN_BLOCKS if block <= widest] or narrow
+    for block, power, warps in product(blocks, range(9), WARPS):
         rows = 1 << power
-        if not _fits(task, rows, block, warps) or block >= 2 * next_power_of_two(task.columns):
+        if not _fits(task, rows, block, warps):
             continue
         beside = -(-task.columns // block)
         for share, stages in product(BLOCK_SHARES, STAGES):
@@ -164,9 +169,10 @@ def _blocks(task: _Task) -> Iterator[LaunchConfig]:
 
 def _fits(task: _Task, rows: int, block: int, warps: int) -> bool:
     """Whether a tile gives every thread enough to do, and no more than its registers hold."""
-    tile, threads = rows * block, 32 * warps
+    tile, threads, tallest = rows * block, 32 * warps, next_power_of_two(task.rows)
     wanted = _registers(task, rows, tile / threads)
-    usual = MIN_ELEMENTS_PER_THREAD <= tile / threads <= MAX_PER_THREAD
+    fills = tile / threads >= MIN_ELEMENTS_PER_THREAD or is_least(rows, tallest, warps)
+    usual = rows <= tallest and fills and tile / threads <= MAX_PER_THREAD
     return tile <= MAX_TILE_ELEMENTS and usual and wanted <= min(REGISTERS_PER_SM / threads, 255)
 
 
@@ -195,7 +201,12 @@ def _doublings(task: _Task, config: LaunchConfig) -> float:
     resident = resident_programs(config.num_warps, _registers(task, config.block_rows, per_thread))
     programs = grid_size(config, task.rows, task.columns)
     running = min(resident, max(programs // task.sm_count, 1))
-    in_flight = running * tile * max(task.tile_bytes // 2, 1)
+    read_bytes = max(task.tile_bytes // 2, 1)
+    # With rows for every multiprocessor, tiles stay as large as they would in a larger site: the
+    # smaller, the more partial sums the second kernel has to wait for.
+    few = task.rows < task.sm_count
+    whole = task.rows * task.columns * read_bytes if few else math.inf
+    share = share_of_site(whole, programs, task.sm_count)
     lanes = column_blocks(config, task.columns) * block
     request = min(block, task.columns) * task.narrowest_bytes
     return (
@@ -204,7 +215,7 @@ def _doublings(task: _Task, config: LaunchConfig) -> float:
         # Of the sizes of blocks of columns, none is likelier to be fast.
         + unusual_tile(per_thread, tile, HELD_TILE if task.held else tile)
         + layouts(config.block_rows, block, config.num_warps, vectors=task.vectors)
-        + latency(in_flight, config.num_stages)
+        + latency(running * tile * read_bytes, config.num_stages, share)
         + math.log2(lanes / max(task.columns, 1)) / 4
         + max(math.log2(REQUEST_BYTES / max(request, 1)), 0.0) / 2
     )

@@ -25,6 +25,7 @@ from advisor.model.launch import (
     LaunchConfig,
     Scheme,
     grid_size,
+    is_least,
     next_power_of_two,
 )
 from advisor.model.optable import item_bytes
@@ -42,6 +43,7 @@ from advisor.model.ranking import (
     latency,
     layouts,
     resident_programs,
+    share_of_site,
     unusual_tile,
 )
 from advisor.model.scan_configs import scan_configs, scan_schemes
@@ -196,27 +198,31 @@ def _segment(plan: FusionPlan, site: Site) -> int:
 
 
 def _by_scheme(task: _Task) -> dict[Scheme, list[LaunchConfig]]:
-    found: dict[Scheme, list[LaunchConfig]] = {"registers": list(_held(task.columns))}
+    found: dict[Scheme, list[LaunchConfig]] = {"registers": list(_held(task))}
     for scheme in task.again if task.columns >= SHORTEST_LOOP or task.tall else ():
         found[scheme] = list(_split(task) if scheme == "split" else _looped(task, scheme))
     return found
 
 
-def _held(columns: int) -> Iterator[LaunchConfig]:
-    """Whole rows in registers: one long row, or many short ones a program."""
-    block = next_power_of_two(columns)
+def _held(task: _Task) -> Iterator[LaunchConfig]:
+    """Whole rows in registers: one long row, or many short ones a program, but no more than all."""
+    block, tallest = next_power_of_two(task.columns), next_power_of_two(task.rows)
     for power, warps in product(range(12), WARPS):
-        tile = block << power
-        if tile > MAX_TILE_ELEMENTS:
+        rows, per_thread = 1 << power, (block << power) / (32 * warps)
+        if rows > tallest or rows * block > MAX_TILE_ELEMENTS:
             continue
-        if MIN_ELEMENTS_PER_THREAD <= tile / (32 * warps) <= MAX_ELEMENTS_PER_THREAD:
-            yield LaunchConfig(block_rows=1 << power, num_warps=warps)
+        fills = per_thread >= MIN_ELEMENTS_PER_THREAD or is_least(rows, tallest, warps)
+        if fills and per_thread <= MAX_ELEMENTS_PER_THREAD:
+            yield LaunchConfig(block_rows=rows, num_warps=warps)
 
 
 def _looped(task: _Task, scheme: Scheme) -> Iterator[LaunchConfig]:
-    together = (1, 2, 4) if task.column_bytes[scheme] or task.beside else (1,)
+    together: tuple[int, ...] = (1,)
+    if task.column_bytes[scheme] or task.beside:
+        together = (1, 2, 4)
     if task.column_bytes[scheme] >= task.tile_bytes:
         together = (*together, 8, 16)  # what is read for every row outweighs the row
+    together = tuple(rows for rows in together if rows <= next_power_of_two(task.rows))
     blocks = [block for block in STREAMED_BLOCKS if block >= task.least_block]
     tiles = [*product(together, blocks)] if task.columns >= SHORTEST_LOOP else []
     if task.tall:
@@ -270,6 +276,8 @@ def _doublings(task: _Task, config: LaunchConfig) -> float:
         registers = STREAMED_REGISTERS + states * per_thread
     resident = resident_programs(config.num_warps, registers)
     running = min(resident, max(programs // task.sm_count, 1))
+    read_bytes = max(task.tile_bytes / 2, 1)
+    share = share_of_site(task.rows * task.columns * read_bytes, programs, task.sm_count)
     vectors = task.column_bytes[config.scheme] > 0
     easy = MOST_TALL_COLUMNS if task.tall else EASY_COLUMNS
     return (
@@ -280,7 +288,7 @@ def _doublings(task: _Task, config: LaunchConfig) -> float:
         + (EASY_DOUBLINGS if streamed and task.columns <= easy else 0.0)
         + (MANY_DOUBLINGS if streamed and config.num_warps > MANY_WARPS else 0.0)
         + layouts(config.block_rows, block, config.num_warps, vectors=vectors)
-        + latency(running * tile * config.unroll * max(task.tile_bytes / 2, 1), config.num_stages)
+        + latency(running * tile * config.unroll * read_bytes, config.num_stages, share)
     )
 
 

@@ -63,11 +63,13 @@ def dealt_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchCo
     way to memory. The largest block decides what a thread holds.
     """
     found: list[tuple[float, int, LaunchConfig]] = []
-    split = tuple(part for part, _ in parts(plan, site))
+    split, programs = tuple(part for part, _ in parts(plan, site)), 0
     for elements in ELEMENTS:
         blocks = [block_of(p, m, elements) for p, m in zip(split, plan.members, strict=True)]
         largest = max(math.prod(block) for block in blocks)
-        programs = sum(dealt(plan, site, elements))
+        before, programs = programs, sum(dealt(plan, site, elements))
+        if before == len(split):
+            break  # each member is one program's already: larger ones have rows of nothing
         for warps in WARPS:
             per_thread = largest / (32 * warps)
             if not MIN_ELEMENTS_PER_THREAD <= per_thread <= MAX_ELEMENTS_PER_THREAD / 2:

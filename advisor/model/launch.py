@@ -126,6 +126,11 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
         return found
 
 
+def is_least(rows: int, tallest: int, warps: int) -> bool:
+    """Whether a warp has all rows there are, and fewer elements than it could take."""
+    return rows == tallest and warps == 1
+
+
 def columns_per_split(config: LaunchConfig, columns: int) -> int:
     """Columns that one program of a split row reads: whole blocks, the last one may have fewer."""
     block = config.block_columns or 1

@@ -49,11 +49,20 @@ def idle(programs: int, resident: int, sm_count: int) -> float:
     return math.log2(math.ceil(waves) / waves) / 4 if 1 < waves < 8 else 0.0
 
 
-def latency(in_flight_bytes: float, num_stages: int) -> float:
-    """Doublings lost where a multiprocessor has too little on its way to memory."""
+def latency(in_flight_bytes: float, num_stages: int, share_bytes: float) -> float:
+    """Doublings lost where a multiprocessor has too little on its way to memory.
+
+    `share_bytes` is all that a busy one has to move: it waits for no more than that.
+    """
     if num_stages > 1:
         in_flight_bytes *= 2
-    return max(math.log2(LEAST_IN_FLIGHT_BYTES / max(in_flight_bytes, 1)), 0.0)
+    wanted = min(LEAST_IN_FLIGHT_BYTES, max(share_bytes, 1))
+    return max(math.log2(wanted / max(in_flight_bytes, 1)), 0.0)
+
+
+def share_of_site(site_bytes: float, programs: int, sm_count: int) -> float:
+    """Bytes that each multiprocessor moves which has a program at all."""
+    return site_bytes / max(min(programs, sm_count), 1)
 
 
 def unusual_tile(per_thread: float, tile: int, usual: int = HELD_TILE) -> float:
