@@ -28,7 +28,8 @@ class Agreement(NamedTuple):
     """Difference of our results from those of `reference`, and its own; epsilon of their dtype.
 
     The figures are the largest of all results, or those of the one named in `result`: its own
-    rounding is `floor`, and no other excuses it. `note` says why the figures prove nothing, if so.
+    rounding is `floor`, and no other excuses it. `each` says that all were within what each may be
+    off. `note` says why the figures prove nothing, if so.
     """
 
     reference: str
@@ -38,12 +39,18 @@ class Agreement(NamedTuple):
     note: str = ""
     result: str = ""
     floor: float | None = None
+    each: bool = False
 
     @property
     def agrees(self) -> bool:
         """Whether our results are shown to be as good as the compiler's."""
+        return not self.note and (self.each or self.is_near)
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the figures alone show that; where they do not, an exacter run may know more."""
         floor = self.epsilon if self.floor is None else self.floor
-        return not self.note and outputs_agree(self.error, self.baseline, floor)
+        return outputs_agree(self.error, self.baseline, floor)
 
 
 class Results(NamedTuple):
@@ -129,9 +136,10 @@ def held(
 ) -> Agreement:
     """Our results against those of the reference, beside `others` that should be the same.
 
-    The largest differences of all are compared, and each result's with what it may be off by
-    rounding: the one that is furthest beyond that is told by itself. Where `others` are the `same`
-    run again, they do not show what rounding is: that of the coarsest type is allowed to each.
+    Each result is compared with what it may be off by rounding, and the one that is furthest beyond
+    is told by itself; where all are within, the largest figures are told and refuse none. Where
+    `others` are the `same` run again, they do not show what rounding is: that of the coarsest type
+    is allowed to each.
     """
     mine, own = differences(ours, theirs), differences(others, theirs)
     epsilon = epsilon_of(theirs)
@@ -146,14 +154,19 @@ def held(
     size = [NOISE * max(1.0, gap) if number in noise else 0.0 for number, gap in enumerate(own)]
     kept = [number for number, gap in enumerate(mine) if not gap <= size[number]]
     floors = [epsilon] * len(own) if same else floors_of(theirs, own, noise)
-    beyond = {n: mine[n] / max(NOISE * own[n], 2.0 * floors[n], TINY) for n in kept}
+    beyond = {n: mine[n] / max(_allowed(own[n]), 2.0 * floors[n], TINY) for n in kept}
     worst = max(beyond, key=lambda n: beyond[n], default=None)
     if worst is not None and beyond[worst] > 1.0:
         figures = mine[worst], own[worst], epsilon
         return Agreement(reference, *figures, result=named(theirs, worst), floor=floors[worst])
     error = max((mine[number] for number in kept), default=0.0)
     baseline = max((gap for number, gap in enumerate(own) if number not in noise), default=0.0)
-    return Agreement(reference, error, baseline, epsilon)
+    return Agreement(reference, error, baseline, epsilon, each=True)
+
+
+def _allowed(gap: float) -> float:
+    """How far off a result may be beside the compiler's own `gap`: not so far as to be another."""
+    return min(NOISE * gap, max(2.0 * gap, COMPARABLE))
 
 
 def floors_of(

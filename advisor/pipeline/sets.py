@@ -164,16 +164,17 @@ def disagreement(
 ) -> tuple[str, Agreement | None]:
     """Why a variant's results are not good enough on some rank, "" if they are; own figures.
 
-    Where one is further from eager's than the compiler's is, an exacter run decides; its own
-    figures are told as proving nothing where there is no such run. Where random numbers make them
-    others than the compiler's, they may be those of a variant that is `proven` already, or agree
-    with eager's once nothing is dropped in either.
+    Where one is further from eager's than the compiler's is, an exacter run decides. Where there is
+    none, what each may be off by rounding does; beyond, the figures prove nothing. Where random
+    numbers make them others than the compiler's, they may be those of a variant that is `proven`
+    already, or agree with eager's once nothing is dropped in either.
     """
     results = together(peers, "results", lambda: bench.results(variant))
     comparable = all_say(peers, "comparable", results.comparable)
     found = together(peers, "compare", lambda: bench.agreement(results, comparable))
     why = objection(peers, "results agree", _difference(found))
-    if not why:
+    near = all_say(peers, "results are near", found is not None and found.is_near)
+    if not why and (near or not comparable):
         return why, found
     if comparable:
         return _decided_exactly(peers, bench, results, why, found)
@@ -197,12 +198,14 @@ def _decided_exactly(
     peers: Peers, bench: Bench, results: Results, why: str, found: Agreement | None
 ) -> tuple[str, Agreement | None]:
     """Whether results that are not eager's are as near to the exact ones; if nobody knows, `why`,
-    and why nobody does.
+    and why nobody does: "" where each is within what it may be off.
     """
     near = together(peers, "is it near", lambda: may_be_rounding(found, results))
     if not all_say(peers, "it may be rounding", near):
         return why, found
     exact = bench.against_exact(results)
+    if isinstance(exact, str) and not why:
+        return why, found
     if isinstance(exact, str):
         why = f"{why}; whether that is rounding, no exacter run can decide: {exact}"
         return why, found and found._replace(note=why)
