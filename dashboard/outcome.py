@@ -20,6 +20,7 @@ from advisor.model.base import Range
 from advisor.report.text import counted, gain_text
 from advisor.report.verdict_words import (
     NOT_APPLICABLE,
+    elsewhere_text,
     left_text,
     losses_text,
     not_applicable,
@@ -54,6 +55,8 @@ def set_section(run: RunDirectory, applied: Applied) -> Component:
     left = left_text(applied)
     if left:
         blocks.append(message("Not everything was tried", left, "orange"))
+    if elsewhere := elsewhere_text(applied):
+        blocks.append(message("Measured elsewhere", elsewhere, "orange"))
     if result.verdict == "kept":
         blocks.append(download(run))
     rows = _compared(result)

@@ -17,6 +17,7 @@ from advisor.cli.output import echo
 from advisor.cli.requirements import need_torch
 from advisor.errors import AdvisorError
 from advisor.report.applied import render_applied
+from advisor.report.verdict_words import elsewhere_text
 from advisor.store import ProgressWriter, RunDirectory, verify
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h)?")
@@ -69,8 +70,10 @@ def apply(run: Path, only: tuple[str, ...], budget: float | None, progress: str)
     process of its own. Without a GPU everything but timing is done.
 
     What crashes or never ends costs itself alone: the process is started again without it. An
-    application that was ended is gone on with by the next. Under torchrun, with the RUN_DIR that
-    `profile` was given, all ranks try the same and keep it only if all of them would.
+    application that was ended is gone on with by the next. What was kept on another GPU, or with
+    other versions, stays until something is found out here, and is told as theirs. Under torchrun,
+    with the RUN_DIR that `profile` was given, all ranks try the same and keep it only if all of
+    them would.
     """
     apply_to(run, only, budget, progress)
 
@@ -106,7 +109,8 @@ def apply_to(run: Path, only: Sequence[str], budget: float | None, progress: str
     if applied is None or progress != "text":
         return
     if rank is not None and not rank.leads:
-        click.echo(f"rank {rank.rank}: {applied.set.verdict.replace('_', ' ')}")
+        told = elsewhere_text(applied) or applied.set.verdict.replace("_", " ")
+        click.echo(f"rank {rank.rank}: {told}")
         return
     echo(Group(render_applied(applied)))
 

@@ -16,6 +16,8 @@ Verdict = Literal["kept", "reverted", "refused", "not_measured"]
 # The reason on record of what a budget left no time for.
 NO_TIME = "not tried: the time for this application was used up"
 UNTRIED = "it was not tried"
+# The warning of a record that a later application, elsewhere, has left as it is.
+ELSEWHERE = "proven-elsewhere"
 
 
 class Timing(Record, frozen=True, kw_only=True):

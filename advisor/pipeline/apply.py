@@ -31,8 +31,10 @@ from advisor.pipeline.earlier import (
     NO_DEVICE,
     NOTHING_LEFT,
     goes_on_from,
+    is_left_open,
     is_nothing_left,
     kept_before,
+    proven_elsewhere,
     refuse_to_forget,
     unproven,
     with_earlier,
@@ -58,6 +60,7 @@ from advisor.pipeline.without_gpu import (
     swap_in_captured,
 )
 from advisor.report.text import counted
+from advisor.report.verdict_words import elsewhere_text
 from advisor.store import RunDirectory
 from advisor.units import NS_PER_S
 from advisor.verify.numerics import NumericsPool
@@ -105,7 +108,8 @@ def apply_run(
     With `only`, what an earlier application kept stays: it is tried again first, and what this one
     asks for beside it; so it is within a budget, which is spent on what was not judged here before.
     All ends in about `budget_s` seconds: what there is no time for is left, and the next
-    application goes on with it, as after one whose process was ended. `watch` is told what may
+    application goes on with it, as after one whose process was ended. What was proven elsewhere
+    stays on record until something is proven here. `watch` is told what may
     never end. Ranks of one job, `peers` or as the launcher says, judge together. Raises what
     `requested` raises, `RefusedError` where what was kept would be lost for want of a GPU,
     `WorkloadError` if the workload fails, `AbortedError` if this process cannot go on.
@@ -285,12 +289,20 @@ def why_lost(device: torch.device) -> str:
 def _finish(
     run: RunDirectory, applied: Applied, earlier: Applied | None, budget: Budget, emit: Emit
 ) -> Applied:
-    """Write the record, with what the earlier application proved; say what came of this one."""
+    """Write the record, with what the earlier application proved; say what came of this one.
+
+    One that proved nothing on another device leaves the earlier record as it is.
+    """
     taken = round((time.monotonic() - budget.started) * NS_PER_S)
-    whole = msgspec.structs.replace(with_earlier(applied, earlier), duration_ns=taken)
+    before = run.applied()
+    elsewhere = proven_elsewhere(applied, before)
+    if before is not None and is_left_open(applied, before):
+        earlier = before
+    whole = elsewhere or msgspec.structs.replace(with_earlier(applied, earlier), duration_ns=taken)
     run.write_applied(whole)
     verdict = applied.set.verdict.replace("_", " ")
-    emit("done", "done", message=f"{verdict}: {applied.set.reason}")
+    told = elsewhere_text(whole) or f"{verdict}: {applied.set.reason}"
+    emit("done", "done", message=told)
     return whole
 
 

@@ -13,8 +13,9 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from advisor.errors import RefusedError
-from advisor.model.applied import ActionVerdict, Applied, PlanVerdict, is_proof
+from advisor.model.applied import ELSEWHERE, ActionVerdict, Applied, PlanVerdict, is_proof
 from advisor.model.attempt import Attempt
+from advisor.model.base import Warning_
 from advisor.pipeline.trials import KEPT_BEFORE, Trial
 from advisor.store import RunDirectory
 
@@ -105,6 +106,48 @@ def is_nothing_left(
     return not [trial for trial in new if trial.plan_ids or device != NO_DEVICE]
 
 
+def proven_elsewhere(applied: Applied, earlier: Applied | None) -> Applied | None:
+    """The earlier record, where this application found out nothing that could take its place.
+
+    It is of another device or other versions, and says so: it is no proof for these.
+    """
+    if earlier is None or _holds(earlier, applied.device, applied.versions):
+        return None
+    if not is_left_open(applied, earlier):
+        return None
+    here, there = _differences(applied, earlier)
+    message = (
+        f"nothing was found out on {here}: {applied.set.reason}. What stands here was measured on "
+        f"{there} and is no proof for {here}; it stays until something is, or until "
+        "`fusion-advisor revert`"
+    )
+    others = tuple(w for w in earlier.warnings if w.code != ELSEWHERE)
+    return replace(earlier, warnings=(*others, Warning_(code=ELSEWHERE, message=message)))
+
+
+def _differences(applied: Applied, earlier: Applied) -> tuple[str, str]:
+    """This device and the earlier one, each with the versions that differ."""
+    names = sorted({*applied.versions, *earlier.versions})
+    differ = [n for n in names if applied.versions.get(n) != earlier.versions.get(n)]
+
+    def told(one: Applied) -> str:
+        found = ", ".join(f"{name} {one.versions.get(name, 'none')}" for name in differ)
+        return f"{one.device} with {found}" if found else one.device
+
+    return told(applied), told(earlier)
+
+
+def is_left_open(applied: Applied, earlier: Applied) -> bool:
+    """Whether what was kept, or measured on a GPU, was not judged again."""
+    if earlier.set.verdict != "kept":
+        new = applied.set.verdict == "not_measured" and applied.device != NO_DEVICE
+        return new and earlier.set.verdict == "reverted"
+    verdicts: tuple[PlanVerdict | ActionVerdict, ...] = (*applied.plans, *applied.actions)
+    untried = {_name(verdict) for verdict in verdicts if not is_proof(verdict)}
+    is_untried = not untried.isdisjoint((*earlier.set.plans, *earlier.set.actions))
+    return applied.set.verdict == "not_measured" or (applied.set.verdict != "kept" and is_untried)
+
+
 def with_earlier(applied: Applied, earlier: Applied | None) -> Applied:
     """The record with the verdicts on what only the earlier application tried, or came to judge.
 
@@ -138,7 +181,7 @@ def _is_decided(applied: Applied, earlier: Applied) -> bool:
     """
     if applied.device == NO_DEVICE:
         return earlier.set.verdict != "not_measured"
-    return applied.set.verdict != "not_measured"
+    return applied.set.verdict != "not_measured" and not is_left_open(applied, earlier)
 
 
 def _joined(now: Sequence[_Verdict], before: Sequence[_Verdict]) -> tuple[_Verdict, ...]:

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from advisor.model.applied import (
+    ELSEWHERE,
     ActionVerdict,
     Applied,
     Comparison,
@@ -32,6 +33,7 @@ from advisor.report.text import (
 from advisor.report.verdict_words import (
     NOT_APPLICABLE,
     change_text,
+    elsewhere_text,
     launch_text,
     left_text,
     losses_text,
@@ -53,7 +55,9 @@ STEP_METRICS = ("kernels_per_step", "gpu_busy_per_step_ns")
 
 def render_applied(applied: Applied) -> RenderableType:
     """The verdict on the set, what it was measured against, and one section a plan."""
-    parts: list[RenderableType] = [_set_line(applied)]
+    elsewhere = elsewhere_text(applied)
+    parts: list[RenderableType] = [plain(elsewhere, "yellow")] if elsewhere else []
+    parts.append(_set_line(applied))
     if _was_measured(applied.set):
         parts += [_set_table(applied), *_set_facts(applied)]
     parts.append(Text(f"this application took {format_value(applied.duration_ns, 'ns')}"))
@@ -65,11 +69,11 @@ def render_applied(applied: Applied) -> RenderableType:
     for plan in _by_worth(applied.plans):
         parts += [Text(), *_plan(plan)]
     parts += _not_applicable(applied)
-    if applied.warnings:
+    warnings = [w for w in applied.warnings if w.code != ELSEWHERE]
+    if warnings:
         parts.append(heading("Warnings"))
         parts += [
-            plain(f"{w.code}: {w.message} ({counted(w.count, 'time')})", "yellow")
-            for w in applied.warnings
+            plain(f"{w.code}: {w.message} ({counted(w.count, 'time')})", "yellow") for w in warnings
         ]
     return Group(*parts)
 

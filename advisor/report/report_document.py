@@ -31,6 +31,7 @@ from advisor.report.text import (
 from advisor.report.verdict_words import (
     NOT_APPLICABLE,
     change_text,
+    elsewhere_text,
     left_text,
     not_applicable,
     peak_text,
@@ -238,7 +239,9 @@ def _applied(applied: Applied) -> list[Block]:
     )
     titles = (("Measured", False), ("Before", True), ("After", True), ("Speed-up", True))
     rows = [(name, *_compared(pair)) for name, pair in pairs]
-    blocks: list[Block] = [Paragraph(head), table((*titles, ("Gain", False)), rows)]
+    elsewhere = elsewhere_text(applied)
+    blocks: list[Block] = [Paragraph(Words(elsewhere))] if elsewhere else []
+    blocks += [Paragraph(head), table((*titles, ("Gain", False)), rows)]
     blocks += [Paragraph(Words(text)) for text in _facts(applied)]
     if tried(applied):
         blocks.append(_actions(tried(applied)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from advisor.model.actions import WITH_LOSS
 from advisor.model.applied import (
+    ELSEWHERE,
     ActionVerdict,
     Applied,
     PlanVerdict,
@@ -80,6 +81,11 @@ def out_of_time(applied: Applied) -> tuple[ActionVerdict | PlanVerdict, ...]:
     """What a budget left no time for: the next application goes on with it."""
     every: list[ActionVerdict | PlanVerdict] = [*applied.actions, *applied.plans]
     return tuple(verdict for verdict in every if is_out_of_time(verdict))
+
+
+def elsewhere_text(applied: Applied) -> str:
+    """That the record is of another device or other versions than were last applied; "" if not."""
+    return " ".join(w.message for w in applied.warnings if w.code == ELSEWHERE)
 
 
 def left_text(applied: Applied) -> str:

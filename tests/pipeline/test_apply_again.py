@@ -13,6 +13,8 @@ from advisor.model.actions import ActionKind
 from advisor.model.applied import NO_TIME, ActionVerdict, Applied, PlanVerdict, SetVerdict, Verdict
 from advisor.model.attempt import Attempt, JudgedTrial
 from advisor.model.cures import Split
+from advisor.pipeline.apply import _finish
+from advisor.pipeline.budget import Budget
 from advisor.pipeline.earlier import (
     goes_on_from,
     kept_before,
@@ -20,12 +22,18 @@ from advisor.pipeline.earlier import (
     unproven,
     with_earlier,
 )
+from advisor.pipeline.kept import kept_recipe
+from advisor.pipeline.patch import kept_only
 from advisor.pipeline.peers import Alone
+from advisor.pipeline.revert import revert_run
 from advisor.pipeline.trials import KEPT_BEFORE, Trial
 from advisor.pipeline.verdicts import action_verdicts
 from advisor.pipeline.votes import same_trials
+from advisor.report.applied import render_applied
+from advisor.report.text import render
 from advisor.report.verdict_words import out_of_time
-from advisor.store import RunDirectory
+from advisor.store import RunDirectory, RunStore
+from tests.builders.run import sample_run
 
 HERE = {"torch": "2.11.0"}
 
@@ -162,6 +170,86 @@ def test_verdicts_of_another_device_or_version_are_not_carried_over() -> None:
     now = applied(verdict("c", "kept"), kept=("c",))
     assert with_earlier(replace(now, device="another"), earlier).plans == now.plans
     assert with_earlier(replace(now, versions={"torch": "2.12"}), earlier).plans == now.plans
+
+
+def finished(run: RunDirectory, now: Applied, earlier: Applied | None) -> str:
+    """Have an application put on record; its last words."""
+    told: list[str] = []
+
+    def listen(*_: object, message: str = "", **__: object) -> None:
+        told.append(message)
+
+    _finish(run, now, earlier, Budget(1.0, 0.0), listen)
+    return told[-1]
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize(
+    ("device", "versions"), [("another GPU", HERE), ("a GPU", {"torch": "2.12.0"})]
+)
+@pytest.mark.parametrize("state", ["not_measured", "reverted"])
+def test_what_was_kept_elsewhere_is_not_lost_to_an_application_that_proves_nothing(
+    state: Verdict, device: str, versions: dict[str, str], goes_on: bool, tmp_path: Path
+) -> None:
+    """Nor where an attempt knows all that it proved, so that nothing is gone on from."""
+    run = sample_run(RunStore(tmp_path))
+    before = run.applied()
+    assert before is not None
+    before = replace(before, device="a GPU", versions=HERE)
+    run.write_applied(before)
+    reason = "the time was used up before anything could be compared"
+    nothing = SetVerdict(verdict=state, reason=reason, plans=())
+    now = Applied(created="later", device=device, versions=versions, set=nothing,
+                  plans=tuple(late(name) for name in before.set.plans))  # fmt: skip
+    told = finished(run, now, before if goes_on else None)
+    assert told.startswith(f"nothing was found out on {device}")
+    assert reason in told
+    assert "measured on a GPU" in told
+    assert f"is no proof for {device}" in told
+    after = run.applied()
+    assert after is not None
+    assert replace(after, warnings=()) == before
+    assert [w.message for w in after.warnings] == [told]
+    assert told in render(render_applied(after), width=10_000)
+    assert kept_recipe(run).kernels
+    assert kept_only(run, ()).set == before.set
+    assert finished(run, now, after) == told
+    assert run.applied() == after, "it is told once"
+    trials = [Trial("f", before.set.plans)]
+    assert unproven(trials, after, device, versions) == trials
+    assert revert_run(run, lambda *_, **__: None)
+    assert run.applied() is None
+
+
+def test_what_is_judged_here_takes_the_place_of_what_was_kept_elsewhere(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.write_applied(applied(verdict("a", "kept"), kept=("a",)))
+    now = replace(applied(verdict("a", "reverted")), device="another GPU")
+    assert finished(run, now, run.applied()) == "reverted: measured"
+    after = run.applied()
+    assert after is not None
+    assert (after.device, after.set, after.warnings) == (now.device, now.set, ())
+
+
+def test_what_was_measured_elsewhere_stays_too(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    before = applied(verdict("a", "reverted"))
+    run.write_applied(before)
+    nothing = SetVerdict(verdict="not_measured", reason="late", plans=())
+    finished(run, replace(applied(late("a")), set=nothing, device="another"), None)
+    assert replace(run.applied() or applied(), warnings=()) == before
+
+
+def test_what_there_was_no_time_to_compare_again_here_stays_kept(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    before = applied(verdict("a", "kept"), kept=("a",))
+    run.write_applied(before)
+    nothing = SetVerdict(verdict="reverted", reason="nothing could be compared", plans=())
+    for earlier in (before, None):
+        finished(run, replace(applied(late("a")), set=nothing), earlier)
+        after = run.applied()
+        assert after is not None
+        assert (after.set, after.plans, after.warnings) == (before.set, before.plans, ())
 
 
 def test_without_a_gpu_what_was_kept_with_one_is_not_written_over(tmp_path: Path) -> None:
