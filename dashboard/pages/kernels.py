@@ -20,7 +20,7 @@ from dashboard.pages.frame import frame
 from dashboard.parts import WRAPPED, graph, grid, message, section
 from dashboard.scripts import GRID
 
-# Where a long title may be broken, seen only where it is.
+# Where a long title may be broken, seen only where it is: in a font wider than usual.
 _SOFT_HYPHEN = "\N{SOFT HYPHEN}"
 _NUMBER: dict[str, Any] = {
     "cellRenderer": "Figure",
@@ -47,10 +47,10 @@ _COLUMNS: tuple[dict[str, Any], ...] = (
     {
         "field": "occupancy",
         "headerName": f"Occu{_SOFT_HYPHEN}pancy, limiter",
-        "minWidth": 128,
+        "minWidth": 142,
         **_NUMBER,
     },
-    {"field": "registers", "headerName": f"Regis{_SOFT_HYPHEN}ters", "minWidth": 92, **_NUMBER},
+    {"field": "registers", "headerName": f"Regis{_SOFT_HYPHEN}ters", "minWidth": 126, **_NUMBER},
     {"field": "local", "headerName": "Local bytes", "minWidth": 96, **_NUMBER},
     {"field": "spills", "headerName": "Spill traffic", "minWidth": 96, **_NUMBER},
     {"field": "bandwidth", "headerName": "DRAM rate", "minWidth": 96, **_NUMBER},

@@ -23,7 +23,7 @@ from dashboard.scripts import GRID
 
 _COLUMNS: tuple[dict[str, Any], ...] = (
     {"field": "run", "headerName": "Run", "cellRenderer": "PageLink", "flex": 3, **WRAPPED},
-    {"field": "target", "headerName": "Workload", "flex": 3, **WRAPPED},
+    {"field": "target", "headerName": "Workload", "flex": 3, "minWidth": 120, **WRAPPED},
     {"field": "created", "headerName": "Made", "minWidth": 140, **WRAPPED},
     {"field": "mode", "headerName": "Mode", "maxWidth": 110},
     {"field": "gpu", "headerName": "GPU", "minWidth": 120, **WRAPPED},
