@@ -57,6 +57,7 @@ def kept_before(earlier: Applied | None) -> list[Trial]:
         Trial(
             KEPT_BEFORE,
             action=kind,
+            kernel=_kernel_of(done[kind]),
             splits=done[kind].splits,
             retuned=done[kind].retuned,
             with_loss=done[kind].with_loss,
@@ -79,7 +80,7 @@ def unproven(
     if earlier is None or not _holds(earlier, device, versions):
         return list(trials)
     plans = {verdict.plan_id for verdict in earlier.plans if is_proof(verdict)}
-    judged = (v for v in earlier.actions if is_proof(v) and not _is_of_one_kernel(v))
+    judged = (v for v in earlier.actions if is_proof(v) and not _kernel_of(v))
     actions = {verdict.kind for verdict in judged}
     return [
         trial
@@ -88,12 +89,13 @@ def unproven(
     ]
 
 
-def _is_of_one_kernel(verdict: ActionVerdict) -> bool:
-    """Whether one kernel of the compiler was asked for, `unfuse:KERNEL`: of others it says nothing.
+def _kernel_of(verdict: ActionVerdict) -> str:
+    """The one kernel of the compiler that was asked for, `unfuse:KERNEL`; "" for all of them.
 
     What asked for an action stands in the place of its finding.
     """
-    return (verdict.finding or "").startswith(f"{verdict.kind}:")
+    kind, _, kernel = (verdict.finding or "").partition(":")
+    return kernel if kind == verdict.kind else ""
 
 
 def is_nothing_left(

@@ -39,7 +39,14 @@ from advisor.pipeline.journal import Journal, Unwritten
 from advisor.pipeline.measure import Bench, Variant
 from advisor.pipeline.peers import Alone, Peers, any_says, hear, together
 from advisor.pipeline.sets import Sets, disagreement
-from advisor.pipeline.trials import KEPT_BEFORE, Trial, by_finding, of_actions
+from advisor.pipeline.trials import (
+    KEPT_BEFORE,
+    Trial,
+    beside,
+    by_finding,
+    of_actions,
+    take_up,
+)
 from advisor.pipeline.votes import same_sites, vote
 from advisor.pipeline.worth import worth_by_finding
 from advisor.report.text import counted
@@ -95,7 +102,7 @@ class Search:
         self._kernels()
         for trial in actions:
             if trial.action in LONGEST:
-                self._action(trial)
+                self._with_more(trial)
         self.emit("measure", "running", message="step time: eager, compiled, with what won")
         sets = Sets(self.bench, self._recipe_of, self.emit, self.peers, self.journal, self.budget)
         if not self.winners:
@@ -146,6 +153,22 @@ class Search:
             self.recipe = with_action(self.recipe, trial)
             self.winners = [w for w in self.winners if not _excludes(kind, w)] + [trial]
 
+    def _with_more(self, first: Trial) -> None:
+        """Try an action and what else is asked for of its kind, which begins with what it chose."""
+        before, winners = self.recipe, list(self.winners)
+        self._action(first)
+        for more in beside(self.trials, first):
+            so_far = self.recipe, self.winners
+            self.recipe, self.winners = before, list(winners)
+            if first.pays and more.judgement is None:
+                more.splits, more.retuned = first.splits, first.retuned
+            self._action(more)
+            take_up(first, more)
+            if more.pays:
+                self.winners[-1] = first
+            else:
+                self.recipe, self.winners = so_far
+
     def _with_one_more(self, trial: Trial) -> Judgement:
         """Build the step with it and compare it with the best step so far."""
         kind = trial.action
@@ -186,23 +209,27 @@ class Search:
             raise IllegalFusionError(why)
 
     def _chosen(self, trial: Trial, kind: ActionKind) -> bool:
-        """Whether something is to be changed in the compiler's own kernels, which `trial` says."""
-        if trial.splits or trial.retuned:
+        """Whether something is to be changed in the compiler's own kernels, which `trial` says.
+
+        What was kept before is known; any other trial looks for more than it begins with.
+        """
+        begun = bool(trial.splits or trial.retuned)
+        if begun and trial.finding == KEPT_BEFORE:
             return True
         if self.peers.count > 1:
             raise IllegalFusionError(OF_RANKS)
         found = cured(
             self.bench,
-            self._as_tried,
+            with_action(self._as_tried, trial) if begun else self._as_tried,
             kind,
             only=trial.kernel,
             gpu=self.gpu,
             emit=self.emit,
             late=lambda: self.budget.late(self.budget.kernels_s()),
         )
-        trial.splits, trial.retuned = found.splits, found.retuned
+        trial.splits, trial.retuned = trial.splits + found.splits, trial.retuned + found.retuned
         trial.details = tuple(found.details)
-        return bool(trial.splits or trial.retuned)
+        return bool(found.splits or found.retuned)
 
     def _compare_action(self, trial: Trial, best: Variant, variant: Variant) -> Judgement:
         times = self.bench.step_time([best, variant])

@@ -181,3 +181,35 @@ def of_actions(trials: Sequence[Trial]) -> list[Trial]:
     """The trials of actions in the order in which actions are done, each kind once."""
     first = {trial.action: trial for trial in reversed(trials) if trial.action is not None}
     return [first[kind] for kind in KINDS if kind in first]
+
+
+def beside(trials: Sequence[Trial], first: Trial) -> list[Trial]:
+    """What else is asked for of the compiler's kernels than the first trial of the kind looks at.
+
+    What was kept before looks at nothing new.
+    """
+    if first.action not in ON_COMPILER:
+        return []
+    is_new = first.kernel or first.finding != KEPT_BEFORE
+    seen, found = {first.kernel} if is_new else set(), []
+    for trial in trials:
+        if trial is not first and trial.action == first.action and trial.kernel not in seen:
+            seen.add(trial.kernel)
+            found.append(trial)
+    return found
+
+
+def take_up(first: Trial, more: Trial) -> None:
+    """Put what came of a trial `beside` the first into the first: both are one action.
+
+    A trial that pays holds what the first has chosen too, and was compared with the step without.
+    """
+    if more.judgement is None or not more.judgement.tried:
+        return
+    if more.pays:
+        first.judgement, first.comparison, first.step = more.judgement, more.comparison, more.step
+        first.splits, first.retuned, first.votes = more.splits, more.retuned, more.votes
+        first.pool_bytes, first.peak_bytes = more.pool_bytes, more.peak_bytes
+    first.details = (*first.details, *(more.details or (more.judgement.reason,)))
+    if first.kernel:
+        first.finding, first.kernel = more.finding, more.kernel

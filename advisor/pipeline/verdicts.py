@@ -122,7 +122,13 @@ def seen_actions(
 
 
 def _finding_of(trial: Trial) -> str | None:
-    """The finding that calls for an action; one that was kept before, or asked for, has none."""
+    """The finding that calls for an action; one that was kept before, or asked for, has none.
+
+    In its place stands which of the compiler's kernels was asked for, where it was one, also of
+    what was kept before: it is no proof of the others.
+    """
+    if trial.finding == KEPT_BEFORE and trial.kernel:
+        return f"{trial.action}:{trial.kernel}"
     return trial.finding if trial.finding not in (trial.action, KEPT_BEFORE) else None
 
 

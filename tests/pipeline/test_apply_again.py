@@ -124,6 +124,20 @@ def test_one_kernel_of_the_compiler_is_no_proof_of_the_others() -> None:
     assert unproven(trials, replace(earlier, actions=(whole,)), "a GPU", HERE) == trials[1:]
 
 
+def test_one_kernel_that_was_kept_is_no_proof_of_the_others_ever_after(tmp_path: Path) -> None:
+    """Each later application tries it as what was kept before."""
+    kept = SetVerdict(verdict="kept", reason="measured", plans=(), actions=("unfuse",))
+    trial = Trial("unfuse:k", action="unfuse", kernel="k", judgement=Judgement(True, "it saves"),
+                  splits=(Split(kernel="k", words="cut", groups=(("a",), ("b",))),))  # fmt: skip
+    called_for = [Trial("over-fusion-1", action="unfuse")]
+    for _ in range(3):
+        earlier = replace(applied(), actions=action_verdicts([trial], kept), set=kept)
+        assert earlier.actions[0].finding == "unfuse:k"
+        assert unproven(called_for, earlier, "a GPU", HERE) == called_for
+        (trial,) = kept_before(earlier)
+        trial.judgement = Judgement(True, "it saves")
+
+
 def test_what_earlier_versions_said_of_several_is_no_proof() -> None:
     several = verdict("a", "not_measured", f"{NO_TIME} (together with 2 more)")
     earlier = applied(several)

@@ -6,6 +6,7 @@ import gzip
 import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -29,14 +30,15 @@ from advisor.errors import IllegalFusionError, WorkloadError
 from advisor.model.applied import Applied
 from advisor.model.cures import Split
 from advisor.pipeline.backend import SwapLog
+from advisor.pipeline.budget import Budget
 from advisor.pipeline.curing import Cured, cured
 from advisor.pipeline.earlier import kept_before
 from advisor.pipeline.kept import kept_recipe
 from advisor.pipeline.measure import Bench, Variant
 from advisor.pipeline.peers import Alone
-from advisor.pipeline.search import OF_RANKS, Search, unlimited
+from advisor.pipeline.search import NOT_TRIED, OF_RANKS, Search, unlimited
 from advisor.pipeline.switch import Seen
-from advisor.pipeline.trials import Trial, trials_of
+from advisor.pipeline.trials import KEPT_BEFORE, Trial, trials_of
 from advisor.pipeline.verdicts import action_verdicts
 from advisor.store import RunStore
 from tests.builders.run import norm_plan, report_of, sample_run
@@ -88,7 +90,9 @@ def _saving(gains: dict[str, int]) -> Callable[[Recipe], int]:
     """1 ms less what the words of the recipe's cuts save, µs."""
 
     def takes(recipe: Recipe) -> int:
-        saved = [g for s in recipe.splits for word, g in gains.items() if word in s.words]
+        # What was cut once is not cut again.
+        cuts = dict.fromkeys(split.words for split in recipe.splits)
+        saved = [g for words in cuts for word, g in gains.items() if word in words]
         return 1_000 * US - sum(saved) * US
 
     return takes
@@ -153,6 +157,63 @@ def test_a_search_keeps_the_cuts_and_their_record_gives_them_again(tmp_path: Pat
     assert kept_recipe(run) == best.recipe
     (again,) = kept_before(run.applied())
     assert again.splits == best.recipe.splits
+
+
+def _kept_before(bench: Measured) -> Trial:
+    """A cut of one kernel that was asked for by name and kept, as the next application has it."""
+    trial = Trial("unfuse:big", action="unfuse", kernel="big")
+    _, result = Search(cast(Bench, bench), {}, [trial], Path(), quiet, unlimited()).run()
+    verdicts = action_verdicts([trial], result)
+    (kept,) = kept_before(
+        Applied(created="now", device="a GPU", versions={}, plans=(), actions=verdicts, set=result)
+    )
+    assert (kept.finding, kept.kernel, len(kept.splits)) == (KEPT_BEFORE, "big", 1)
+    return kept
+
+
+@pytest.mark.parametrize("own_us", [40, -300])
+def test_what_a_finding_calls_for_is_tried_beside_what_was_kept(own_us: int) -> None:
+    """It was left for the one kernel that was kept, and on record as done."""
+    bench = _bench({"stored once": 100})
+    kept = _kept_before(bench)
+    bench = _bench({"stored once": 100, "own": own_us})
+    first, more = replaced(kept), Trial("over-fusion-1", action="unfuse")
+    search = Search(cast(Bench, bench), {}, [first, more], Path(), quiet, unlimited())
+    best, result = search.run()
+    assert more.judgement is not None
+    assert more.pays == (own_us > 0)
+    assert result.actions == ("unfuse",)
+    (verdict,) = action_verdicts(search.trials, result)
+    assert verdict.finding == "over-fusion-1", "all kernels were looked at"
+    assert best is not None
+    assert verdict.splits == best.recipe.splits
+    assert verdict.splits[:1] == kept.splits
+    assert len(verdict.splits) == 1 + (own_us > 0)
+    assert verdict.step is not None
+    assert verdict.step.gain_mid_ns == (100 + max(own_us, 0)) * US
+
+
+def test_what_there_is_no_time_for_beside_what_was_kept_is_left_open() -> None:
+    bench = _bench({"stored once": 100})
+    kept, more = _kept_before(bench), Trial("over-fusion-1", action="unfuse")
+    search = Search(cast(Bench, bench), {}, [kept, more], Path(), quiet, Budget(1.0, 0.0))
+    _, result = search.run()
+    assert result.actions == ("unfuse",)
+    (verdict,) = action_verdicts(search.trials, result)
+    assert verdict.finding == "unfuse:big"
+    assert more.judgement is NOT_TRIED
+
+
+def test_every_kernel_that_is_asked_for_by_name_is_looked_at() -> None:
+    """The second was left out without a word."""
+    trials = [Trial(f"unfuse:{k}", action="unfuse", kernel=k) for k in ("small", "big")]
+    bench = _bench({"stored once": 100})
+    search = Search(cast(Bench, bench), {}, trials, Path(), quiet, unlimited())
+    _, result = search.run()
+    assert result.actions == ("unfuse",)
+    (verdict,) = action_verdicts(search.trials, result)
+    assert len(verdict.splits) == 1
+    assert verdict.finding == "unfuse:big"
 
 
 def test_nothing_of_the_compiler_is_changed_in_jobs_of_several_ranks() -> None:
