@@ -125,14 +125,14 @@ def test_sums_over_the_rows_spill_nothing_on_sm_90(
     "plan",
     [
         plans.norm_gradient(sizes=(64,), columns=2),
-        plans.column_statistics(sizes=(64, 1), columns=1),
+        plans.column_statistics(sizes=(1024, 1), columns=1),
     ],
     ids=lambda plan: plan.title,
 )
 def test_few_columns_that_one_warp_adds_up_spill_nothing(plan: FusionPlan) -> None:
     """The second kernel has as few warps as the first, and numbers of every reduction on hand."""
-    config = candidate_configs(plan, plan.sites[0])[0]
-    assert (config.scheme, config.num_warps) == ("column_sums", 1)
+    every = candidate_configs(plan, plan.sites[0])
+    config = next(c for c in every if (c.scheme, c.num_warps) == ("column_sums", 1))
     for rows in resources_of(requests(plan, config), GPUS):
         for row in rows:
             assert row.error is None, row
