@@ -11,7 +11,13 @@ from pathlib import Path
 
 from advisor.errors import StorageError
 from advisor.folders import written_by_compilers
-from advisor.store.writable import BY_WRITING, blame_storage, cannot_write, check_writable
+from advisor.store.writable import (
+    BY_WRITING,
+    blame_storage,
+    cannot_write,
+    check_writable,
+    temporary_files,
+)
 
 
 def blame_writing(said: str, run: Path) -> None:
@@ -20,7 +26,9 @@ def blame_writing(said: str, run: Path) -> None:
     That is the folder of the run, or one that compilers and the profiler write in.
     """
     check_writable(run)
-    blame_storage(said, written_by_compilers(os.environ, direct=False))
+    with temporary_files():
+        folders = written_by_compilers(os.environ, direct=False)
+    blame_storage(said, folders)
 
 
 def blame_error(error: Exception, run: Path) -> None:

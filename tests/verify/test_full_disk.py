@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ pytest.importorskip("triton", reason="compiling needs triton")
 
 from advisor.errors import StorageError
 from advisor.hardware.gpus import gpu_by_key
+from advisor.pipeline.storage import blame_writing
 from advisor.store.writable import blame_storage, check_writable
 from advisor.verify.child import AnsweringChild, DiedError
 from advisor.verify.resources import ResourceRequest, resources_of
@@ -163,6 +165,33 @@ def test_words_of_a_full_disk_count_where_there_is_room_again(tmp_path: Path) ->
         blame_storage("LLVM ERROR: IO failure on output stream: No space left on device", folders)
     for other in ("", "error: [Errno 13] Permission denied: '/data/weights'", "ptxas fatal: no"):
         blame_storage(other, folders)
+
+
+def test_where_no_temporary_file_can_be_made_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even the folder's name is known then."""
+
+    def none() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.gettempdir", none)
+    monkeypatch.setenv("TMPDIR", "/gone")
+    with pytest.raises(StorageError, match=r"^/gone: cannot write: .*another folder in TMPDIR"):
+        blame_writing("", tmp_path)
+
+
+def test_a_run_that_cannot_be_written_is_blamed_before_all_else(tmp_path: Path) -> None:
+    """Words of a full disk that name no file are not put on folders that have room."""
+    run = no_folder(tmp_path)
+    with pytest.raises(StorageError, match=rf"^{run}: cannot write: Not a directory"):
+        blame_writing("[Errno 28] No space left on device", run)
+
+
+def test_a_file_of_the_user_is_in_no_folder_of_the_compiler(tmp_path: Path) -> None:
+    said = "OSError: [Errno 28] No space left on device: '/data/weights.pt'"
+    with pytest.raises(StorageError, match=r"^/data/weights\.pt: .*\. make room there$"):
+        blame_writing(said, tmp_path)
 
 
 def test_nothing_is_left_of_a_trial(tmp_path: Path) -> None:
