@@ -68,7 +68,7 @@ def with_copy(quantiser: Quantiser) -> Quantiser:
     [(of_rows, "registers", 1), (of_all, "split", 1), (in_both_orders, "blocks", 2),
      (whole_bytes, "blocks", 2), (with_copy(of_rows), "registers", 2),
      (with_copy(of_all), "split", 2), (with_copy(of_blocks), "registers", 2),
-     (with_copy(of_squares), "looped", 2)],
+     (with_copy(of_squares), "split", 2)],
     ids=["rows", "all", "given scale", "bytes", "rows, both", "all, both", "blocks, both",
          "squares, both"],
 )  # fmt: skip
