@@ -18,6 +18,21 @@ AXES: dict[Form, tuple[int, int]] = {
 }  # fmt: skip
 
 
+def rounded(
+    make: PlanBuilder, dtype: str, target: str, *, dense: bool, clamp: bool = True
+) -> tuple[str, str]:
+    """`(x / s)` rounded to eight bits, and s = max |x| / limit, of a new input."""
+    wide = make.cast(make.input(dtype, dense=dense), "float32")
+    peak = make.op("maximum", make.op("amax", make.op("abs", wide)), 1e-12)
+    scale = make.op("div", peak, LIMITS[target])
+    value = make.op("div", wide, scale)
+    if target == "int8":
+        value = make.op("round", value)
+    if clamp:
+        value = make.op("minimum", make.op("maximum", value, -LIMITS[target]), LIMITS[target])
+    return make.cast(value, target), scale
+
+
 def both_orders(
     form: Form, rows: int, columns: int, *, block: int = 128, dtype: str = "bfloat16",
     target: str = "float8_e4m3fn",
@@ -26,14 +41,7 @@ def both_orders(
     axes = AXES[form]
     make = PlanBuilder(*axes)
     dense = form in ("all", "rows")
-    wide = make.cast(make.input(dtype, dense=dense), "float32")
-    peak = make.op("maximum", make.op("amax", make.op("abs", wide)), 1e-12)
-    scale = make.op("div", peak, LIMITS[target])
-    value = make.op("div", wide, scale)
-    if target == "int8":
-        value = make.op("round", value)
-    value = make.op("minimum", make.op("maximum", value, -LIMITS[target]), LIMITS[target])
-    small = make.cast(value, target)
+    small, scale = rounded(make, dtype, target, dense=dense)
     copy = make.cast(small, target)
     down, beside = rows // block, columns // block
     sizes = {"all": (1, rows, columns), "rows": (rows, columns), "blocks": (beside, rows, block),

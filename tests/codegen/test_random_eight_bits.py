@@ -31,7 +31,7 @@ from advisor.verify.interpret import evaluate
 from advisor.verify.philox import uniform
 from advisor.verify.resources import resources_of
 from tests.builders.plan import PlanBuilder
-from tests.builders.quantised import LIMITS
+from tests.builders.quantised import LIMITS, rounded
 from tests.builders.verified import verify_numerics
 from tests.codegen.interpreter import Interpreter
 from tests.codegen.test_column_sums import config_of as column_config_of
@@ -85,15 +85,8 @@ def backward(dtype: str, *, dense: bool = True) -> FusionPlan:
 def quantised(dtype: str, target: str, *, dense: bool = True, clamp: bool = True) -> FusionPlan:
     """`(x / s)` rounded to eight bits, s = max |x| / limit: of every row, or of a block of one."""
     make = PlanBuilder()
-    wide = make.cast(make.input(dtype, dense=dense), "float32")
-    peak = make.op("maximum", make.op("amax", make.op("abs", wide)), 1e-12)
-    scale = make.op("div", peak, LIMITS[target])
-    value = make.op("div", wide, scale)
-    if target == "int8":
-        value = make.op("round", value)
-    if clamp:
-        value = make.op("minimum", make.op("maximum", value, -LIMITS[target]), LIMITS[target])
-    return make.plan(make.cast(value, target), scale, title=f"quantised to {target}")
+    small, scale = rounded(make, dtype, target, dense=dense, clamp=clamp)
+    return make.plan(small, scale, title=f"quantised to {target}")
 
 
 def dequantised(dtype: str, source: str) -> FusionPlan:
