@@ -14,7 +14,6 @@ kept in kernel_counts.json.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import math
 import re
 import subprocess
@@ -35,8 +34,6 @@ from kernel_bounds import FAST, RESULTS, Count, Counts, counts
 from kernel_rows import Row
 from kernel_table import LARGE_BYTES
 from msgspec.structs import replace
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from advisor.codegen.families import site_launches
 from advisor.errors import AdvisorError
@@ -49,7 +46,8 @@ from advisor.model.plan import FusionPlan, Site
 from advisor.model.site_work import site_bytes
 from advisor.pipeline.sizing import requests
 from advisor.store.files import write_atomic
-from advisor.verify.resources import ResourceRequest
+from advisor.verify._resource_worker import compiled_kernel
+from advisor.verify.resources import ResourceRequest, job_of
 
 DISASSEMBLER = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
 CPU = torch.device("cpu")
@@ -162,22 +160,7 @@ def _blocks(config: LaunchConfig, site: Site) -> float:
 
 def _compiled(request: ResourceRequest, gpu: Gpu) -> bytes:
     """The machine code of a kernel."""
-    spec = importlib.util.spec_from_file_location("counted", request.source)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    kernel = getattr(module, request.kernel)
-    places = {name: place for place, name in enumerate(kernel.arg_names)}
-    source = ASTSource(
-        fn=kernel,
-        signature={**request.signature, **dict.fromkeys(request.constexprs, "constexpr")},
-        constexprs={(places[name],): value for name, value in request.constexprs.items()},
-        attrs={(places[name],): [["tt.divisibility", 16]] for name in request.aligned},
-    )
-    target = GPUTarget("cuda", int(gpu.arch.removeprefix("sm_").rstrip("a")), WARP)
-    options = {"num_warps": request.num_warps, "num_stages": request.num_stages}
-    return triton.compile(source, target=target, options=options).asm["cubin"]  # type: ignore[no-any-return]
+    return compiled_kernel(job_of(request, gpu.target)).asm["cubin"]  # type: ignore[no-any-return]
 
 
 def _code(cubin: bytes) -> Code:

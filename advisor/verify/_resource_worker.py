@@ -109,7 +109,19 @@ def _uses(expression: ast.expr) -> set[str]:
 
 
 def compile_job(job: CompileJob) -> Usage:
-    """Compile one job; whatever Triton raises goes through."""
+    """Compile one job and read what it needs; whatever Triton raises goes through."""
+    log = io.StringIO()
+    with contextlib.redirect_stdout(log):
+        compiled = compiled_kernel(job)
+    if job.backend == "hip":
+        usage = read_amdgcn(compiled.asm["amdgcn"])
+    else:
+        usage = read_cubin(compiled.asm["cubin"], log.getvalue())
+    return msgspec.structs.replace(usage, shared_bytes=int(compiled.metadata.shared))
+
+
+def compiled_kernel(job: CompileJob) -> Any:
+    """What Triton makes of a job: `asm` by kind of text, and its `metadata`."""
     compiler = importlib.import_module("triton.compiler")
     targets = importlib.import_module("triton.backends.compiler")
     kernel: Any = kernels_of(Path(job.source)).get(job.kernel)
@@ -133,18 +145,8 @@ def compile_job(job: CompileJob) -> Usage:
     options = {"num_warps": job.num_warps, "num_stages": job.num_stages}
     if job.max_registers is not None:
         options["maxnreg"] = job.max_registers
-    log = io.StringIO()
-    with contextlib.redirect_stdout(log):
-        compiled = compiler.compile(
-            source,
-            target=targets.GPUTarget(job.backend, job.arch, job.warp_size),
-            options=options,
-        )
-    if job.backend == "hip":
-        usage = read_amdgcn(compiled.asm["amdgcn"])
-    else:
-        usage = read_cubin(compiled.asm["cubin"], log.getvalue())
-    return msgspec.structs.replace(usage, shared_bytes=int(compiled.metadata.shared))
+    target = targets.GPUTarget(job.backend, job.arch, job.warp_size)
+    return compiler.compile(source, target=target, options=options)
 
 
 def _attributes(

@@ -86,7 +86,7 @@ def resources_of(
     folder = (cache_folder() / "resources") if cache is None else cache
     targets = {gpu.arch: gpu.target for gpu in gpus}
     jobs = {
-        (index, arch): _job(request, target)
+        (index, arch): job_of(request, target)
         for index, request in enumerate(requests)
         for arch, target in targets.items()
     }
@@ -112,7 +112,8 @@ def resources_of(
     )
 
 
-def _job(request: ResourceRequest, target: Target) -> CompileJob:
+def job_of(request: ResourceRequest, target: Target) -> CompileJob:
+    """What compiles a request for a target; raises `UsageError` for a constant beyond numbers."""
     for name, value in request.constexprs.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"constant {name} of {request.kernel} is {value}")

@@ -6,53 +6,33 @@ has written yet: on an H200 every fourth element of a transposed copy was lost s
 
 from __future__ import annotations
 
-import importlib.util
 import re
 
 import pytest
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+
+pytest.importorskip("triton", reason="kernels need triton")
 
 from advisor.codegen import values
+from advisor.hardware.gpus import gpu_by_key
 from advisor.model.configs import candidate_configs
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.sizing import requests
-from advisor.verify.resources import ResourceRequest
+from advisor.verify._resource_worker import compiled_kernel
+from advisor.verify.resources import job_of
 from tests.builders.plan import PlanBuilder
 from tests.builders.quantised import AXES, Form, both_orders
 
 ROUNDED = re.compile(r"cvt\.rn\.satfinite\.e\dm\dx2\.f32\s+(%rs\d+),")
 PACKED = re.compile(r"mov\.b32\s+%r\d+, \{")
-HOPPER = GPUTarget("cuda", 90, 32)
-
-
-def ptx_of(request: ResourceRequest) -> str:
-    """The assembly of a kernel as an H100 or H200 would get it."""
-    spec = importlib.util.spec_from_file_location("compiled", request.source)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    kernel = getattr(module, request.kernel)
-    places = {name: (place,) for place, name in enumerate(kernel.arg_names)}
-    source = ASTSource(
-        fn=kernel,
-        signature={**request.signature, **dict.fromkeys(request.constexprs, "constexpr")},
-        constexprs={places[name]: value for name, value in request.constexprs.items()},
-        attrs={places[name]: [["tt.divisibility", 16]] for name in request.aligned},
-    )
-    options = {"num_warps": request.num_warps, "num_stages": request.num_stages}
-    text: str = triton.compile(source, target=HOPPER, options=options).asm["ptx"]
-    return text
+HOPPER = gpu_by_key("h200")
 
 
 def pairs(plan: FusionPlan, config: LaunchConfig) -> tuple[int, int]:
     """How many pairs of roundings the kernels of a plan have, and how many are used both ways."""
     found = [0, 0]
     for request in requests(plan, config):
-        text = ptx_of(request)
+        text = compiled_kernel(job_of(request, HOPPER.target)).asm["ptx"]
         for name in ROUNDED.findall(text):
             named = re.compile(re.escape(name) + r"\b")
             uses = [line for line in text.splitlines() if named.search(line)]
