@@ -56,8 +56,9 @@ def gate(
 
     Exit code 0 if it keeps to all, 1 if not, 2 for wrong usage or limits, 3 if a file cannot be
     read or the baseline is of other work, 4 if nobody can tell: whether both are of the same work,
-    or which fused kernels lost. Beside a baseline, those that lost against what they replaced are
-    regressions of REPORT. An empty or partial capture never passes.
+    which fused kernels lost, or whether findings without a price save more than a limit
+    (`unpriced`). Beside a baseline, kernels that lost against what they replaced are regressions of
+    REPORT. An empty or partial capture never passes.
     `fusion-advisor schema gate` prints what the configuration may hold.
     """
     if github and as_json:

@@ -16,6 +16,7 @@ from advisor.model.findings import Kind
 GATE_SCHEMA_VERSION = 1
 CheckStatus = Literal["passed", "failed", "unknown"]
 GateStatus = Literal["passed", "failed", "not_comparable", "unknown"]
+Unpriced = Literal["unknown", "count", "ignore"]
 
 
 class MetricLimit(Record, frozen=True, kw_only=True):
@@ -63,15 +64,24 @@ class MetricLimit(Record, frozen=True, kw_only=True):
 
 
 class FindingLimit(Record, frozen=True, kw_only=True):
-    """At most `max` findings of a kind, of a rule, that save more than this, that are new."""
+    """At most `max` findings of a kind, of a rule, that save more than this, that are new.
+
+    `unpriced` are findings that may save more, since nobody can tell what they save: where they
+    would exceed `max` the limit is unknown; or they count, or are ignored.
+    """
 
     max: int
     kind: Kind | None = None
     rule: str | None = None
     saving_above_ns: int | None = None
+    unpriced: Unpriced = "unknown"
     new: bool = False
 
     def check(self) -> None:
+        if self.unpriced != "unknown" and self.saving_above_ns is None:
+            raise InvalidRecordError(
+                "unpriced needs saving_above_ns: without it every finding counts", where="finding"
+            )
         if self.max < 0 or (self.saving_above_ns is not None and self.saving_above_ns < 0):
             raise InvalidRecordError("a limit is below zero", where="finding")
 
@@ -120,7 +130,10 @@ class GateConfig(Record, frozen=True, kw_only=True):
 
 
 class GateCheck(Record, frozen=True, kw_only=True):
-    """One limit and how the report stands to it; `findings` are those that count against it."""
+    """One limit and how the report stands to it; `findings` are those that count against it.
+
+    Where it is unknown, those that may are among them.
+    """
 
     name: str
     status: CheckStatus

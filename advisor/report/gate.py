@@ -1,11 +1,12 @@
 """Whether a report keeps to its limits. A capture that is empty or partial never does.
 
-Where a baseline does not show whether it does, that is unknown: neither passed nor failed.
+Where a baseline, or a finding without a price, does not show whether it does, that is unknown:
+neither passed nor failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from advisor.errors import (
     EXIT_GATE_FAILED,
@@ -30,6 +31,7 @@ from advisor.model.report import INCOMPLETE, Metric, Report
 from advisor.report.compare import finding_changes, metric_changes
 from advisor.report.compare_work import comparability, unmade
 from advisor.report.gate_config import check_names
+from advisor.report.words import cannot_judge
 from advisor.units import counted, format_fraction, format_ns, format_value
 
 EXITS: dict[GateStatus, int] = {
@@ -204,30 +206,43 @@ def _relative(limit: MetricLimit, change: Difference, unit: str) -> list[str]:
 def _findings(
     limit: FindingLimit, report: Report, baseline: Report | None, untold: str
 ) -> GateCheck:
-    """Findings that fall under a limit, against its number; unpriced ones are told apart."""
+    """Findings that fall under a limit, against its number; what nobody can tell may decide it."""
     fresh = None
     if limit.new and baseline is not None:
         changes = finding_changes(baseline, report)
         fresh = {change.after for change in changes if change.status == "new"}
     chosen = [f for f in report.findings if _falls_under(limit, f, fresh)]
-    hits, unpriced = chosen, 0
-    if limit.saving_above_ns is not None:
-        priced = [f for f in chosen if f.exposed_saving_ns is not None]
-        hits = [f for f in priced if _saving(f) > limit.saving_above_ns]
-        unpriced = len(chosen) - len(priced)
+    hits, doubtful = _parted(limit, chosen)
     name = describe(limit)
     text = f"{len(hits)} found, at most {limit.max} allowed"
-    if unpriced:
-        text += f"; {unpriced} without a price not counted"
+    if len(hits) > limit.max:
+        text += f": {_named(hits)}"
+    if doubtful:
+        how = "ignored" if limit.unpriced == "ignore" else "nobody can tell"
+        text += f"; {len(doubtful)} more may save as much, {how}: {_named(doubtful)}"
     hidden = untold if limit.kind != "opportunity" and limit.rule in (None, OVER_FUSION) else ""
     if hidden:
         text += f"; whether fused kernels lost against the baseline cannot be told: {hidden}"
-    ids = tuple(f.id for f in hits)
-    if len(hits) > limit.max:
-        text += f": {', '.join(f'{f.title} ({f.id})' for f in hits)}"
-    elif hidden:
+    decides = limit.unpriced == "unknown" and len(hits) + len(doubtful) > limit.max
+    if len(hits) <= limit.max and (hidden or decides):
+        ids = tuple(f.id for f in (*hits, *doubtful))
         return GateCheck(name=name, status="unknown", text=text, findings=ids)
-    return _checked(name, len(hits) <= limit.max, text, ids)
+    return _checked(name, len(hits) <= limit.max, text, tuple(f.id for f in hits))
+
+
+def _parted(limit: FindingLimit, chosen: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """What counts against a limit, and what may: its saving is unknown, or bounded from above."""
+    least = limit.saving_above_ns
+    if least is None:
+        return list(chosen), []
+    doubtful = [f for f in chosen if _may_save(f, least)]
+    counts = doubtful if limit.unpriced == "count" else []
+    hits = [f for f in chosen if _saving(f) > least or f in counts]
+    return hits, [f for f in doubtful if f not in hits]
+
+
+def _named(findings: Iterable[Finding]) -> str:
+    return ", ".join(f"{finding.title} ({finding.id})" for finding in findings)
 
 
 def describe(limit: FindingLimit) -> str:
@@ -251,3 +266,15 @@ def _falls_under(limit: FindingLimit, finding: Finding, fresh: set[str | None] |
 def _saving(finding: Finding) -> int:
     saving = finding.exposed_saving_ns
     return 0 if saving is None else saving.mid
+
+
+def _may_save(finding: Finding, least: int) -> bool:
+    """Whether nobody can tell that a finding saves no more than so many ns a step.
+
+    Of a middle of zero the upper end alone says anything. A note has no price because it asks for
+    nothing, unless it says that something cannot be judged.
+    """
+    saving = finding.exposed_saving_ns
+    if saving is not None:
+        return saving.mid <= 0 and saving.high > least
+    return finding.kind != "note" or bool(cannot_judge(finding))

@@ -26,7 +26,8 @@ TITLES = {
 AS_FAR_AS_KNOWN = "Gate passed as far as is known"
 REMEDY = (
     "Give run directories whose steps were recorded on a GPU, or let what is unknown pass: "
-    "--allow-unknown, allow_unknown = true under [comparison]."
+    "--allow-unknown, allow_unknown = true under [comparison]; of findings without a price, "
+    'unpriced = "count" or "ignore" under [[finding]] decides.'
 )
 MOODS: dict[CheckStatus, Mood] = {"passed": "good", "failed": "bad", "unknown": "warn"}
 ORDER: tuple[CheckStatus, ...] = ("failed", "unknown", "passed")

@@ -62,6 +62,22 @@ def test_one_that_does_not_fails_in_every_output(
     assert json.loads(capsys.readouterr().out)["status"] == "failed"
 
 
+def test_findings_without_a_price_exit_4_unless_something_is_said_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = write(tmp_path / "unpriced.json", builders.report(builders.finding()))
+    limit = '[[finding]]\nkind = "opportunity"\nsaving_above_ns = 50_000\nmax = 0\n'
+    limits = config(tmp_path, limit)
+    assert run(["gate", report, *limits]) == 4
+    assert "1 more may save as much, nobody can tell: RMSNorm" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert run(["gate", report, *limits, "--allow-unknown"]) == 0
+    assert "Gate passed as far as is known" in capsys.readouterr().out
+    for word, status in (("count", 1), ("ignore", 0)):
+        assert run(["gate", report, *config(tmp_path, f'{limit}unpriced = "{word}"\n')]) == status
+
+
 def test_a_run_directory_passes_without_a_configuration(run_directory: Path) -> None:
     assert run(["gate", str(run_directory)]) == 0
 

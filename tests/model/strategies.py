@@ -214,7 +214,9 @@ def gate_configs() -> st.SearchStrategy[GateConfig]:
         beyond_noise=st.just(False),
     )
     sizes = st.integers(0, 2**40)
-    finding = records(FindingLimit, max=sizes, saving_above_ns=st.none() | sizes)
+    finding = records(
+        FindingLimit, max=sizes, saving_above_ns=st.none() | sizes, unpriced=st.just("unknown")
+    ) | records(FindingLimit, max=sizes, saving_above_ns=sizes)
     return records(
         GateConfig,
         metric=st.lists(metric, min_size=1, max_size=2).map(tuple),

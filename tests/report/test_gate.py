@@ -158,7 +158,10 @@ def test_findings_are_counted_by_kind_rule_saving_and_novelty() -> None:
         "regressions": ("loss",),
     }
     text = judge(hits["dear"], subject).checks[-1].text
-    assert text == "1 found, at most 0 allowed; 1 without a price not counted: D (dear)"
+    assert text == (
+        "1 found, at most 0 allowed: D (dear); "
+        "1 more may save as much, nobody can tell: U (unpriced)"
+    )
     assert judge(findings_gate(max=4), subject).status == "passed"
     old = replace(subject, findings=(cheap, loss))
     assert judge(findings_gate(max=0, new=True), subject, old).checks[-1].findings == (
@@ -282,6 +285,8 @@ def test_the_configuration_of_the_readme_is_valid() -> None:
         ("[[metric]]\nname = 'step_ns'\nmaximum = 1", "maximum"),
         ("[[finding]]\nmax = -1", "below zero"),
         ("[[finding]]\nkind = 'bug'\nmax = 1", "kind"),
+        ("[[finding]]\nunpriced = 'count'\nmax = 1", "needs saving_above_ns"),
+        ("[[finding]]\nunpriced = 'fail'\nsaving_above_ns = 1\nmax = 1", "unpriced"),
         ("[comparison]\nmin_score = nan\n[[finding]]\nmax = 1", "no fraction"),
         ("surprise = 1", "surprise"),
         ("schema_version = 2\n[[finding]]\nmax = 1", "not known"),

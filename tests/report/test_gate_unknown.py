@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.errors import InvalidRecordError
+from advisor.model.findings import Finding
 from advisor.model.gate import ComparisonLimit, GateResult
 from advisor.report.annotations import to_annotations
 from advisor.report.gate import judge
@@ -17,7 +18,7 @@ from advisor.report.gate_document import gate_document
 from advisor.report.junit import to_junit
 from advisor.report.markdown import to_markdown
 from advisor.report.sarif import to_sarif
-from tests.model.builders import captured, report
+from tests.model.builders import captured, finding, price, report
 from tests.report.test_gate import findings_gate
 from tests.report.test_gate_outputs import assert_sarif, broken
 
@@ -61,6 +62,56 @@ def test_limits_that_hidden_losses_would_count_against_are_unknown(
     gate = findings_gate(max=9, **limit)
     assert judge(gate, captured(), captured(), untold="no step").status == status
     assert judge(gate, captured(), captured()).status == "passed"
+
+
+DEAR, CHEAP = (
+    finding("dear", saving=price(1, 90_000, 99_000)),
+    finding("cheap", saving=price(1, 2, 3)),
+)
+UNPRICED, LOSS = finding("unpriced"), finding("loss", kind="regression")
+BOUNDED = finding("bounded", saving=price(0, 0, 60_000))
+SMALL = finding("small", saving=price(0, 0, 50_000))
+NOTE = replace(finding("note", kind="note"), evidence=())
+OPEN_NOTE = finding("open-note", kind="note")
+
+
+@pytest.mark.parametrize(
+    ("findings", "limit", "status", "counted"),
+    [
+        # Nobody can tell what it saves, and it would be one too many.
+        ([UNPRICED], {}, "unknown", ["unpriced"]),
+        ([LOSS], {"kind": "regression"}, "unknown", ["loss"]),
+        ([OPEN_NOTE], {}, "unknown", ["open-note"]),
+        ([BOUNDED], {}, "unknown", ["bounded"]),
+        ([DEAR, UNPRICED], {"max": 1}, "unknown", ["dear", "unpriced"]),
+        # What is known decides.
+        ([DEAR, UNPRICED], {}, "failed", ["dear"]),
+        ([UNPRICED], {"max": 1}, "passed", []),
+        ([CHEAP, SMALL, NOTE], {}, "passed", []),
+        ([UNPRICED], {"kind": "note"}, "passed", []),
+        # Whoever writes the limit decides.
+        ([CHEAP, UNPRICED], {"unpriced": "count"}, "failed", ["unpriced"]),
+        ([DEAR, BOUNDED], {"unpriced": "count", "max": 1}, "failed", ["dear", "bounded"]),
+        ([UNPRICED, CHEAP], {"unpriced": "count", "max": 1}, "passed", ["unpriced"]),
+        ([UNPRICED, OPEN_NOTE], {"unpriced": "ignore"}, "passed", []),
+        ([DEAR, UNPRICED], {"unpriced": "ignore"}, "failed", ["dear"]),
+    ],
+)
+def test_findings_whose_saving_nobody_can_tell(
+    findings: list[Finding], limit: dict[str, Any], status: str, counted: list[str]
+) -> None:
+    """A gate passed however much they may save."""
+    subject = replace(report(), findings=tuple(findings))
+    config = findings_gate(**{"max": 0, "saving_above_ns": 50_000, **limit})
+    check = judge(config, subject).checks[-1]
+    assert (check.status, list(check.findings)) == (status, counted)
+    untold = [f for f in findings if f in (UNPRICED, BOUNDED, LOSS, OPEN_NOTE)]
+    if limit.get("unpriced") != "count" and limit.get("kind") != "note":
+        assert all(f.id in check.text for f in untold), "named in the text"
+    if status == "unknown":
+        allowed = replace(config, comparison=ComparisonLimit(allow_unknown=True))
+        assert judge(config, subject).status == "unknown"
+        assert judge(allowed, subject).status == "passed"
 
 
 def test_a_result_that_contradicts_its_checks_is_refused() -> None:
