@@ -73,6 +73,13 @@ def to_float8_e4m3fn(x):
         stored = x.to(tl.float8e4nv)
     return stored
 ''',
+    "again_float8_e4m3fn": '''
+@triton.jit
+def again_float8_e4m3fn(x):
+    """x rounded as before, by an instruction of its own: that of -x, whose sign is turned back."""
+    code = to_float8_e4m3fn(-x).to(tl.uint8, bitcast=True) ^ 128
+    return code.to(tl.float8e4nv, bitcast=True)
+''',
     "to_float8_e5m2": '''
 @triton.jit
 def to_float8_e5m2(x, BOUNDED: tl.constexpr):
@@ -89,14 +96,22 @@ def to_float8_e5m2(x, BOUNDED: tl.constexpr):
             stored = code.to(tl.uint8).to(tl.float8e5, bitcast=True)
     return stored
 ''',
+    "again_float8_e5m2": '''
+@triton.jit
+def again_float8_e5m2(x, BOUNDED: tl.constexpr):
+    """x rounded as before, by an instruction of its own: that of -x, whose sign is turned back."""
+    code = to_float8_e5m2(-x, BOUNDED).to(tl.uint8, bitcast=True) ^ 128
+    return code.to(tl.float8e5, bitcast=True)
+''',
 }
 
 
 def read_beside_store(plan: FusionPlan) -> frozenset[str]:
     """Values of eight bits, made here, that are stored and that an op reads as well.
 
-    Each such reader rounds anew, by arithmetic: of two roundings that a store packs into one
-    register, ptxas 12.8 takes a byte for another use from a register that nothing has written yet.
+    Their readers round the same anew, by -x, lest both be one instruction: of two roundings that a
+    store packs into one register, ptxas 12.8 takes a byte for another use from a register that
+    nothing has written yet.
     """
     made = {op.name for op in plan.ops if op.op == "cast" and op.dtype in FLOAT8_MAX}
     stored = {output.value for output in plan.outputs}
@@ -126,6 +141,7 @@ def helper_names(plan: FusionPlan) -> set[str]:
     """The conversions that the kernels of a plan call."""
     made = {op.name: op.dtype for op in plan.ops if op.dtype in FLOAT8_MAX}
     used = {f"{way}_{dtype}" for dtype in made.values() for way in ("to", "bits_of")}
+    used |= {f"again_{made[name]}" for name in read_beside_store(plan)}
     used |= {f"from_{item.dtype}" for item in plan.inputs if item.dtype in FLOAT8_MAX}
     # A cast to what a value is already is a copy of it, in another order.
     read = {str(a) for op in plan.ops for a in op.args if made.get(str(a)) not in (None, op.dtype)}

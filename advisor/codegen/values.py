@@ -352,18 +352,16 @@ class Values:
     def _eight_bits(self, name: str) -> str:
         """A value of eight bits that was made here, for an op that reads it."""
         op = self.rounded.get(name)
-        return name if op is None else self._rounded(str(op.args[0]), op.dtype, by="bits_of")
+        return name if op is None else self._rounded(str(op.args[0]), op.dtype, way="again")
 
-    def _rounded(self, arg: str, dtype: str, by: str = "to") -> str:
-        """A value rounded to eight bits, by the GPU's instruction or by arithmetic on its bits."""
+    def _rounded(self, arg: str, dtype: str, way: str = "to") -> str:
+        """A value rounded to eight bits, `again` for readers of what is stored too."""
         wide, have = self._wide(arg), self.dtypes[arg]
         if have not in FLOATS and have not in FLOAT8_MAX:
             wide += ".to(tl.float32)"
-        if by == "bits_of":
-            return f"bits_of_{dtype}({wide})"
         if dtype == "float8_e4m3fn":
-            return f"to_{dtype}({wide})"
-        return f"to_{dtype}({wide}, {is_bounded(self.plan, arg, FLOAT8_MAX[dtype])})"
+            return f"{way}_{dtype}({wide})"
+        return f"{way}_{dtype}({wide}, {is_bounded(self.plan, arg, FLOAT8_MAX[dtype])})"
 
     def _cast(self, arg: str, dtype: str) -> str:
         """Round to a narrow float and widen again; integers and booleans change register type.

@@ -65,3 +65,14 @@ def both_orders(
     )
     strides = {"input_strides": (first,), "output_strides": (first, scales, second)}
     return msgspec.structs.replace(plan, sites=(msgspec.structs.replace(plan.sites[0], **strides),))
+
+
+def round_trip(target: str = "float8_e4m3fn") -> FusionPlan:
+    """What rows are after eight bits, and the eight bits."""
+    make = PlanBuilder()
+    wide = make.cast(make.input("bfloat16"), "float32")
+    small = make.cast(make.op("mul", wide, 3.0), target)
+    again = make.cast(small, "float32")
+    rows = make.op("sum", again)
+    title = f"there and back by {target}"
+    return make.plan(small, make.op("mul", again, rows), title=title, columns=1024)

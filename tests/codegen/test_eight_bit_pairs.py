@@ -20,25 +20,24 @@ from advisor.model.plan import FusionPlan
 from advisor.pipeline.sizing import requests
 from advisor.verify._resource_worker import compiled_kernel
 from advisor.verify.resources import job_of
-from tests.builders.plan import PlanBuilder
-from tests.builders.quantised import AXES, Form, both_orders
+from tests.builders.quantised import AXES, Form, both_orders, round_trip
 
 ROUNDED = re.compile(r"cvt\.rn\.satfinite\.e\dm\dx2\.f32\s+(%rs\d+),")
-PACKED = re.compile(r"mov\.b32\s+%r\d+, \{")
+PACKED = re.compile(r"mov\.b32\s+%r\d+, \{(%rs\d+), (%rs\d+)\}")
 HOPPER = gpu_by_key("h200")
 
 
 def pairs(plan: FusionPlan, config: LaunchConfig) -> tuple[int, int]:
-    """How many pairs of roundings the kernels of a plan have, and how many are used both ways."""
+    """How many roundings the kernels of a plan have, and how many are packed and used otherwise."""
     found = [0, 0]
     for request in requests(plan, config):
         text = compiled_kernel(job_of(request, HOPPER.target)).asm["ptx"]
-        for name in ROUNDED.findall(text):
-            named = re.compile(re.escape(name) + r"\b")
-            uses = [line for line in text.splitlines() if named.search(line)]
-            ways = {bool(PACKED.search(line)) for line in uses if not ROUNDED.search(line)}
+        rounded = set(ROUNDED.findall(text))
+        packed = {pair for pair in PACKED.findall(text) if rounded.issuperset(pair)}
+        for name in rounded:
+            uses = len(re.findall(re.escape(name) + r"\b", text)) - 1  # beside its own
             found[0] += 1
-            found[1] += len(ways) == 2
+            found[1] += 0 < sum(pair.count(name) for pair in packed) < uses
     return found[0], found[1]
 
 
@@ -52,18 +51,8 @@ def test_no_rounding_is_packed_and_read_alone(form: Form, target: str) -> None:
     assert not shared
 
 
-def read_again() -> FusionPlan:
-    """What rows are after eight bits, and the eight bits."""
-    make = PlanBuilder()
-    wide = make.cast(make.input("bfloat16"), "float32")
-    small = make.cast(make.op("mul", wide, 3.0), "float8_e4m3fn")
-    again = make.cast(small, "float32")
-    rows = make.op("sum", again)
-    return make.plan(small, make.op("mul", again, rows), title="round trip", columns=1024)
-
-
 def test_what_is_stored_and_read_again_is_rounded_twice() -> None:
-    plan = read_again()
+    plan = round_trip()
     rounded, shared = pairs(plan, LaunchConfig(num_warps=4))
     assert rounded
     assert not shared

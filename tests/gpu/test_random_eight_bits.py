@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from collectors.live.workload import Workload
 from tests.apply.test_random_swaps import Dropped
 from tests.builders import captured as models
 from tests.builders.plan import PlanBuilder
-from tests.builders.quantised import AXES, LIMITS, Form, both_orders
+from tests.builders.quantised import AXES, LIMITS, Form, both_orders, round_trip
 from tests.builders.verified import verify_numerics
 from tests.codegen import test_random_eight_bits as programs
 
@@ -51,7 +52,12 @@ def plans() -> list[FusionPlan]:
     dropouts = [make("bfloat16") for make in programs.NAMED.values()]
     quantised = [programs.quantised("bfloat16", kind) for kind in (*NARROW, "int8")]
     loose = [programs.quantised("float32", kind, clamp=False) for kind in NARROW]
-    return [*dropouts, *quantised, *loose, *(programs.dequantised("bfloat16", k) for k in NARROW)]
+    read = [
+        make(kind)
+        for kind in NARROW
+        for make in (partial(programs.dequantised, "bfloat16"), round_trip)
+    ]
+    return [*dropouts, *quantised, *loose, *read]
 
 
 @pytest.mark.parametrize("plan", plans(), ids=lambda plan: plan.title)
