@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 EXACT = '''
 class Exact(torch.overrides.TorchFunctionMode):
     """The reference in float64: nothing in it rounds to a narrower float, or its casts alone do."""
@@ -144,13 +147,31 @@ def check_gradients(sizes, device):
     return good
 '''
 
-MAIN = '''
+_LOOP = re.compile(r"^ +(for \w+ in (tl\.)?range\(|while )", re.MULTILINE)
+
+_LOOPS = '''
+def mend_loops():
+    """Interpret loops as Triton 3.7 does: before, NumPy 2.4 takes no bounds from its scalars."""
+    if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 7):
+        return
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def mended(tensor, *scope):
+        patch(tensor, *scope)
+        tensor.__index__ = lambda self: int(self.handle.data.reshape(-1)[0])
+
+    interpreter._patch_lang_tensor = mended
+'''
+
+_MAIN = '''
 def main():
     """Check every shape, then time the first one where there is a GPU."""
     device = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
     if device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("no GPU: TRITON_INTERPRET=1 runs the check on the CPU")
-    passed = [check(sizes, device)GRADIENTS for sizes in CHECKED[device]]
+MEND    passed = [check(sizes, device)GRADIENTS for sizes in CHECKED[device]]
     if device == "cuda":
         time_it()
     else:
@@ -161,3 +182,12 @@ def main():
 if __name__ == "__main__":
     sys.exit(main())
 '''
+
+
+def main_text(kernels: Sequence[str], *, gradients: bool = False) -> list[str]:
+    """The program's start, which lets the interpreter loop where one of the kernels does."""
+    loops = any(_LOOP.search(text) for text in kernels)
+    mend = '    if device == "cpu":\n        mend_loops()\n' if loops else ""
+    checked = " and check_gradients(sizes, device)" if gradients else ""
+    main = _MAIN.replace("MEND", mend).replace("GRADIENTS", checked)
+    return [_LOOPS, main] if loops else [main]

@@ -16,7 +16,14 @@ from advisor.codegen.gemm_host import random_operand
 from advisor.codegen.host import column_names
 from advisor.codegen.layout import WIDTH, statement, wrapped
 from advisor.codegen.operators import Operator, operator
-from advisor.codegen.program_text import CHECK, EXACT, GRADIENT_CHECK, MAIN, TIMING, ulps_text
+from advisor.codegen.program_text import (
+    CHECK,
+    EXACT,
+    GRADIENT_CHECK,
+    TIMING,
+    main_text,
+    ulps_text,
+)
 from advisor.codegen.row_program import (
     HELPER_TEXT,
     IMPORTS,
@@ -74,18 +81,22 @@ def render_standalone(export: Standalone) -> str:
     made = operator(plan) if export.custom_op else Operator()
     helpers = sorted({*helper_names(plan, scheme), *made.helpers})
     options = ", ".join(f"{name}={value}" for name, value in export.config.options().items())
+    kernels = [
+        *(HELPER_TEXT[name] for name in helpers),
+        *device_code(plan, scheme),
+        *made.device_code,
+    ]
     return joined(
         [
             header(plan, notes(export)),
             "import os\nimport sys\n\n" + IMPORTS,
-            *(HELPER_TEXT[name] for name in helpers),
-            *device_code(plan, scheme),
-            *made.device_code,
+            *kernels,
             *made.before,
             launcher(plan, scheme, options=options, wrap=made.wrap),
             reference(plan),
             *made.after,
             *_program(plan, export.config, made),
+            *main_text(kernels, gradients=made.differentiable),
         ]
     )
 
@@ -154,9 +165,6 @@ def _program(plan: FusionPlan, config: LaunchConfig, made: Operator) -> list[str
         "}",
     ]
     checks = [GRADIENT_CHECK] if made.differentiable else []
-    main = MAIN.replace(
-        "GRADIENTS", " and check_gradients(sizes, device)" if made.differentiable else ""
-    )
     head = "\n".join(lines) + "\n"
     return [
         head,
@@ -166,7 +174,6 @@ def _program(plan: FusionPlan, config: LaunchConfig, made: Operator) -> list[str
         CHECK,
         *checks,
         _timing(plan),
-        main,
     ]
 
 

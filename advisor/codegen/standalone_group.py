@@ -9,7 +9,7 @@ from advisor.codegen.horizontal import (
     horizontal_reference,
 )
 from advisor.codegen.layout import WIDTH, statement
-from advisor.codegen.program_text import CHECK, EXACT, MAIN, TIMING, ulps_text
+from advisor.codegen.program_text import CHECK, EXACT, TIMING, main_text, ulps_text
 from advisor.codegen.row_program import IMPORTS, check_renderable, joined
 from advisor.codegen.standalone import (
     INTERPRETED_BLOCK,
@@ -49,14 +49,16 @@ def _render_group(export: Standalone) -> str:
         raise IllegalFusionError(NO_OPERATOR)
     check_renderable(plan, export.config.scheme)
     options = ", ".join(f"{name}={value}" for name, value in export.config.options().items())
+    kernels = list(horizontal_code(plan))
     return joined(
         [
             horizontal_header(plan, notes(export)),
             "import os\nimport sys\n\n" + IMPORTS,
-            *horizontal_code(plan),
+            *kernels,
             horizontal_launcher(plan, options),
             horizontal_reference(plan),
             *_program(export),
+            *main_text(kernels),
         ]
     )
 
@@ -93,9 +95,8 @@ def _program(export: Standalone) -> list[str]:
         *(line for entry in compiled_entries(plan, config) for line in entry),
         "}",
     ]
-    main = MAIN.replace("GRADIENTS", "")
     checks = CHECK.replace("{'×'.join(map(str, sizes))} out", "{len(sizes)} members out")
-    return ["\n".join(lines) + "\n", EXACT, _make_inputs(plan), ulps_text(1), checks, TIMING, main]
+    return ["\n".join(lines) + "\n", EXACT, _make_inputs(plan), ulps_text(1), checks, TIMING]
 
 
 def _listed(sizes: tuple[tuple[int, ...], ...]) -> str:

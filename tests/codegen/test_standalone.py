@@ -24,12 +24,14 @@ from advisor.model.plan import FusionPlan
 from tests.builders import members
 from tests.builders.forked import Forked
 from tests.builders.plan import PlanBuilder, rms_norm
+from tests.builders.scan_plans import selective
 from tests.codegen.plans import (
     batch_norm,
     group_norm,
     layer_norm,
     log_softmax,
     loss_gradient,
+    norm_gradient,
     rows_only,
     strided,
 )
@@ -135,6 +137,42 @@ def test_every_scheme_checks_itself(
     plan = log_softmax(columns=900)
     done = quickly(interpreting, rendered(plan, config, custom_op=True), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+OLDER = """
+import runpy
+
+import tests.builders.older_interpreter
+
+runpy.run_path({!r}, run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("plan", "config"),
+    [
+        (log_softmax(columns=300), LaunchConfig(scheme="looped", block_columns=128)),
+        (norm_gradient(columns=20), None),
+        (selective((2, 9, 4)), None),
+    ],
+    ids=["looped", "over rows", "scan"],
+)
+def test_loops_are_interpreted_by_older_tritons_too(
+    plan: FusionPlan, config: LaunchConfig | None, tmp_path: Path, interpreting: Forked
+) -> None:
+    """Triton 3.6 makes indices by `int`, which NumPy 2.4 refuses of its scalars."""
+    text = rendered(plan, config)
+    (tmp_path / "old.py").write_text(OLDER.format(str(tmp_path / "kernel.py")))
+    for source, status in ((text, 0), (text.replace("    mend_loops()\n", "    pass\n"), 1)):
+        (tmp_path / "kernel.py").write_text(source)
+        done = interpreting.run(str(tmp_path / "old.py"), cwd=tmp_path)
+        assert done.returncode == status, done.stdout + done.stderr
+    assert "0-dimensional arrays" in done.stderr
+
+
+def test_a_kernel_without_loops_says_nothing_of_them() -> None:
+    assert "mend_loops" not in rendered(rms_norm())
+    assert "mend_loops" in rendered(rms_norm(), custom_op=True)  # its gradient's
 
 
 SEEN = """

@@ -12,20 +12,12 @@ import pytest
 pytest.importorskip("triton", reason="kernels need triton")
 
 ROOT = Path(__file__).parents[2]
-# A loop over a number of the launch; scalars as Triton 3.6 makes indices of them.
+# A loop over a number of the launch.
 KERNEL = """
 import sys
 from pathlib import Path
-from triton.runtime import interpreter
 
-patch = interpreter._patch_lang_tensor
-
-def older(tensor, *scope):
-    patch(tensor, *scope)
-    tensor.__index__ = lambda self: int(self.handle.data)
-
-interpreter._patch_lang_tensor = older
-
+import tests.builders.older_interpreter
 import torch
 from advisor.codegen.families import render
 from advisor.verify import kernel_module
