@@ -112,6 +112,9 @@ def _lines(path: Path) -> Iterator[str]:
         *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
             yield line.decode("utf-8", "replace") + "\n"
+    if rest.count(b'"') % 2:
+        # A file cut within a figure: half of it would be another one.
+        rest = rest.rpartition(b',"')[0]
     if rest:
         yield rest.decode("utf-8", "replace")
 

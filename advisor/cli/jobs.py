@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import click
 
-from advisor.errors import AdvisorError
+from advisor.errors import AdvisorError, UnreadableError
 from advisor.model.base import encode
 from advisor.model.run import JobState, Progress
 from advisor.pipeline.job import Job
@@ -17,7 +17,7 @@ from advisor.pipeline.supervisor import supervise
 from advisor.report.progress import progress_line
 from advisor.report.text import render
 from advisor.store import ProgressWriter
-from advisor.store.files import create_regular
+from advisor.store.files import create_regular, unwritten
 
 # Every new start is without what ended the one before.
 MOST_STARTS = 20
@@ -55,6 +55,11 @@ def run_job(
         if form == "json" or state not in ("failed", "cancelled") or plan is not None:
             _show(event, form)
 
+    def tell_end(state: JobState, message: str) -> None:
+        # On a full disk not even this has room; why the job ended is what is raised.
+        with suppress(UnreadableError):
+            emit("done", state, message=message)
+
     def run_again(starts: int) -> None:
         try:
             with _output(log) as output:
@@ -68,13 +73,13 @@ def run_job(
     try:
         run_again(1)
     except AdvisorError as error:
-        emit("done", "failed", message=error.line())
+        tell_end("failed", error.line())
         raise
     except KeyboardInterrupt:
-        emit("done", "cancelled", message="interrupted")
+        tell_end("cancelled", "interrupted")
         raise
     except Exception as error:
-        emit("done", "failed", message=f"{type(error).__name__}: {error}")
+        tell_end("failed", f"{type(error).__name__}: {error}")
         raise
 
 
@@ -83,14 +88,21 @@ def _output(log: Path | None) -> Iterator[Callable[[bytes], None]]:
     if log is None:
         yield lambda data: click.echo(data, nl=False, err=True)
         return
-    with create_regular(log) as file:
-        yield lambda data: _both(data, file)
+    file = create_regular(log)
+    try:
+        yield lambda data: _both(data, file, log)
+    finally:
+        with suppress(OSError):  # told where it was written
+            file.close()
 
 
-def _both(data: bytes, file: BinaryIO) -> None:
+def _both(data: bytes, file: BinaryIO, log: Path) -> None:
     click.echo(data, nl=False, err=True)
-    file.write(data[: max(0, MOST_LOGGED_BYTES - file.tell())])
-    file.flush()
+    try:
+        file.write(data[: max(0, MOST_LOGGED_BYTES - file.tell())])
+        file.flush()
+    except OSError as error:
+        raise unwritten(log, error) from error
 
 
 def _show(event: Progress, form: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from advisor.model.base import Warning_
 from advisor.pipeline.ranks import rank_here
 from advisor.pipeline.recording import Recording
+from advisor.pipeline.storage import blame_writing
 from advisor.store import RunDirectory
 from analyzers.counters import counter_metrics, join_counters
 from collectors.live.ncu import count_step
@@ -37,7 +39,8 @@ def count_kernels(recording: Recording, run: RunDirectory) -> None:
         str(options.warmup),
         str(Path.cwd()),
     )
-    counters, warnings = count_step(arguments, run.path / NCU_FILE)
+    blame = partial(blame_writing, run=run.path)
+    counters, warnings = count_step(arguments, run.path / NCU_FILE, blame)
     recording.warnings += warnings
     if counters is None:
         return

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 
 from msgspec.structs import replace
 
+from advisor.errors import StorageError
 from advisor.model.base import Warning_
 from advisor.model.report import INCOMPLETE, Report
 from advisor.store import RunDirectory
@@ -26,7 +28,8 @@ def is_incomplete(report: Report) -> bool:
 def keep_unfinished(run: RunDirectory, why: str) -> bool:
     """Say in the report why the run ended early; False if nothing of it is worth keeping.
 
-    Then all that was written is removed, with the directories that were made for it.
+    Then all that was written is removed, with the directories that were made for it. On a full disk
+    the report stays as it was: it says that the run has not finished.
     """
     if not (run.path / "report.json").exists():
         run.progress_path.unlink(missing_ok=True)
@@ -40,5 +43,6 @@ def keep_unfinished(run: RunDirectory, why: str) -> bool:
         incomplete(why) if (w.code, w.message) == (INCOMPLETE, UNFINISHED) else w
         for w in report.warnings
     ]
-    run.write_report(replace(report, warnings=tuple(told)))
+    with suppress(StorageError):
+        run.write_report(replace(report, warnings=tuple(told)))
     return True

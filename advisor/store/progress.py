@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
 
-from advisor.errors import InvalidRecordError, UnreadableError
+from advisor.errors import InvalidRecordError
 from advisor.model.base import decode
 from advisor.model.run import JobState, Progress
-from advisor.store.files import create_regular, open_regular
+from advisor.store.files import create_regular, open_regular, unwritten
 
 MAX_READ_BYTES = 4 << 20
 FINAL_STAGE = "done"
@@ -24,13 +25,11 @@ class ProgressWriter:
     """
 
     def __init__(self, path: Path, job: str, *, fresh: bool = True) -> None:
-        self.job = job
+        self.job, self._path = job, path
         try:
             self._handle = create_regular(path, append=not fresh)
         except OSError as error:
-            raise UnreadableError(
-                "cannot write progress", where=str(path), why=error.strerror or str(error)
-            ) from error
+            raise unwritten(path, error) from error
 
     def emit(
         self,
@@ -41,7 +40,10 @@ class ProgressWriter:
         value: float | int | str | None = None,
         message: str = "",
     ) -> Progress:
-        """Write one event stamped with the current time (UTC)."""
+        """Write one event stamped with the current time (UTC).
+
+        Raises what `unwritten` says where the disk takes no more.
+        """
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         event = Progress(
             time=now,
@@ -52,13 +54,17 @@ class ProgressWriter:
             value=value,
             message=message,
         )
-        self._handle.write(msgspec.json.encode(event) + b"\n")
-        self._handle.flush()
+        try:
+            self._handle.write(msgspec.json.encode(event) + b"\n")
+            self._handle.flush()
+        except OSError as error:
+            raise unwritten(self._path, error) from error
         return event
 
     def close(self) -> None:
-        """Close the file."""
-        self._handle.close()
+        """Close the file; what it had no room for was told when it was written."""
+        with suppress(OSError):
+            self._handle.close()
 
     def __enter__(self) -> ProgressWriter:
         return self

@@ -2,7 +2,8 @@
 
 ncu runs every kernel several times, so nothing is timed there: it counts DRAM and local traffic and
 measures occupancy. Clocks are left alone (`--clock-control none`): locking them needs privileges.
-Whatever stands in the way is one line of the report, and the profile goes on.
+Whatever stands in the way is one line of the report, and the profile goes on. On a full disk what
+is there of the counters is cut anywhere: it is removed, which leaves room for the report.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from advisor.errors import UnreadableError
+from advisor.errors import StorageError, UnreadableError
 from advisor.model.base import Warning_
 from advisor.model.counters import CounterFile
 from collectors.ncu import read_ncu
@@ -53,11 +54,17 @@ def find_ncu(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def count_step(
-    arguments: Sequence[str], path: Path, *, timeout_s: float = TIMEOUT_S
+    arguments: Sequence[str],
+    path: Path,
+    blame: Callable[[str], None],
+    *,
+    timeout_s: float = TIMEOUT_S,
 ) -> tuple[CounterFile | None, tuple[Warning_, ...]]:
     """Counters of one step of `_ncu_step ARGUMENTS`, written to `path` as CSV; or why none.
 
-    Never raises for what ncu, the driver or the workload refuse.
+    `blame` is told what was printed where anything is amiss, and raises `StorageError` if that is
+    for want of a place to write.
+    Never raises for what ncu, the driver, the disk or the workload refuse.
     """
     ncu = find_ncu()
     if ncu is None:
@@ -76,9 +83,16 @@ def count_step(
             "with NVreg_RestrictProfilingToAdminUsers=0"
         )
         return None, (_missing(note),)
-    try:
+    counters: CounterFile | None = None
+    with contextlib.suppress(UnreadableError):
         counters = read_ncu(path)
-    except UnreadableError:
+    try:
+        if counters is None or counters.warnings or status:
+            blame(said)
+    except StorageError as error:
+        path.unlink(missing_ok=True)
+        return None, (_missing(error.line()),)
+    if counters is None:
         return None, (_missing(f"ncu counted nothing: {_reason(said, status)}"),)
     return counters, ()
 

@@ -133,6 +133,73 @@ def traced(full: Path, empty: Path) -> None:
         blame_error(error, empty)
 
 
+COUNTED = """
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from advisor.pipeline import profile
+from advisor.pipeline.profile_report import save_unfinished
+from collectors import read_trace
+
+count = profile.count_kernels
+
+
+def as_on_gpu(recording, run):
+    recording.trace = read_trace(Path("TRACE"))
+    save_unfinished(recording, run)
+    count(recording, run)
+
+
+profile.count_kernels = as_on_gpu
+
+
+def make():
+    return nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8)), (torch.randn(8, 8),)
+"""
+# Counts the kernels that it is given until the disk is full, and says nothing of it; what it leaves
+# beside the log stays.
+FILLS = """#!PYTHON
+import os, sys
+log = sys.argv[sys.argv.index("--log-file") + 1]
+rows = open("ROWS", "rb").read()
+beside = os.path.join(os.path.dirname(log), "..", "beside")
+try:
+    for path, times in ((beside, BESIDE), (log, 10_000)):
+        with open(path, "ab", buffering=0) as file:
+            for _ in range(times):
+                file.write(rows)
+except OSError:
+    pass
+"""
+
+
+def counted(full: Path, empty: Path, beside: int = 0) -> None:
+    """`profile --ncu` into a run on the full disk: what the command prints, its status."""
+    from advisor.cli.main import run
+    from tests.pipeline.test_analyze_counters import SAMPLE, counters_of
+
+    rows = counters_of(SAMPLE, empty / "rows.csv")
+    text = FILLS.replace("PYTHON", sys.executable).replace("ROWS", str(rows))
+    (empty / "ncu").write_text(text.replace("BESIDE", str(beside)))
+    (empty / "ncu").chmod(0o755)
+    (empty / "net.py").write_text(COUNTED.replace("TRACE", str(SAMPLE)))
+    os.environ["PATH"] = f"{empty}:{os.environ['PATH']}"
+    os.environ["COLUMNS"] = "200"
+    os.dup2(1, 2)
+    status = run(
+        ["profile", f"{empty}/net.py:make", "--gpu", "h200", "--ncu", "--out", f"{full}/run"]
+    )
+    sys.stdout.flush()
+    say(f"status {status}, {sorted(path.name for path in (full / 'run').iterdir())}")
+
+
+def crowded(full: Path, empty: Path) -> None:
+    """The same where what fills the disk is not the run's."""
+    counted(full, empty, 10_000)
+
+
 WHAT: dict[str, Callable[[Path, Path], None]] = {
     "size": size,
     "size_elsewhere": size_elsewhere,
@@ -140,6 +207,8 @@ WHAT: dict[str, Callable[[Path, Path], None]] = {
     "compiled": compiled,
     "swallowed": swallowed,
     "traced": traced,
+    "counted": counted,
+    "crowded": crowded,
 }
 
 

@@ -69,6 +69,16 @@ def test_units_are_those_of_the_second_row(tmp_path: Path) -> None:
     assert [w.count for w in found.warnings] == [1]
 
 
+def test_a_figure_that_is_cut_is_no_smaller_one(tmp_path: Path) -> None:
+    row = '"0","f","(64, 1, 1)","(8, 2, 1)","1,500","'
+    for rest, kernels in (('1,000"', 1), ("1,0", 0), ("", 0)):
+        path = write(tmp_path / "a.csv", HEAD, '"","","","","byte","ns"', row + rest)
+        path.write_bytes(path.read_bytes()[:-1])  # the last line has no end
+        found = read_ncu(path)
+        assert len(found.kernels) == kernels
+        assert sum(warning.count for warning in found.warnings) == 1 - kernels
+
+
 def test_a_unit_that_is_not_known_leaves_the_figure_unknown(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", HEAD, ",,,,furlong,ns", "0,f,,,3,5")
     (kernel,) = read_ncu(path).kernels

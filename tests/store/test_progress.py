@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from advisor.errors import UnreadableError
 from advisor.model.run import Progress
 from advisor.store import ProgressWriter, is_final, read_progress
+from tests.builders.file_limit import no_file_beyond
 
 
 def test_events_are_readable_as_soon_as_written(tmp_path: Path) -> None:
@@ -96,8 +97,19 @@ def test_a_pipe_in_its_place_does_not_block(tmp_path: Path) -> None:
 
 
 def test_progress_into_no_directory_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableError, match="cannot write progress"):
+    with pytest.raises(UnreadableError, match=r"progress\.jsonl: cannot write"):
         ProgressWriter(tmp_path / "absent" / "progress.jsonl", "job")
+
+
+def test_an_event_that_has_no_room_is_named_once(tmp_path: Path) -> None:
+    path = tmp_path / "progress.jsonl"
+    with ProgressWriter(path, "job") as writer:
+        first = writer.emit("load", "running")
+        with no_file_beyond(path.stat().st_size + 9):
+            with pytest.raises(UnreadableError, match=r"progress\.jsonl: cannot write: File too"):
+                writer.emit("verify", "running")
+            writer.close()
+    assert read_progress(path)[0] == (first,)
 
 
 @pytest.mark.parametrize("fresh", [True, False])
@@ -107,10 +119,10 @@ def test_a_link_is_not_written_through(tmp_path: Path, fresh: bool) -> None:
     precious.write_text("kept")
     link = tmp_path / "progress.jsonl"
     link.symlink_to(precious)
-    with pytest.raises(UnreadableError, match="cannot write progress"):
+    with pytest.raises(UnreadableError, match=r"progress\.jsonl: cannot write"):
         ProgressWriter(link, "job", fresh=fresh)
     assert precious.read_text() == "kept"
     link.unlink()
     os.mkfifo(link)
-    with pytest.raises(UnreadableError, match="cannot write progress"):
+    with pytest.raises(UnreadableError, match=r"progress\.jsonl: cannot write"):
         ProgressWriter(link, "job", fresh=fresh)

@@ -36,13 +36,13 @@ def may_mount() -> bool:
 needs_mount = pytest.mark.skipif(not may_mount(), reason="no disk may be mounted here")
 
 
-def told(tmp_path: Path, what: str, **environment: str) -> list[str]:
-    """What a process says whose compilations have 8 KiB of room."""
+def told(tmp_path: Path, what: str, room: str = "8k", **environment: str) -> list[str]:
+    """What a process says that has so much room on a disk of its own."""
     full, empty = tmp_path / "full", tmp_path / "empty"
     full.mkdir()
     empty.mkdir()
     own = {"XDG_CACHE_HOME": str(empty), "XDG_STATE_HOME": str(empty)}
-    script = f'mount -t tmpfs -o size=8k none {full} && exec "$@"'
+    script = f'mount -t tmpfs -o size={room} none {full} && exec "$@"'
     command = [sys.executable, "-m", "tests.builders.full_disk", str(full), str(empty), what]
     child = subprocess.run(
         [*MOUNTED, script, "sh", *command], cwd=ROOT, check=False, capture_output=True, text=True,
@@ -97,6 +97,31 @@ def test_half_a_trace_is_of_a_full_disk(tmp_path: Path) -> None:
         f"storage: {tmp_path}/full: cannot write: No space left on device. make room there, or "
         "name another folder in TMPDIR"
     )
+
+
+@needs_mount
+def test_counters_that_fill_the_disk_are_left_out_and_the_report_is_whole(tmp_path: Path) -> None:
+    """They are cut anywhere; the room that they took is the report's."""
+    *printed, status, _ = told(tmp_path, "counted", "6m")
+    run = tmp_path / "full" / "run"
+    warning = f"no counters of single kernels: {run}: cannot write: No space left on device. make"
+    assert " ".join(printed).count(warning) == 1
+    assert status.startswith("status 0, ")
+    assert "'report.json'" in status
+    assert "ncu.csv" not in status
+    assert any("1 finding, 1 plan" in line for line in printed)
+
+
+@needs_mount
+def test_a_disk_that_stays_full_leaves_what_was_measured(tmp_path: Path) -> None:
+    *_, kept, error, status, _ = told(tmp_path, "crowded", "6m")
+    run = tmp_path / "full" / "run"
+    assert kept == f"kept: what was measured until then is in {run}"
+    assert error.startswith(f"error: {run}/plans/")
+    assert error.endswith(": cannot write: No space left on device. make room there")
+    assert status.startswith("status 3, ")
+    assert "'report.json'" in status
+    assert "ncu.csv" not in status
 
 
 def test_a_folder_that_may_not_be_written_ends_a_profile_in_one_line(tmp_path: Path) -> None:
