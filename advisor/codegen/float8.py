@@ -11,17 +11,25 @@ numbers below the smallest normal one a number beside which only these bits have
 from __future__ import annotations
 
 from advisor.model.graph import Arg, literal_value
-from advisor.model.optable import FLOAT8_MAX, FLOAT_DTYPES
+from advisor.model.optable import FLOAT8_MAX, FLOAT_DTYPES, spec_of
 from advisor.model.plan import FusionPlan
 
 # Whether the kernel is interpreted: the one name of the text that is no function.
 INTERPRETED = "INTERPRETED"
+# What keeps a rounding from being taken for another of the same number.
+ONE_AT = "one_at"
 
 HELPERS: dict[str, str] = {
     INTERPRETED: """
 # Triton's interpreter rounds to narrow floats otherwise than GPUs do.
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 """,
+    ONE_AT: '''
+@triton.jit
+def one_at(pointer):
+    """1.0, since no tensor lies at 0, which no compiler knows: x * 1.0 is another value to it."""
+    return tl.where(pointer.to(tl.int64) != 0, 1.0, 0.0)
+''',
     "from_float8_e4m3fn": '''
 @triton.jit
 def from_float8_e4m3fn(x):
@@ -73,13 +81,6 @@ def to_float8_e4m3fn(x):
         stored = x.to(tl.float8e4nv)
     return stored
 ''',
-    "again_float8_e4m3fn": '''
-@triton.jit
-def again_float8_e4m3fn(x):
-    """x rounded as before, by an instruction of its own: that of -x, whose sign is turned back."""
-    code = to_float8_e4m3fn(-x).to(tl.uint8, bitcast=True) ^ 128
-    return code.to(tl.float8e4nv, bitcast=True)
-''',
     "to_float8_e5m2": '''
 @triton.jit
 def to_float8_e5m2(x, BOUNDED: tl.constexpr):
@@ -96,27 +97,36 @@ def to_float8_e5m2(x, BOUNDED: tl.constexpr):
             stored = code.to(tl.uint8).to(tl.float8e5, bitcast=True)
     return stored
 ''',
-    "again_float8_e5m2": '''
-@triton.jit
-def again_float8_e5m2(x, BOUNDED: tl.constexpr):
-    """x rounded as before, by an instruction of its own: that of -x, whose sign is turned back."""
-    code = to_float8_e5m2(-x, BOUNDED).to(tl.uint8, bitcast=True) ^ 128
-    return code.to(tl.float8e5, bitcast=True)
-''',
 }
 
 
 def read_beside_store(plan: FusionPlan) -> frozenset[str]:
     """Values of eight bits, made here, that are stored and that an op reads as well.
 
-    Their readers round the same anew, by -x, lest both be one instruction: of two roundings that a
-    store packs into one register, ptxas 12.8 takes a byte for another use from a register that
-    nothing has written yet.
+    Their readers round anew, by an instruction that compilers do not take for the same: of a
+    rounding that a store packs into a register, ptxas 12.8 takes a byte for another use from a
+    register that nothing has written yet.
     """
     made = {op.name for op in plan.ops if op.op == "cast" and op.dtype in FLOAT8_MAX}
     stored = {output.value for output in plan.outputs}
     read = {str(arg) for op in plan.ops for arg in op.args}
     return frozenset(made & stored & read)
+
+
+def read_for(plan: FusionPlan, arg: Arg) -> str | None:
+    """An input that a value is made of, element by element: who computes the value has its pointer.
+
+    None for what is made of reductions and numbers alone.
+    """
+    ops = {op.name: op for op in plan.ops}
+    read = {item.name for item in plan.inputs if item.counts is None}
+    waiting = [arg]
+    for name in waiting:
+        if name in read:
+            return str(name)
+        if isinstance(name, str) and name in ops and spec_of(ops[name].op).kind != "reduction":
+            waiting += ops[name].args
+    return None
 
 
 def is_bounded(plan: FusionPlan, arg: Arg, limit: float) -> bool:
@@ -141,9 +151,10 @@ def helper_names(plan: FusionPlan) -> set[str]:
     """The conversions that the kernels of a plan call."""
     made = {op.name: op.dtype for op in plan.ops if op.dtype in FLOAT8_MAX}
     used = {f"{way}_{dtype}" for dtype in made.values() for way in ("to", "bits_of")}
-    used |= {f"again_{made[name]}" for name in read_beside_store(plan)}
     used |= {f"from_{item.dtype}" for item in plan.inputs if item.dtype in FLOAT8_MAX}
     # A cast to what a value is already is a copy of it, in another order.
     read = {str(a) for op in plan.ops for a in op.args if made.get(str(a)) not in (None, op.dtype)}
     used |= {f"from_{dtype}" for name, dtype in made.items() if name in read}
+    if read_beside_store(plan):
+        used.add(ONE_AT)
     return used | {INTERPRETED} if used - {"from_float8_e5m2"} else used

@@ -29,7 +29,7 @@ from advisor.codegen.expressions import (
     SQUARED_DEVIATIONS,
     TRITON_DTYPES,
 )
-from advisor.codegen.float8 import is_bounded, read_beside_store
+from advisor.codegen.float8 import ONE_AT, is_bounded, read_beside_store, read_for
 from advisor.codegen.strided import strided
 from advisor.model.graph import Arg, literal_value
 from advisor.model.optable import FLOAT8_MAX, RANDOM, item_bytes, spec_of
@@ -352,16 +352,20 @@ class Values:
     def _eight_bits(self, name: str) -> str:
         """A value of eight bits that was made here, for an op that reads it."""
         op = self.rounded.get(name)
-        return name if op is None else self._rounded(str(op.args[0]), op.dtype, way="again")
+        return name if op is None else self._rounded(str(op.args[0]), op.dtype, again=True)
 
-    def _rounded(self, arg: str, dtype: str, way: str = "to") -> str:
-        """A value rounded to eight bits, `again` for readers of what is stored too."""
+    def _rounded(self, arg: str, dtype: str, *, again: bool = False) -> str:
+        """A value rounded to eight bits; `again` by an instruction of its own, or by arithmetic."""
         wide, have = self._wide(arg), self.dtypes[arg]
         if have not in FLOATS and have not in FLOAT8_MAX:
             wide += ".to(tl.float32)"
+        if again and (pointer := read_for(self.plan, arg)) is not None:
+            wide += f" * {ONE_AT}({pointer})"
+        elif again:
+            return f"bits_of_{dtype}({wide})"
         if dtype == "float8_e4m3fn":
-            return f"{way}_{dtype}({wide})"
-        return f"{way}_{dtype}({wide}, {is_bounded(self.plan, arg, FLOAT8_MAX[dtype])})"
+            return f"to_{dtype}({wide})"
+        return f"to_{dtype}({wide}, {is_bounded(self.plan, arg, FLOAT8_MAX[dtype])})"
 
     def _cast(self, arg: str, dtype: str) -> str:
         """Round to a narrow float and widen again; integers and booleans change register type.
