@@ -10,7 +10,7 @@ from advisor.hardware.gpu import Gpu
 from advisor.model.base import Range
 from advisor.model.column_configs import workspace_bytes
 from advisor.model.configs import bytes_read_again, default_config
-from advisor.model.dealing import dealt
+from advisor.model.dealing import dealt, dealt_sector_bytes
 from advisor.model.graph import TABLE, node_of
 from advisor.model.launch import LaunchConfig, grid_size
 from advisor.model.optable import item_bytes, spec_of
@@ -18,7 +18,8 @@ from advisor.model.plan import FusionPlan, Site
 from advisor.model.ranking import LIVE_TILES, STREAMED_REGISTERS, resident_programs
 from advisor.model.scan import lanes_of
 from advisor.model.scan_configs import chain_ns
-from advisor.model.site_work import sector_bytes, site_arithmetic, site_bytes, writes_along_rows
+from advisor.model.sectors import sector_bytes, writes_along_rows
+from advisor.model.site_work import site_arithmetic, site_bytes
 from analyzers.cost_model import kernel_time
 from analyzers.dataflow import Dataflow
 from analyzers.node_work import elements_of, source_op_work
@@ -45,13 +46,12 @@ def program_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibratio
     if plan.states:
         return scan_time(plan, config, site, gpu, calibration).scaled(site.executions)
     if config.scheme == "split":
-        return _split_time(plan, site, gpu, calibration).scaled(site.executions)
+        return _split_time(plan, config, site, gpu, calibration).scaled(site.executions)
     partial = workspace_bytes(plan, config, site)
     moved = site_bytes(plan, site)
-    part = config.block_columns if config.scheme == "blocks" else None
     again, held = _read_again(plan, config, site, gpu)
     moved += 0 if held else again
-    touched = sector_bytes(plan, site, config.block_rows, part) + again
+    touched = sector_bytes(plan, site, config) + again
     cost = kernel_time(
         gpu,
         calibration,
@@ -82,22 +82,29 @@ def _read_again(plan: FusionPlan, config: LaunchConfig, site: Site, gpu: Gpu) ->
     return again * site.rows * site.columns, again * rows * site.columns <= (gpu.l2_bytes or 0)
 
 
-def _split_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibration) -> Range:
+def _split_time(
+    plan: FusionPlan, config: LaunchConfig, site: Site, gpu: Gpu, calibration: Calibration
+) -> Range:
     """The same of rows that programs share: one launch reads all, a second reads it again.
 
-    What the first read is in L2 for the second, if it fits there; the partial results are few.
+    What the first read is in L2 for the second, if it fits there; the partial results are few. Of
+    sectors that are not filled, the first has its share by bytes.
     """
     flops, special = site_arithmetic(plan, site)
     again = bytes_read_again(plan, "split") * site.rows * site.columns
     held = again <= (gpu.l2_bytes or 0)
     moved = site_bytes(plan, site)
-    first = kernel_time(gpu, calibration, bytes_moved=again)
+    touched = sector_bytes(plan, site, config)
+    pieces = again * touched // max(moved, 1)
+    first = kernel_time(
+        gpu, calibration, bytes_moved=again, cached_bytes=pieces if pieces > again else 0
+    )
     return first.plus(
         kernel_time(
             gpu,
             calibration,
             bytes_moved=moved - again if held else moved,
-            cached_bytes=moved,
+            cached_bytes=touched,
             flops=flops,
             special=special,
         )
@@ -108,10 +115,12 @@ def _group_time(plan: FusionPlan, site: Site, gpu: Gpu, calibration: Calibration
     """The same of a horizontal plan: one launch whose programs are those of all members."""
     flops, special = site_arithmetic(plan, site)
     elements = default_config(plan, site).block_columns or 1
+    moved, touched = site_bytes(plan, site), dealt_sector_bytes(plan, site, elements)
     cost = kernel_time(
         gpu,
         calibration,
-        bytes_moved=site_bytes(plan, site),
+        bytes_moved=moved,
+        cached_bytes=touched if touched > moved else 0,
         flops=flops,
         special=special,
         programs=sum(dealt(plan, site, elements)),
@@ -131,7 +140,7 @@ def scan_time(
     flops, special = site_arithmetic(plan, site)
     shares = config.splits or 1
     trips = chain_ns(plan, site, config) / calibration.trip_ns
-    touched = sector_bytes(plan, site, config.block_rows, config.block_steps)
+    touched = sector_bytes(plan, site, config)
     partial = 2 * 4 * lanes_of(site) * site.columns * shares if config.splits else 0
     programs = -(-lanes_of(site) // config.block_rows) * shares
     cost = kernel_time(

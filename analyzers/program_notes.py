@@ -6,7 +6,7 @@ from advisor.model.configs import default_config
 from advisor.model.findings import Evidence
 from advisor.model.optable import RANDOM
 from advisor.model.plan import FusionPlan, Site
-from advisor.model.site_work import writes_along_rows
+from advisor.model.sectors import writes_along_rows
 from advisor.units import counted
 
 _DRAWN = (

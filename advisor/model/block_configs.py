@@ -31,7 +31,7 @@ from advisor.model.ranking import (
     share_of_site,
     unusual_tile,
 )
-from advisor.model.site_work import sector_bytes, site_bytes
+from advisor.model.sectors import unfilled
 
 KEPT = 12
 ROWS, COLUMNS, WARPS = (1, 4, 16, 32, 64, 128), (16, 32, 64, 128, 256, 1024), (1, 2, 4, 8)
@@ -58,17 +58,19 @@ def block_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchCo
             )
     if not found:
         return (LaunchConfig(scheme="blocks", block_columns=16, num_warps=1),)
-    ranked = sorted((_doublings(plan, site, c, sm_count), n, c) for n, c in enumerate(found))
+    beside = unfilled(plan, site)
+    ranked = sorted(
+        (_doublings(plan, site, c, sm_count) + math.log2(1 + L2_SHARE * beside(c)), n, c)
+        for n, c in enumerate(found)
+    )
     return tuple(config for _, _, config in ranked[:KEPT])
 
 
 def _doublings(plan: FusionPlan, site: Site, config: LaunchConfig, sm_count: int) -> float:
-    """The modelled time over that of a copy, as a logarithm to base 2."""
+    """The modelled time over that of a copy but for sectors, as a logarithm to base 2."""
     block = config.block_columns or 1
     tile = config.block_rows * block
     per_thread = tile / (32 * config.num_warps)
-    moved = site_bytes(plan, site)
-    touched = sector_bytes(plan, site, config.block_rows, block)
     programs = grid_size(config, site.rows, site.columns)
     resident = resident_programs(config.num_warps, BASE_REGISTERS + LIVE_TILES * per_thread)
     running = min(resident, max(programs // sm_count, 1))
@@ -76,8 +78,7 @@ def _doublings(plan: FusionPlan, site: Site, config: LaunchConfig, sm_count: int
     read_bytes = max(sum(item_bytes(i.dtype) for i in plan.inputs if i.traffic == "tile"), 1)
     share = share_of_site(site.rows * site.columns * read_bytes, programs, sm_count)
     return (
-        math.log2(1 + L2_SHARE * (touched - moved) / max(moved, 1))
-        + idle(programs, resident, sm_count)
+        idle(programs, resident, sm_count)
         + unusual_tile(per_thread, tile)
         + layouts(config.block_rows, block, config.num_warps, vectors=plan.reads_vectors)
         + latency(running * tile * read_bytes, config.num_stages, share)

@@ -10,7 +10,7 @@ second launch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -40,6 +40,7 @@ from advisor.model.ranking import (
     share_of_site,
     unusual_tile,
 )
+from advisor.model.sectors import unfilled
 
 KEPT = 16
 WARPS, STAGES, HELD_STAGES = (1, 2, 4, 8, 16, 32), (1, 3), (1, 3, 4)
@@ -59,11 +60,13 @@ PARTIAL_BYTES = 4
 class _Task:
     """A plan at one site on a GPU: bytes an element, and numbers kept for every column.
 
-    `held` says whether programs hold whole rows, `vectors` whether they read values per column.
+    `held` says whether programs hold whole rows, `vectors` whether they read values per column,
+    `beside` what share more those of a configuration move in sectors that they do not fill.
     """
 
     rows: int
     columns: int
+    beside: Callable[[LaunchConfig], float]
     tile_bytes: int
     narrowest_bytes: int
     states: int
@@ -113,6 +116,7 @@ def column_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchC
     task = _Task(
         rows=site.rows,
         columns=site.columns,
+        beside=unfilled(plan, site),
         tile_bytes=sum(widths) + written,
         narrowest_bytes=min(widths, default=PARTIAL_BYTES),
         states=partial_numbers(plan),
@@ -211,6 +215,7 @@ def _doublings(task: _Task, config: LaunchConfig) -> float:
     request = min(block, task.columns) * task.narrowest_bytes
     return (
         _partials(task, config)
+        + math.log2(1 + L2_SHARE * task.beside(config))
         + idle(programs, resident, task.sm_count)
         # Of the sizes of blocks of columns, none is likelier to be fast.
         + unusual_tile(per_thread, tile, HELD_TILE if task.held else tile)

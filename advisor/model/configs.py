@@ -10,8 +10,8 @@ orders and cuts the list: what spills is dropped by compiling, the rest is timed
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import product
 
 from advisor.model.block_configs import block_configs, has_reductions
@@ -47,7 +47,7 @@ from advisor.model.ranking import (
     unusual_tile,
 )
 from advisor.model.scan_configs import scan_configs, scan_schemes
-from advisor.model.site_work import SECTOR_BYTES, sector_bytes, site_bytes, writes_along_rows
+from advisor.model.sectors import SECTOR_BYTES, unfilled, writes_along_rows
 
 # The H200's figures stand in where the GPU is not named: they only order the list.
 SM_COUNT, L2_BYTES, L1_BYTES = 132, 50 << 20, 200 << 10
@@ -72,6 +72,8 @@ EASY_COLUMNS, EASY_DOUBLINGS = 8192, 0.6
 SHORTEST_LOOP, SHORTEST_SPLIT = 2048, 4096
 # What an input costs that is read for every element, though it is the same for many of them.
 GATHER_DOUBLINGS = 0.4
+# What a row alone leaves of its sectors, as a share of its bytes, before rows are taken together.
+LEAST_BESIDE = 0.05
 # Rows beside each other in a loop, beyond which each doubling costs registers for its states.
 EASY_ROWS, ROW_DOUBLINGS = 4, 0.2
 # Parts of rows for each multiprocessor: beyond, the second kernel combines more than it saves.
@@ -87,12 +89,13 @@ class _Task:
     `tensors` are read or written along the columns, which may lie `apart` in memory. A `tall` one
     is written along the rows too; along columns in segments, blocks of `least_block` fill sectors.
     `gathers` counts the inputs of parts of a row, whose segments have `segment` columns: they are
-    read for every element, unless a whole block lies in one segment. `beside` holds, by the rows of
-    a program, what share more it moves where its rows lie side by side in sectors of memory.
+    read for every element, unless a whole block lies in one segment. `beside` says what share more
+    the programs of a configuration move where they leave parts of sectors to others.
     """
 
     rows: int
     columns: int
+    beside: Callable[[LaunchConfig], float]
     tile_bytes: int
     again: dict[Scheme, int]
     column_bytes: dict[Scheme, int]
@@ -100,7 +103,6 @@ class _Task:
     l2_bytes: int
     gathers: int = 0
     segment: int = 1
-    beside: dict[int, float] = field(default_factory=dict)
     tensors: int = 2
     apart: bool = False
     tall: bool = False
@@ -124,6 +126,7 @@ def candidate_configs(
     task = _Task(
         rows=site.rows,
         columns=site.columns,
+        beside=unfilled(plan, site),
         tile_bytes=_tile_bytes(plan),
         again={s: bytes_read_again(plan, s) for s in schemes_of(plan) if s != "registers"},
         column_bytes={s: _column_bytes(plan, s) for s in schemes_of(plan)},
@@ -131,7 +134,6 @@ def candidate_configs(
         l2_bytes=l2_bytes,
         gathers=sum(bool(item.segments) for item in plan.inputs),
         segment=_segment(plan, site),
-        beside=_beside(plan, site),
         tensors=sum(i.spans[-1] and not i.segments for i in plan.inputs)
         + sum(o.space == "tile" for o in plan.outputs),
         apart=plan.has_columns_apart,
@@ -179,15 +181,6 @@ def scheme_schedule(plan: FusionPlan, scheme: Scheme) -> Schedule:
     return schedule(plan, online=online, writes_last=scheme == "split")
 
 
-def _beside(plan: FusionPlan, site: Site) -> dict[int, float]:
-    """Bytes moved beyond those that are needed, as a share of these, by the rows of a program."""
-    needed = site_bytes(plan, site)
-    if needed == 0 or sector_bytes(plan, site, 1) == needed:
-        return {}
-    rows = (1 << power for power in range(12))
-    return {count: sector_bytes(plan, site, count) / needed - 1 for count in rows}
-
-
 def _segment(plan: FusionPlan, site: Site) -> int:
     """Columns throughout which all values of a part of a row are the same."""
     varies = any(item.segments and item.segments[-1] for item in plan.inputs)
@@ -218,7 +211,7 @@ def _held(task: _Task) -> Iterator[LaunchConfig]:
 
 def _looped(task: _Task, scheme: Scheme) -> Iterator[LaunchConfig]:
     together: tuple[int, ...] = (1,)
-    if task.column_bytes[scheme] or task.beside:
+    if task.column_bytes[scheme] or task.beside(LaunchConfig()) > LEAST_BESIDE:
         together = (1, 2, 4)
     if task.column_bytes[scheme] >= task.tile_bytes:
         together = (*together, 8, 16)  # what is read for every row outweighs the row
@@ -304,7 +297,7 @@ def _traffic(task: _Task, config: LaunchConfig, running: int) -> float:
     if vectors * task.columns > L1_BYTES:
         extra += L2_SHARE * vectors / config.block_rows
     doublings = math.log2(1 + extra / max(task.tile_bytes, 1))
-    doublings += math.log2(1 + L2_SHARE * task.beside.get(config.block_rows, 0.0))
+    doublings += math.log2(1 + L2_SHARE * task.beside(config))
     if config.scheme == "registers":
         # Lanes past the last column are loaded as nothing, but take a program's place.
         doublings += math.log2(next_power_of_two(task.columns) / max(task.columns, 1)) / 4

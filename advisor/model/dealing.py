@@ -19,12 +19,15 @@ from advisor.model.members import Member, parts
 from advisor.model.plan import FusionPlan, Site
 from advisor.model.ranking import (
     BASE_REGISTERS,
+    L2_SHARE,
     LIVE_TILES,
     idle,
     layouts,
     resident_programs,
     unusual_tile,
 )
+from advisor.model.sectors import sector_bytes
+from advisor.model.site_work import site_bytes
 
 ELEMENTS, WARPS, KEPT = (512, 1024, 2048, 4096, 8192), (1, 2, 4, 8, 16), 10
 
@@ -56,6 +59,18 @@ def dealt(plan: FusionPlan, site: Site, elements: int) -> tuple[int, ...]:
     )
 
 
+def dealt_sector_bytes(plan: FusionPlan, site: Site, elements: int) -> int:
+    """Bytes of all sectors that the programs of all members touch (`sectors.sector_bytes`)."""
+    total = 0
+    for (part, own), member in zip(parts(plan, site), plan.members, strict=True):
+        rows, columns = block_of(part, member, elements)
+        config = LaunchConfig(block_rows=rows)
+        if not has_reductions(part):
+            config = LaunchConfig(scheme="blocks", block_rows=rows, block_columns=columns)
+        total += sector_bytes(part, own, config)
+    return total
+
+
 def dealt_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchConfig, ...]:
     """Configurations that suit a site, the likeliest first; at least one.
 
@@ -67,6 +82,7 @@ def dealt_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchCo
     for elements in ELEMENTS:
         blocks = [block_of(p, m, elements) for p, m in zip(split, plan.members, strict=True)]
         largest = max(math.prod(block) for block in blocks)
+        beside = dealt_sector_bytes(plan, site, elements) / max(site_bytes(plan, site), 1) - 1
         before, programs = programs, sum(dealt(plan, site, elements))
         if before == len(split):
             break  # each member is one program's already: larger ones have rows of nothing
@@ -76,6 +92,7 @@ def dealt_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchCo
                 continue
             resident = resident_programs(warps, BASE_REGISTERS + LIVE_TILES * per_thread)
             doublings = idle(programs, resident, sm_count) + unusual_tile(per_thread, largest)
+            doublings += math.log2(1 + L2_SHARE * beside)
             doublings += max(
                 layouts(*block, warps, vectors=part.reads_vectors)
                 for part, block in zip(split, blocks, strict=True)

@@ -23,7 +23,8 @@ from advisor.model.launch import (
 from advisor.model.plan import FusionPlan, Site
 from advisor.model.ranking import BASE_REGISTERS, L2_SHARE, LIVE_TILES, resident_programs
 from advisor.model.scan import lanes_of, linear_path, loads_ahead, steps_of
-from advisor.model.site_work import sector_bytes, site_bytes
+from advisor.model.sectors import sector_bytes
+from advisor.model.site_work import site_bytes
 
 KEPT: dict[Scheme, int] = {"scan_steps": 8, "scan_blocks": 6, "scan_chunks": 4}
 WARPS, STAGES = (1, 2, 4, 8), (1, 3, 5)
@@ -52,7 +53,7 @@ class _Task:
 
     def touched(self, config: LaunchConfig) -> int:
         """Bytes of all sectors that programs touch, each on its own."""
-        return sector_bytes(self.plan, self.site, config.block_rows, config.block_steps)
+        return sector_bytes(self.plan, self.site, config)
 
 
 def scan_schemes(plan: FusionPlan) -> tuple[Scheme, ...]:

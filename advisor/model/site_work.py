@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 
 from advisor.model.gathers import elements_read
 from advisor.model.gemm import product_flops, product_rows
@@ -12,10 +11,6 @@ from advisor.model.optable import item_bytes, spec_of
 from advisor.model.plan import FusionPlan, PlanInput, PlanOp, Site
 from advisor.model.spaces import Space
 
-# What the memory of every GPU in the table moves at least.
-SECTOR_BYTES = 32
-# Steps of a lane whose sectors are read once, where one step is taken after the other.
-CACHED_STEPS = 8
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
@@ -32,91 +27,6 @@ def site_bytes(plan: FusionPlan, site: Site) -> int:
             output.dtype
         )
     return total
-
-
-def sector_bytes(
-    plan: FusionPlan, site: Site, block_rows: int, block_columns: int | None = None
-) -> int:
-    """Bytes of all sectors of memory that the programs touch, each program on its own.
-
-    A program has `block_rows` rows, whole or, where `block_columns` says so, a part of each; of a
-    scan, lanes and steps, few of which are in cache until they are needed.
-
-    More than `site_bytes` where a program reads or writes runs that are short or begin anywhere:
-    what one leaves of a sector others take, but from L2.
-    """
-    total = site_bytes(plan, site)
-    limits = _limits(plan, site, block_rows, block_columns)
-    for position, item in enumerate(plan.inputs):
-        if item.gathered is not None:  # a row begins anywhere in the table
-            row = site.columns * item_bytes(item.dtype)
-            rows = elements_read(plan, site, position) // max(site.columns, 1)
-            total += rows * _beside(row, item_bytes(item.dtype))
-    for dtype, along, strides in _strided_tiles(plan, site):
-        held = [
-            (stride, most, size)
-            for stride, most, size, spans in zip(strides, limits, site.sizes, along, strict=True)
-            if spans and size > 1
-        ]
-        width, elements = item_bytes(dtype), math.prod(size for _, _, size in held)
-        run = _run(held) * width
-        total += elements * width * _beside(run, width) // run
-    return total
-
-
-def _limits(
-    plan: FusionPlan, site: Site, block_rows: int, block_columns: int | None
-) -> tuple[int, ...]:
-    """How many elements a program holds along each axis at most."""
-    if plan.states:
-        *outer, lanes, steps = (*(1 for _ in site.row_sizes[:-2]), *site.row_sizes[-2:])
-        held = (*outer, min(lanes, block_rows), min(steps, block_columns or CACHED_STEPS))
-        return (*held, *site.column_axes)
-    return (
-        *(min(size, block_rows) for size in site.row_sizes),
-        *(min(size, block_columns or size) for size in site.column_axes),
-    )
-
-
-def _strided_tiles(
-    plan: FusionPlan, site: Site
-) -> Iterator[tuple[str, tuple[bool, ...], Sequence[int]]]:
-    """(dtype, whether it varies along each axis, strides) of the large tensors with strides."""
-    for item, given in zip(plan.inputs, site.input_strides, strict=True):
-        is_tile = item.traffic == "tile" or (plan.states and item.spans[-2])
-        if item.gathered is None and is_tile and not item.dense:
-            yield item.dtype, plan.along(item), given
-    for output, given in zip(plan.outputs, site.output_strides, strict=False):
-        is_tile = output.space == "tile" or bool(plan.states)
-        if output.strided and is_tile and not output.last:
-            yield output.dtype, output.along(plan.row_axes, plan.column_axes), given
-
-
-def writes_along_rows(plan: FusionPlan, site: Site) -> bool:
-    """Whether a tile is written without gaps along the last row axis, and not along the columns."""
-    last = plan.row_axes - 1
-    return any(
-        output.strided and output.space == "tile" and strides[last] == 1 < site.row_sizes[last]
-        for output, strides in zip(plan.outputs, site.output_strides, strict=False)
-        if not output.unit_stride
-    )
-
-
-def _beside(run: int, width: int) -> int:
-    """Bytes of the sectors of a run that are not its own, on average; 0 where it fills sectors."""
-    return 0 if run % SECTOR_BYTES == 0 else SECTOR_BYTES - width
-
-
-def _run(axes: list[tuple[int, int, int]]) -> int:
-    """Neighbouring elements that one program takes; axes as (stride, how far it goes, size)."""
-    run = 1
-    for stride, most, size in sorted(axes):
-        if stride != run:
-            break
-        run *= most
-        if most < size:
-            break
-    return run
 
 
 def site_arithmetic(plan: FusionPlan, site: Site) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from advisor.hardware.calibration import default_calibration
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.configs import candidate_configs, default_config
 from advisor.model.plan import FusionPlan
-from advisor.model.site_work import writes_along_rows
+from advisor.model.sectors import writes_along_rows
 from advisor.verify.region import region_disagreement
 from analyzers.axes import copies
 from analyzers.program_cost import program_time

@@ -28,7 +28,8 @@ from advisor.model.joining import join
 from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.plan import FusionPlan
 from advisor.model.prefix import prefix
-from advisor.model.site_work import sector_bytes, site_bytes
+from advisor.model.sectors import sector_bytes
+from advisor.model.site_work import site_bytes
 from advisor.pipeline.candidates import requests
 from advisor.verify.cases import cases, make_inputs
 from advisor.verify.interpret import evaluate
@@ -202,8 +203,11 @@ def test_of_a_table_as_much_is_counted_as_is_read_at_most() -> None:
         assert site_bytes(plan, plan.sites[0]) == named + indices + 2 * row + 2 * 6 * row
     whole = plans.embedding_norm(columns=64)
     odd = plans.embedding_norm(columns=63)
-    assert sector_bytes(whole, whole.sites[0], 1) == site_bytes(whole, whole.sites[0])
-    assert sector_bytes(odd, odd.sites[0], 1) == site_bytes(odd, odd.sites[0]) + (6 + 3) * 30
+    assert sector_bytes(whole, whole.sites[0], LaunchConfig()) == site_bytes(whole, whole.sites[0])
+    assert (
+        sector_bytes(odd, odd.sites[0], LaunchConfig())
+        == site_bytes(odd, odd.sites[0]) + (6 + 3) * 30
+    )
 
 
 def test_a_table_is_part_of_the_kernels_name_and_calling_convention() -> None:

@@ -6,7 +6,8 @@ import msgspec
 
 from advisor.model.configs import candidate_configs, schemes_of
 from advisor.model.launch import grid_size
-from advisor.model.site_work import sector_bytes, site_bytes
+from advisor.model.sectors import sector_bytes
+from advisor.model.site_work import site_bytes
 from tests.builders.plan import PlanBuilder, rms_norm
 from tests.codegen.plans import group_norm, turned
 
@@ -17,9 +18,7 @@ def test_what_reads_across_gets_blocks_of_whole_sectors() -> None:
     for config in candidate_configs(plan, site)[:4]:
         assert config.scheme == "blocks"
         assert config.block_rows >= 16
-        assert sector_bytes(plan, site, config.block_rows, config.block_columns) < 1.6 * site_bytes(
-            plan, site
-        )
+        assert sector_bytes(plan, site, config) < 1.6 * site_bytes(plan, site)
     assert grid_size(candidate_configs(plan, site)[0], 4096, 4096) >= 132
 
 
