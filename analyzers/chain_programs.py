@@ -1,6 +1,7 @@
-"""Chains of pointwise ops that no other program takes: each may be one kernel.
+"""Chains of pointwise ops that no row program and no scan takes: each may be one kernel.
 
-They grow last: a row program, a scan or a product that wants an op has more to gain from it.
+They grow last: a row program or a scan that wants an op has more to gain from it. So may a product,
+but that is a bet: chains are grown beside products and, where these lose, as if there were none.
 """
 
 from __future__ import annotations

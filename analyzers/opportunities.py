@@ -62,7 +62,8 @@ class Advice:
     `changes` are what findings do to the recorded step, by their ids. `scans` are those of written-
     out recurrences, whose plans are among `plans`: their findings are the rule's. So of `gemms`.
     `chains` are kernels of pointwise ops alone, for the findings that tell of those ops: their
-    plans are among `plans` once one does (`naming`).
+    plans are among `plans` once one does (`naming`). Those that a product leaves come last, and
+    share ops with the chains that stand before them.
     """
 
     plans: tuple[FusionPlan, ...]
@@ -148,9 +149,28 @@ def advise(
         situation,
     )
     every = (*every, *scans.plans, *(item.plan for item in gemms.plans))
-    others = [*scans.plans, *(item.plan for item in gemms.plans)]
-    chains = _chains(priced, rows, others, situation) if horizontal else []
+    chains = _every_chain(priced, rows, scans, gemms, situation) if horizontal else []
     return Advice(every, findings, near_misses, changes, scans, gemms, tuple(chains))
+
+
+def _every_chain(
+    priced: Sequence[PricedFlow],
+    rows: Sequence[RowPrograms],
+    scans: ScanAdvice,
+    gemms: GemmAdvice,
+    situation: Situation,
+) -> list[Built]:
+    """Chains, and then what is left of them where products take what they are expected to win by.
+
+    A product may lose its bet, so it takes nothing from a chain: both are ways of one finding.
+    """
+    chains = _chains(priced, rows, scans.plans, situation)
+    likely = [item.plan for item in gemms.plans if item.likely]
+    if not likely or not chains:
+        return chains
+    known = {plan.id for own, _, _ in chains for plan in own}
+    left = _chains(priced, rows, [*scans.plans, *likely], situation)
+    return [*chains, *(item for item in left if known.isdisjoint(plan.id for plan in item[0]))]
 
 
 def _chains(

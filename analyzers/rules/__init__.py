@@ -75,12 +75,13 @@ __all__ = ["RULES", "Match", "Rule", "changes_of", "find_all", "without_overlaps
 
 
 def find_all(subject: Subject) -> tuple[Match, ...]:
-    """The findings of all rules; a node belongs to the first rule that claims it."""
+    """The findings of all rules; a node belongs to the first rule that claims it, no bet does."""
     found: list[Match] = []
     for rule in RULES:
         for match in rule.find(subject):
             found.append(_settled(match))
-            subject = subject.without(match.nodes)
+            # Under a bet what is sure is looked for too: `without_overlaps` decides between both.
+            subject = subject if match.bet else subject.without(match.nodes)
     chains = subject.advice.chains if subject.advice is not None else ()
     return tuple(with_kernels(found, chains))
 
