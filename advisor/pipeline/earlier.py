@@ -13,6 +13,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from advisor.errors import RefusedError
+from advisor.model.actions import ON_COMPILER
 from advisor.model.applied import ELSEWHERE, ActionVerdict, Applied, PlanVerdict, is_proof
 from advisor.model.attempt import Attempt
 from advisor.model.base import Warning_
@@ -58,6 +59,7 @@ def kept_before(earlier: Applied | None) -> list[Trial]:
             KEPT_BEFORE,
             action=kind,
             kernel=_kernel_of(done[kind]),
+            asked_by=done[kind].finding if kind in ON_COMPILER else None,
             splits=done[kind].splits,
             retuned=done[kind].retuned,
             with_loss=done[kind].with_loss,
@@ -80,17 +82,31 @@ def unproven(
     if earlier is None or not _holds(earlier, device, versions):
         return list(trials)
     plans = {verdict.plan_id for verdict in earlier.plans if is_proof(verdict)}
-    judged = (v for v in earlier.actions if is_proof(v) and not _kernel_of(v))
-    actions = {verdict.kind for verdict in judged}
+    judged = [verdict for verdict in earlier.actions if is_proof(verdict)]
     return [
         trial
         for trial in trials
-        if trial.action not in actions and not (trial.plan_ids and plans.issuperset(trial.plan_ids))
+        if not any(_is_of(verdict, trial) for verdict in judged)
+        and not (trial.plan_ids and plans.issuperset(trial.plan_ids))
     ]
 
 
+def _is_of(verdict: ActionVerdict, trial: Trial) -> bool:
+    """Whether a verdict says something of what is to be tried.
+
+    One on the compiler's kernels does of the kernel that it names, or of all, if what it names
+    looks at all. Without a name it may be of any one: earlier versions lost the name of what was
+    kept.
+    """
+    if verdict.kind != trial.action:
+        return False
+    if verdict.kind not in ON_COMPILER:
+        return True
+    return verdict.finding is not None and _kernel_of(verdict) in ("", trial.kernel)
+
+
 def _kernel_of(verdict: ActionVerdict) -> str:
-    """The one kernel of the compiler that was asked for, `unfuse:KERNEL`; "" for all of them.
+    """The one kernel of the compiler that was asked for, `unfuse:KERNEL`; "" where none is named.
 
     What asked for an action stands in the place of its finding.
     """

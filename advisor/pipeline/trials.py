@@ -32,7 +32,8 @@ class Trial:
     only) its peaks of memory without and with it; `votes` are those of all ranks of a job of
     several. Plans that are `absent` had no site beside what was kept then, for a reason each. Of
     kernels of the compiler, `kernel` is the part of their names that was asked for,
-    `splits` and `retuned` what was chosen for them. `with_loss`: the action needs the loss
+    `splits` and `retuned` what was chosen for them; where they were kept before, `asked_by` is what
+    their record names, None where it names nothing. `with_loss`: the action needs the loss
     compiled with its model.
     """
 
@@ -49,6 +50,7 @@ class Trial:
     peak_bytes: tuple[int, int] | None = None
     votes: tuple[RankVote, ...] = ()
     kernel: str = ""
+    asked_by: str | None = None
     splits: tuple[Split, ...] = ()
     retuned: tuple[Retuned, ...] = ()
     with_loss: bool = False
@@ -211,5 +213,5 @@ def take_up(first: Trial, more: Trial) -> None:
         first.splits, first.retuned, first.votes = more.splits, more.retuned, more.votes
         first.pool_bytes, first.peak_bytes = more.pool_bytes, more.peak_bytes
     first.details = (*first.details, *(more.details or (more.judgement.reason,)))
-    if first.kernel:
+    if first.kernel or (first.finding == KEPT_BEFORE and first.asked_by is None):
         first.finding, first.kernel = more.finding, more.kernel

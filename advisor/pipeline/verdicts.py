@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from advisor.apply.graph.records import Rewritten
 from advisor.apply.judge import Judgement
-from advisor.model.actions import REPLACES, ActionKind, facts_of
+from advisor.model.actions import ON_COMPILER, REPLACES, ActionKind, facts_of
 from advisor.model.applied import (
     UNTRIED,
     ActionVerdict,
@@ -124,12 +124,13 @@ def seen_actions(
 def _finding_of(trial: Trial) -> str | None:
     """The finding that calls for an action; one that was kept before, or asked for, has none.
 
-    In its place stands which of the compiler's kernels was asked for, where it was one, also of
-    what was kept before: it is no proof of the others.
+    In its place stands what was asked for of the compiler's kernels, `unfuse` or `unfuse:KERNEL`,
+    and of those that were kept before what their record names: one kernel is no proof of others.
     """
-    if trial.finding == KEPT_BEFORE and trial.kernel:
-        return f"{trial.action}:{trial.kernel}"
-    return trial.finding if trial.finding not in (trial.action, KEPT_BEFORE) else None
+    if trial.finding == KEPT_BEFORE:
+        return trial.asked_by
+    asked = trial.finding == trial.action and trial.action not in ON_COMPILER
+    return None if asked else trial.finding
 
 
 def _seen_action(

@@ -138,6 +138,44 @@ def test_one_kernel_that_was_kept_is_no_proof_of_the_others_ever_after(tmp_path:
         trial.judgement = Judgement(True, "it saves")
 
 
+@pytest.mark.parametrize("kind", ["unfuse", "retune"])
+def test_a_record_of_the_compilers_kernels_counts_for_those_that_it_names(kind: ActionKind) -> None:
+    """One without a name, as earlier versions wrote of one kernel that was kept, stood for all."""
+    every = [Trial(f"{kind}:{k}", action=kind, kernel=k) for k in ("a", "b")]
+    every.append(Trial("over-fusion-1", action=kind))
+    bare = action(kind, "kept")
+
+    def left(finding: str | None) -> list[str]:
+        earlier = replace(applied(), actions=(replace(bare, finding=finding),))
+        return [trial.finding for trial in unproven(every, earlier, "a GPU", HERE)]
+
+    assert left(None) == [trial.finding for trial in every]
+    assert left(f"{kind}:a") == [f"{kind}:b", "over-fusion-1"]
+    assert left("over-fusion-1") == left(kind) == []
+
+
+@pytest.mark.parametrize("asked", ["unfuse", "over-fusion-1"])
+def test_that_all_kernels_were_looked_at_stays_on_record(asked: str) -> None:
+    """`--only unfuse`, or a finding: what was kept of it is tried first ever after."""
+    kept = SetVerdict(verdict="kept", reason="measured", plans=(), actions=("unfuse",))
+    trial = Trial(asked, action="unfuse", judgement=Judgement(True, "it saves"))
+    for _ in range(3):
+        earlier = replace(applied(), actions=action_verdicts([trial], kept), set=kept)
+        assert unproven([Trial("over-fusion-1", action="unfuse")], earlier, "a GPU", HERE) == []
+        (trial,) = kept_before(earlier)
+        trial.judgement = Judgement(True, "it saves")
+
+
+def test_what_no_record_names_is_named_by_nobody_later() -> None:
+    kept = SetVerdict(verdict="kept", reason="measured", plans=(), actions=("unfuse",))
+    earlier = replace(applied(), actions=(action("unfuse", "kept"),), set=kept)
+    for _ in range(3):
+        (trial,) = kept_before(earlier)
+        trial.judgement = Judgement(True, "it saves")
+        earlier = replace(applied(), actions=action_verdicts([trial], kept), set=kept)
+        assert earlier.actions[0].finding is None
+
+
 def test_what_earlier_versions_said_of_several_is_no_proof() -> None:
     several = verdict("a", "not_measured", f"{NO_TIME} (together with 2 more)")
     earlier = applied(several)

@@ -193,6 +193,18 @@ def test_what_a_finding_calls_for_is_tried_beside_what_was_kept(own_us: int) -> 
     assert verdict.step.gain_mid_ns == (100 + max(own_us, 0)) * US
 
 
+def test_what_is_tried_beside_what_no_record_names_gives_it_a_name() -> None:
+    """Else every later budget went to it again."""
+    kept = _kept_before(_bench({"stored once": 100}))
+    first, more = replaced(kept, kernel="", asked_by=None), Trial("over-fusion-1", action="unfuse")
+    bench = _bench({"stored once": 100, "own": -300})
+    search = Search(cast(Bench, bench), {}, [first, more], Path(), quiet, unlimited())
+    _, result = search.run()
+    (verdict,) = action_verdicts(search.trials, result)
+    assert verdict.splits == kept.splits
+    assert verdict.finding == "over-fusion-1"
+
+
 def test_what_there_is_no_time_for_beside_what_was_kept_is_left_open() -> None:
     bench = _bench({"stored once": 100})
     kept, more = _kept_before(bench), Trial("over-fusion-1", action="unfuse")
