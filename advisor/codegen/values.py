@@ -23,11 +23,13 @@ from advisor.codegen.exponentials import (
 )
 from advisor.codegen.expressions import (
     BOOLEAN,
+    COMPARISONS,
     IDENTITY,
     POINTWISE,
     REDUCTIONS,
     SQUARED_DEVIATIONS,
     TRITON_DTYPES,
+    rounded_number,
 )
 from advisor.codegen.float8 import ONE_AT, is_bounded, read_beside_store, read_for
 from advisor.codegen.strided import strided
@@ -284,7 +286,8 @@ class Values:
         wanted = [wide] * len(op.args)
         if op.op == "where":
             wanted[0] = "bool"
-        operands = [self.operand(a, w) for a, w in zip(op.args, wanted, strict=True)]
+        args = tuple(rounded_number(a, wide) for a in op.args) if self._is_test(op) else op.args
+        operands = [self.operand(a, w) for a, w in zip(args, wanted, strict=True)]
         if op.op == "pow":  # the device function looks at bits, so it needs tensors
             operands = [
                 o if arg in self.dtypes else f"tl.full((1, 1), {o}, tl.float32)"
@@ -310,6 +313,10 @@ class Values:
     def _variance(self, op: PlanOp) -> str:
         operand = self.operand(op.args[0], op.dtype)
         return f"{SQUARED_DEVIATIONS}({operand}, column_ok, n_columns) / ({divisor(op)})"
+
+    def _is_test(self, op: PlanOp) -> bool:
+        """Whether an op compares values as the program has them, and not what was drawn."""
+        return op.op in COMPARISONS and not self.drawn.intersection(map(str, op.args))
 
     def _operand_dtype(self, op: PlanOp) -> str:
         """What a pointwise op's operands become: the result's type, or theirs if it is a test."""

@@ -98,3 +98,24 @@ def test_a_variance_keeps_its_digits(
     assert torch.all(apart <= 4 * eps * (rows.double().mean(1, keepdim=True).abs() + wanted.sqrt()))
     # What a float32 mean of 1e4 leaves of deviations of 1; squares alone would leave nothing.
     torch.testing.assert_close(var.double(), wanted, rtol=1e-4, atol=1e-10)
+
+
+NUMBERS = [0.1, 0.9, -0.3, 1 / 3, 257, 3.0, 1e-30, 65_519.0, 70_000.0, 3.4e38, float("inf")]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("op", ["eq", "ne", "lt", "le", "gt", "ge"])
+def test_numbers_are_compared_as_the_type_has_them(
+    op: str, dtype: str, interpreter: Interpreter
+) -> None:
+    """PyTorch rounds them to it: 0.1 in bfloat16 is larger, and no value was equal to it."""
+    torch_type = getattr(torch, dtype)
+    near = torch.tensor(NUMBERS).to(torch_type)
+    bits = near.view(torch.int32 if dtype == "float32" else torch.int16)
+    x = torch.stack([(bits + step).view(torch_type) for step in (-1, 0, 1)])
+    make = PlanBuilder()
+    value = make.input(dtype)
+    plan = make.plan(*(make.op(op, value, number, dtype="bool") for number in NUMBERS))
+    got = run(interpreter, plan, [x], config_of("registers", 16))
+    for mine, want in zip(got, evaluate(plan, [x], "native"), strict=True):
+        assert torch.equal(mine, want)
