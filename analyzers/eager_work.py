@@ -270,14 +270,21 @@ def _batch_norm(request: Request) -> Work | None:
     kernel, item = request.launch.kernel, request.tensors[0]
     if "transform" not in kernel:
         return None
-    rounds = item.elements / max(request.threads() * CHANNEL_UNROLL, 1)
-    work = Work(
-        bytes_moved=2 * _bytes(item),
-        instructions=request.counts.channel_norm * item.elements,
+    moved = 2 * _bytes(item)
+    return _resident(request, channel_norm(moved, item.elements, request.threads(), request.counts))
+
+
+def channel_norm(
+    bytes_moved: int, elements: int, threads: int, counts: Instructions = FITTED
+) -> Work:
+    """A channels-last batch norm whose statistics are known, by so many threads."""
+    rounds = elements / max(threads * CHANNEL_UNROLL, 1)
+    return Work(
+        bytes_moved=bytes_moved,
+        instructions=counts.channel_norm * elements,
         trips=rounds * CHANNEL_TRIPS,
         pattern="channel_norm",
     )
-    return _resident(request, work)
 
 
 def _group_norm(request: Request) -> Work | None:

@@ -10,6 +10,7 @@ from advisor.model.graph import TensorMeta, node_of
 from advisor.model.optable import item_bytes, spec_of
 from advisor.model.sizes import Dim, product
 from analyzers.access import walk
+from analyzers.batch_norm_work import BatchNorm, batch_norm_work
 from analyzers.cost_model import Work
 from analyzers.dataflow import Dataflow
 from analyzers.eager_work import FITTED, NORM_THREADS, REGISTER_ROW, converts, index_instructions
@@ -17,6 +18,8 @@ from analyzers.recorded_ops import Operand
 
 # ATen `Reduce.cuh`, `vt0`: elements of a column that a thread loads at a time.
 COLUMN_UNROLL = 4
+# What the labels of all forms of it have, forward and backward.
+BATCH_NORM = "batch_norm"
 
 
 def source_op_work(flow: Dataflow, nodes: set[str], bytes_moved: int) -> Work:
@@ -28,9 +31,58 @@ def source_op_work(flow: Dataflow, nodes: set[str], bytes_moved: int) -> Work:
         pattern="vector",
     )
     kinds = {spec_of(flow.nodes[name].op).kind for name in nodes}
+    own = _batch_norm(flow, nodes, work)
+    if own is not None:
+        return own
     if "reduction" in kinds:
         return _reduction(flow, nodes, work)
     return _elementwise(flow, nodes, work) if kinds == {"pointwise"} else work
+
+
+def _batch_norm(flow: Dataflow, nodes: set[str], work: Work) -> Work | None:
+    """A batch norm or a part of one, by the types of the whole op; None if it is no such thing."""
+    label = next((n.label for name in nodes if BATCH_NORM in (n := flow.nodes[name]).label), None)
+    if label is None:
+        return None
+    first = next(n for name in nodes if (n := flow.nodes[name]).label == label)
+    op = (first.origin or first.id, label)
+    every = (n for n in flow.graph.nodes if n.value_args)  # what has none is given to the op
+    whole = {n.id for n in every if (n.origin or n.id, n.label) == op}
+    largest = max(widest(flow, name) for name in whole)
+    given = [_operand(flow, meta) for meta in _given(flow, whole)]
+    wide = [item for item in given if item.elements == largest]
+    if not wide or largest != max(widest(flow, name) for name in nodes):
+        return None
+    norm = BatchNorm(
+        wide=wide,
+        channels=[item for item in given if item.elements < largest and item.shape],
+        reduces=any(spec_of(flow.nodes[name].op).kind == "reduction" for name in nodes),
+        writes=any(_leaves(flow, name, nodes, largest) for name in nodes),
+    )
+    read = [_operand(flow, meta) for meta in _given(flow, nodes)]
+    again = sum(i.elements * item_bytes(i.dtype) for i in read if i.elements == largest)
+    return batch_norm_work(norm, work, again)
+
+
+def _leaves(flow: Dataflow, name: str, nodes: set[str], elements: int) -> bool:
+    """Whether others read a result of so many elements."""
+    value = flow.nodes[name].value()
+    meta = flow.meta(value)
+    if meta is None or elements_of(flow, meta) != elements:
+        return False
+    outside = any(use.consumer not in nodes for use in flow.uses.get(value, ()))
+    return outside or value in flow.escapes_graph
+
+
+def _given(flow: Dataflow, nodes: set[str]) -> list[TensorMeta]:
+    """The tensors that nodes read of others, in order, as eager code lays them out."""
+    values = dict.fromkeys(
+        value
+        for name in sorted(nodes, key=lambda n: flow.index.get(n, 0))
+        for value in flow.nodes[name].value_args
+        if node_of(value)[0] not in nodes
+    )
+    return [meta for value in values if (meta := _eager_meta(flow, value)) is not None]
 
 
 def _reduction(flow: Dataflow, nodes: set[str], work: Work) -> Work:
@@ -94,13 +146,7 @@ def _reduced(flow: Dataflow, name: str) -> int:
 
 def _elementwise(flow: Dataflow, nodes: set[str], work: Work) -> Work:
     """The loop that PyTorch runs over the operands from outside, as they are laid out."""
-    values = dict.fromkeys(
-        value
-        for name in sorted(nodes, key=lambda n: flow.index.get(n, 0))
-        for value in flow.nodes[name].value_args
-        if node_of(value)[0] not in nodes
-    )
-    given = [meta for value in values if (meta := _eager_meta(flow, value)) is not None]
+    given = _given(flow, nodes)
     inputs = [_operand(flow, meta) for meta in given if meta.shape]
     last = max(nodes, key=lambda n: flow.index.get(n, 0))
     result = _eager_meta(flow, flow.nodes[last].value())
