@@ -24,6 +24,7 @@ from advisor.pipeline.recording import (
     read_recorded,
     take_counters,
 )
+from advisor.pipeline.run_notes import between_steps, within_step
 from advisor.pipeline.source_commit import commit_of
 from advisor.pipeline.storage import blame_writing
 from advisor.store import RunDirectory
@@ -222,7 +223,10 @@ def _conclude(
     recording.shapes = capture.shapes if capture.used else watch.shapes
     known = capture.used or compiles.settle(timed=gpu_here)
     _describe(recording, watch, by_modules=capture.used)
-    recording.warnings += _changes(watch, capture, compiles, known and gpu_here)
+    recording.warnings += within_step(recording.captured)
+    recording.warnings += between_steps(recording.captured) or _changes(
+        watch, capture, compiles, known and gpu_here
+    )
 
 
 def _describe(recording: Recording, watch: Watch, *, by_modules: bool) -> None:

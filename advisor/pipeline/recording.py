@@ -20,6 +20,7 @@ from advisor.pipeline.execution import is_worth_observing, observe, rehearse
 from advisor.pipeline.facts import hardware_of
 from advisor.pipeline.options import ProfileOptions
 from advisor.pipeline.ranks import rank_here
+from advisor.pipeline.run_notes import between_steps, own_warnings, within_step
 from advisor.pipeline.source_commit import commit_of
 from advisor.store import RunDirectory
 from advisor.verify.statistics import timing
@@ -120,9 +121,14 @@ def record_workload(
         replaced(workload, loss=watched or workload.loss),
         generate_code=device.type == "cuda" and options.mode == "compile",
         eager=options.mode == "eager",
+        # On a GPU the traced steps tell it.
+        again=device.type != "cuda" and workload.kind != "inference",
         look=recording.calls.look,
     )
     recording.warnings += capture_warnings(recording.captured)
+    recording.warnings += within_step(recording.captured)
+    recording.warnings += between_steps(recording.captured)
+    recording.warnings += own_warnings(recording.captured)
     if device.type != "cuda":
         recording.warnings += unseen_warnings(recording.captured, watched)
         take_execution(recording, rehearse(workload, recording.captured))

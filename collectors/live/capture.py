@@ -11,7 +11,6 @@ import contextlib
 import copy
 import json
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -33,14 +32,15 @@ from torch._inductor.debug import reset_provenance_globals
 from torch._inductor.fx_passes.post_grad import view_to_reshape
 from torch._inductor.virtualized import V
 
-from advisor.errors import WorkloadError
+from advisor.errors import AdvisorError, WorkloadError
 from advisor.model.base import Phase
 from advisor.model.compiler import CompilerFacts
 from collectors.live.as_on_gpu import decomposed_as_on_gpu
 from collectors.live.as_written import as_written, scales_as_written
 from collectors.live.compiler_facts import CompilerWatch
-from collectors.live.failures import failure, first_line, shortened
+from collectors.live.failures import not_compiled
 from collectors.live.fx_graph import Lowered, copied, lower
+from collectors.live.graph_runs import GraphRuns, compiled_by, compiles_itself
 from collectors.live.layouts import (
     hold_layouts,
     note_layouts,
@@ -50,7 +50,6 @@ from collectors.live.layouts import (
 )
 from collectors.live.workload import Workload
 
-_QUOTED = re.compile(r"Explanation: .*: got (?P<error>\w+\(.*\))")
 GraphHook = Callable[[fx.Graph, Phase, str], None]
 # Inductor keeps which nodes each of its kernels computes.
 PROVENANCE: dict[str, Any] = {"trace.provenance_tracking_level": 1}
@@ -79,7 +78,8 @@ class Capture:
     """All graphs of a step in compilation order, with the compiler's own facts.
 
     Of a workload `on_gpu` what is on the CPU is nothing to make kernels of. `failures` are the
-    words of what failed while graphs of a script were compiled, which may have gone on without.
+    words of what failed while graphs of a script were compiled, which may have gone on without;
+    `runs` what the graphs of a step were given.
     """
 
     graphs: list[CapturedGraph] = field(default_factory=list)
@@ -90,6 +90,7 @@ class Capture:
     facts: CompilerFacts = field(default_factory=CompilerFacts)
     watch: CompilerWatch | None = None
     failures: list[str] = field(default_factory=list)
+    runs: GraphRuns = field(default_factory=GraphRuns)
 
     def compiler_facts(self) -> CompilerFacts:
         """What the compiler counted while capturing and, for a compiled step, in its runs since."""
@@ -154,13 +155,19 @@ def backend_with(
 
 
 def capture(
-    workload: Workload, *, generate_code: bool, eager: bool = False, look: Look = unseen
+    workload: Workload,
+    *,
+    generate_code: bool,
+    eager: bool = False,
+    again: bool = False,
+    look: Look = unseen,
 ) -> tuple[Capture, Callable[[], Any] | None]:
     """Compile one step and record every graph; with `generate_code`, return the compiled step too.
 
     With `eager` the graphs are those of what eager runs: the compiler's own replacements of whole
     attentions are left out. `look` is shown every graph as Dynamo made it, before any of this, and
-    leaves it as it is. Raises `WorkloadError` if the step cannot be compiled.
+    leaves it as it is. `again` runs a second step, for what its graphs are given alone. Raises
+    `WorkloadError` if the step cannot be compiled.
     """
     if generate_code:
         found = Capture()
@@ -172,7 +179,7 @@ def capture(
     if workload.kind != "step" and workload.device.type == "cpu":
         found = Capture()
         try:
-            _recorded(workload, found, _passes_only, eager=eager, look=look)
+            _recorded(workload, found, _passes_only, eager=eager, again=again, look=look)
         except WorkloadError:
             found.graph_breaks += 1
         # Code between graphs may look at values: then only real ones lead it the right way.
@@ -180,7 +187,7 @@ def capture(
             return found, None
     found = Capture()
     with workload.preserved():
-        _recorded(workload, found, _passes_then_run, eager=eager, look=look)
+        _recorded(workload, found, _passes_then_run, eager=eager, again=again, look=look)
     return found, None
 
 
@@ -191,6 +198,7 @@ def _recorded(
     *,
     generate_code: bool = False,
     eager: bool = False,
+    again: bool = False,
     look: Look = unseen,
 ) -> Callable[[], Any]:
     """Compile and run one step with an inner compiler; `found` is filled. Returns the step."""
@@ -200,9 +208,8 @@ def _recorded(
     found.on_gpu = workload.device.type == "cuda"
     backend = _recording_backend(found, inner, generate_code=generate_code, eager=eager)
 
-    def shown(gm: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
-        look(gm)
-        return backend(gm, inputs, **options)
+    shown = found.runs.watching(backend, look)
+    found.runs.own_regions = compiles_itself(workload.part)
 
     try:
         # Some modules (TorchScript) are refused at once.
@@ -212,21 +219,43 @@ def _recorded(
             _quiet(),
             _no_optimizer(workload, generate_code),
             _as_on_gpu(workload),
+            # On a GPU the trace tells what these regions run.
+            contextlib.nullcontext() if found.on_gpu else compiled_by(found.runs.own(shown)),
         ):
+            found.runs.watch()
             step()
+            _conclude(found, started, before, watch)
+            if again and not (inner is _passes_only and found.graph_breaks):
+                _run_again(step, found)
     except WorkloadError as error:
-        raise _not_compiled(workload, error.__cause__ or error) from error
+        raise not_compiled(workload.target, error.__cause__ or error) from error
     except Exception as error:  # Dynamo may raise anything
-        raise _not_compiled(workload, error) from error
-    found.compile_ns = time.perf_counter_ns() - started
-    found.graph_breaks = _breaks_since(before)
+        raise not_compiled(workload.target, error) from error
+    finally:
+        found.runs.stop()
     found.device_is_assumed = workload.device.type == "cpu"
-    found.facts = watch.facts()
     if generate_code:
         found.watch = watch
     else:
         torch.compiler.reset()
     return step
+
+
+def _conclude(
+    found: Capture, started_ns: int, before: tuple[int, Counter[str]], watch: CompilerWatch
+) -> None:
+    found.compile_ns = time.perf_counter_ns() - started_ns
+    found.graph_breaks = _breaks_since(before)
+    found.facts = watch.facts()
+
+
+def _run_again(step: Callable[[], Any], found: Capture) -> None:
+    """One more step, for what its graphs are given; it may fail, and adds no graph."""
+    graphs = len(found.graphs)
+    found.runs.watch(again=True)
+    with contextlib.suppress(AdvisorError):
+        step()
+    del found.graphs[graphs:]
 
 
 def _recording_backend(
@@ -252,7 +281,7 @@ def running_backend(found: Capture, *, generate_code: bool) -> Callable[..., Any
     """A Dynamo backend that records every graph into `found` and computes what it computes.
 
     With `generate_code` by Inductor's kernels, else op by op. What fails is also put down in
-    `found`: Dynamo may swallow it.
+    `found`, for Dynamo may swallow it, and what its graphs are given while anybody watches.
     """
     inner = _generating(found) if generate_code else _passes_then_run
     backend = _recording_backend(found, inner, generate_code=generate_code)
@@ -264,26 +293,7 @@ def running_backend(found: Capture, *, generate_code: bool) -> Callable[..., Any
             found.failures.append(str(error))
             raise
 
-    return noted
-
-
-def _not_compiled(workload: Workload, error: BaseException) -> WorkloadError:
-    return failure(
-        "the step cannot be compiled",
-        error,
-        where=workload.target,
-        why=_last_line(error),
-        remedy="run it by itself, then under torch.compile alone, to see the whole traceback",
-    )
-
-
-def _last_line(error: BaseException) -> str:
-    """What the user's code did wrong, as Dynamo quotes it at its end, else the first line."""
-    text = str(error)
-    quoted = _QUOTED.search(text)
-    if quoted is not None:
-        return shortened(quoted["error"])
-    return first_line(error)
+    return found.runs.watching(noted, unseen)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 
 from advisor.errors import WorkloadError
@@ -9,6 +11,7 @@ from advisor.errors import WorkloadError
 # How PyTorch says that the host has no memory left; it raises a plain RuntimeError.
 HOST_MEMORY = ("can't allocate memory", "not enough memory: you tried to allocate")
 MOST_SAID = 400
+_QUOTED = re.compile(r"Explanation: .*: got (?P<error>\w+\(.*\))")
 SMALLER = "use a smaller batch or model"
 
 
@@ -26,6 +29,21 @@ def failure(
     if isinstance(error, MemoryError) or any(words in line for words in HOST_MEMORY):
         return WorkloadError(f"{what}: out of host memory", where=where, why=line, remedy=SMALLER)
     return WorkloadError(what, where=where, why=line, remedy=remedy)
+
+
+def not_compiled(target: str, error: BaseException) -> WorkloadError:
+    """The error of a step that the compiler refused.
+
+    It says what the user's code did wrong, as Dynamo quotes it at its end, else the first line.
+    """
+    quoted = _QUOTED.search(str(error))
+    return failure(
+        "the step cannot be compiled",
+        error,
+        where=target,
+        why=first_line(error) if quoted is None else shortened(quoted["error"]),
+        remedy="run it by itself, then under torch.compile alone, to see the whole traceback",
+    )
 
 
 def first_line(error: BaseException) -> str:

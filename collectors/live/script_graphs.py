@@ -12,12 +12,12 @@ from torch import nn
 from torch._dynamo import config as dynamo_config
 from torch._dynamo.eval_frame import OptimizedModule
 from torch._dynamo.external_utils import wrap_inline
-from torch._inductor import compile_fx as inductor
 from torch.nn.modules import module as module_hooks
 
 from collectors.live.capture import Capture, no_compile_caches, running_backend
 from collectors.live.compiler_facts import CompilerWatch
 from collectors.live.conductor import ScriptPhase
+from collectors.live.graph_runs import compiled_by
 from collectors.live.workload import shape_text, tensors
 
 
@@ -27,28 +27,12 @@ def compiled_regions(found: Capture, *, generate_code: bool) -> Iterator[None]:
 
     Without `generate_code` (there is no GPU) the graphs then run op by op.
     """
-    original = inductor.compile_fx
     backend = running_backend(found, generate_code=generate_code)
-    inside = False
-
-    def compile_fx(gm: Any, example_inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal inside
-        # It calls itself by this name, to set options.
-        if inside or args:
-            return original(gm, example_inputs, *args, **kwargs)
-        inside = True
-        try:
-            return backend(gm, example_inputs, config_patches=kwargs.get("config_patches"))
-        finally:
-            inside = False
-
-    inductor.compile_fx = compile_fx  # type: ignore[assignment]
     watch = CompilerWatch()
     try:
-        with no_compile_caches():
+        with compiled_by(backend), no_compile_caches():
             yield
     finally:
-        inductor.compile_fx = original
         if found.graphs and found.watch is None and not found.compile_ns:
             found.facts = watch.facts()
             found.compile_ns = found.facts.compile_ns
@@ -59,7 +43,7 @@ class Compiles(ScriptPhase):
     """A phase of one step that sees whether the script compiles regions of its own."""
 
     def __init__(self, found: Capture) -> None:
-        self._found = found
+        self.found = found
         self.graphs = 0
         self.again = False
 
@@ -67,20 +51,28 @@ class Compiles(ScriptPhase):
         """One step; nothing may be hooked meanwhile, or the hooks are compiled too."""
         return 1
 
+    def enter(self) -> None:
+        """See what regions are given in this step."""
+        self.found.runs.watch()
+
+    def leave(self, completed: bool) -> None:
+        """What runs between steps is of none."""
+        self.found.runs.stop()
+
     def end(self) -> None:
         """Count the graphs of one step: later ones are compiled again, for other shapes."""
-        self.graphs = len(self._found.graphs)
+        self.graphs = len(self.found.graphs)
 
     def settle(self, *, timed: bool) -> bool:
         """Keep the graphs that the last steps ran where these were `timed`, else those of the first
         step; False if that cannot be told. `again` then says whether there were others.
         """
-        graphs, first = self._found.graphs, self.graphs
+        graphs, first = self.found.graphs, self.graphs
         if not first or len(graphs) == first:
             return True
         self.again = True
         known = len(graphs) == 2 * first
-        self._found.graphs[:] = graphs[first:] if known and timed else graphs[:first]
+        self.found.graphs[:] = graphs[first:] if known and timed else graphs[:first]
         return known or not timed
 
 
@@ -93,6 +85,14 @@ class Again(ScriptPhase):
     def begin(self, undo: ExitStack) -> int:
         """One step, if the first one compiled anything."""
         return 1 if self._compiles.graphs else 0
+
+    def enter(self) -> None:
+        """See what regions are given in this step."""
+        self._compiles.found.runs.watch(again=True)
+
+    def leave(self, completed: bool) -> None:
+        """What runs after the step is of none."""
+        self._compiles.found.runs.stop()
 
 
 class Watch(ScriptPhase):
@@ -173,6 +173,7 @@ class CaptureModules(ScriptPhase):
     def enter(self) -> None:
         """Forget what a step that failed was given."""
         self.shapes, self._called = (), []
+        self._found.runs.watch()
 
     def _looking(self, module: nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """A compiled call that notes what its module is given first in the step of this phase."""
@@ -187,6 +188,7 @@ class CaptureModules(ScriptPhase):
 
     def leave(self, completed: bool) -> None:
         """A step that failed is compiled again: its graphs are not those of a step."""
+        self._found.runs.stop()
         if not completed:
             self._found.graphs.clear()
             torch.compiler.reset()

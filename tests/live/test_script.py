@@ -24,6 +24,8 @@ from collectors.live.script import ScriptStopped, run_script
 from collectors.live.script_graphs import CaptureModules, Compiles, Watch, compiled_regions
 from collectors.live.target import parse_target, script_target
 
+BETWEEN = "sizes vary between steps: a graph is given float32[4, 8] then float32[5, 8]"
+
 
 class Counted(ScriptPhase):
     """A phase of `wanted` steps that notes what happens to it."""
@@ -267,22 +269,55 @@ def test_sizes_that_vary_from_step_to_step_are_told(varies: bool, tmp_path: Path
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there code is generated for it")
-def test_regions_that_are_compiled_again_are_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rows", "scale", "code", "message"),
+    [
+        ("4 + number", "1", "sizes-vary", BETWEEN),
+        ("4", "number", "recompiled", "the second step was compiled again, for values that"),
+        ("4", "1", "", ""),
+    ],
+)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_regions_that_run_otherwise_in_the_next_step_are_told(
+    rows: str, scale: str, code: str, message: str, dynamic: bool | None, tmp_path: Path
+) -> None:
+    """Also where one graph serves all sizes: then nothing is compiled again."""
     path = tmp_path / "train.py"
     path.write_text(
         "import torch, advisor\n"
-        "model = torch.compile(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Softmax(-1)))\n"
+        "model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Softmax(-1))\n"
+        "kinds = (lambda x: x.exp(), lambda x: x.sin())\n"
+        f"@torch.compile(dynamic={dynamic})\n"
+        "def run(x, number):\n"
+        "    return kinds[number % 2](model(x))\n"
         "for number in range(9):\n"
         "    with advisor.step():\n"
-        "        model(torch.randn(4 + number, 8)).sum().backward()\n"
+        f"        run(torch.randn({rows}, 8), {scale}).sum().backward()\n"
     )
     made = RunDirectory.create_at(tmp_path / "run")
     report = profile(ProfileOptions(target=str(path)), made, lambda *_: None)
-    (told,) = [warning.message for warning in report.warnings if warning.code == "recompiled"]
-    assert told == (
-        "regions were compiled again after the first step, for sizes or values that changed; "
-        "graphs, findings and plans are of the first time alone"
+    codes = ("sizes-vary", "recompiled", "several-runs")
+    told = [(w.code, w.message) for w in report.warnings if w.code in codes]
+    assert [key for key, _ in told] == [code] * bool(code)
+    assert all(text.startswith(message) for _, text in told)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there code is generated for it")
+def test_a_region_that_runs_for_every_part_of_a_batch_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch, advisor\n"
+        "model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Softmax(-1))\n"
+        "for number in range(40):\n"
+        "    model(torch.randn(4, 8))\n"
+        "    with advisor.step():\n"
+        "        for part in range(4):\n"
+        "            model(torch.randn(4, 8)).sum().backward()\n"
     )
+    made = RunDirectory.create_at(tmp_path / "run")
+    report = profile(ProfileOptions(target=str(path)), made, lambda *_: None)
+    (told,) = [warning.message for warning in report.warnings if warning.code == "several-runs"]
+    assert "runs up to 4 times a step" in told
 
 
 def test_regions_that_the_script_compiles_are_its_graphs(tmp_path: Path) -> None:
