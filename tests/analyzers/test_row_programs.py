@@ -8,12 +8,15 @@ import pytest
 
 from analyzers.row_programs import find_row_programs
 from tests.analyzers.planted import Planted
+from tests.analyzers.planted.boundaries import BOUNDARIES
 from tests.analyzers.planted.one_group import ONE_GROUP
 from tests.analyzers.planted.stays_out import STAYS_OUT
 from tests.builders.graph import Sketch, assert_legal
 
 
-@pytest.mark.parametrize("plant", [*ONE_GROUP, *STAYS_OUT], ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize(
+    "plant", [*ONE_GROUP, *STAYS_OUT, *BOUNDARIES], ids=lambda plant: plant.__name__
+)
 def test_planted_groups_are_found_and_nothing_else(plant: Callable[[], Planted]) -> None:
     case = plant()
     found = find_row_programs(case.graph)

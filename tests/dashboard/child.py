@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 from advisor.store import ProgressWriter, RunDirectory
-from tests.builders.run import KERNEL, applied_of
+from tests.builders.run_applied import applied_of
+from tests.builders.run_plan import KERNEL
 
 STAGES = ("load", "generate", "resources", "verify", "time", "rewrite", "measure", "decide")
 

@@ -20,7 +20,8 @@ from advisor.store import RunDirectory, RunStore
 from dashboard import jobs
 from dashboard.access import Access, Tokens
 from dashboard.page import finding_path, run_path
-from tests.builders.run import range_of, sample_run
+from tests.builders.run import sample_run
+from tests.builders.run_plan import range_of
 from tests.dashboard.chromium import Served, end_children, needs_chromium, opened
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -21,7 +21,9 @@ from dashboard.jobs import JobRunner
 from dashboard.page import finding_path, run_path
 from dashboard.pages.calibration import scores
 from dashboard.split import NOT_BUSY, splits
-from tests.builders.run import applied_of, comparison, norm_plan, report_of
+from tests.builders.run_applied import applied_of, comparison
+from tests.builders.run_plan import norm_plan
+from tests.builders.run_report import report_of
 from tests.dashboard.conftest import ROOT
 from tests.dashboard.test_pages import page, words
 

@@ -23,7 +23,8 @@ from dashboard.jobpanel import _refresh
 from dashboard.jobs import JobRunner
 from dashboard.page import finding_path, run_path
 from dashboard.patches import Patches
-from tests.builders.run import applied_of, comparison, sample_run
+from tests.builders.run import sample_run
+from tests.builders.run_applied import applied_of, comparison
 from tests.dashboard.conftest import ROOT, wait_for
 from tests.dashboard.test_pages import page
 from tests.dashboard.test_server_safety import BASE, VIEW, apply, csrf, get, reason

@@ -32,15 +32,10 @@ from dashboard.jobview import view_of
 from dashboard.page import finding_path, run_path
 from dashboard.pages.kernels import row_of
 from dashboard.parts import worth_text
-from tests.builders.run import (
-    applied_of,
-    comparison,
-    findings,
-    norm_plan,
-    range_of,
-    report_of,
-    sample_run,
-)
+from tests.builders.run import sample_run
+from tests.builders.run_applied import applied_of, comparison
+from tests.builders.run_plan import norm_plan, range_of
+from tests.builders.run_report import findings, report_of
 
 HOSTILE = "<script>alert(1)</script>\"'&amp;`{{7*7}}`\u202egnp.exe " + "x" * 10_000
 

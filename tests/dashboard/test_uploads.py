@@ -22,7 +22,8 @@ from dashboard.app import create_app
 from dashboard.jobs import JobRunner
 from dashboard.jobview import JobView
 from dashboard.security import CSRF_HEADER
-from tests.builders.run import norm_plan, report_of
+from tests.builders.run_plan import norm_plan
+from tests.builders.run_report import report_of
 from tests.dashboard.conftest import ROOT, wait_for
 
 BASE = "http://127.0.0.1:8050"

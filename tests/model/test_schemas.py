@@ -20,7 +20,7 @@ from advisor.model.run import Progress, RunInfo
 from advisor.model.schemas import DIRECTORY, RECORDS, schema_of, schema_text, write_schemas
 from advisor.model.scores import Scores
 from advisor.model.step_record import StepRecord
-from tests.model import builders, strategies
+from tests.model import builders, judged, strategies
 
 NAMES = [name for name, _, _ in RECORDS]
 VALIDATORS = {name: Draft202012Validator(schema_of(name)) for name in NAMES}
@@ -32,13 +32,13 @@ EXAMPLES: dict[str, Any] = {
     "applied": builders.applied,
     "run": builders.run_info,
     "progress": builders.progress,
-    "comparison": builders.report_comparison,
-    "gate": builders.gate_config,
-    "verdict": builders.gate_result,
-    "scores": builders.scores,
-    "resources": builders.resource_table,
+    "comparison": judged.report_comparison,
+    "gate": judged.gate_config,
+    "verdict": judged.gate_result,
+    "scores": judged.scores,
+    "resources": judged.resource_table,
     "step": builders.step_record,
-    "cliff": builders.cliff,
+    "cliff": judged.cliff,
     "forwards": builders.forwards,
 }
 ANY_RECORD: dict[str, st.SearchStrategy[Any]] = {

@@ -41,7 +41,9 @@ from advisor.pipeline.switch import Seen
 from advisor.pipeline.trials import KEPT_BEFORE, Trial, trials_of
 from advisor.pipeline.verdicts import action_verdicts
 from advisor.store import RunStore
-from tests.builders.run import norm_plan, report_of, sample_run
+from tests.builders.run import sample_run
+from tests.builders.run_plan import norm_plan
+from tests.builders.run_report import report_of
 from tests.pipeline.test_search import US, Scripted, quiet
 
 ARCHIVE = Path(__file__).parents[2] / "sample_traces" / "overfusion" / "overfusion.tgz"

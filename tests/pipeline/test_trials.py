@@ -10,7 +10,8 @@ from advisor.model.actions import ON_COMPILER
 from advisor.model.report import Recommended
 from advisor.pipeline.trials import KINDS, Trial, by_finding, trials_of
 from advisor.report.words import ranked
-from tests.builders.run import findings, norm_plan, report_of
+from tests.builders.run_plan import norm_plan
+from tests.builders.run_report import findings, report_of
 
 PLAN = norm_plan()
 REPORT = report_of(PLAN, "norm", "sample:x")

@@ -12,7 +12,7 @@ from advisor.pipeline.trials import KEPT_BEFORE, Trial
 from advisor.pipeline.verdicts import ACTION_NOT_TRIED, action_verdicts, seen_actions, verdict_of
 from advisor.pipeline.without_gpu import plan_verdicts, set_verdict
 from advisor.verify.statistics import compare
-from tests.builders.run import norm_plan
+from tests.builders.run_plan import norm_plan
 
 PLAN = norm_plan()
 FASTER = compare([1_000] * 9, [900] * 9, "gpu_busy")

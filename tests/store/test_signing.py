@@ -14,7 +14,8 @@ import pytest
 from advisor.errors import AdvisorError
 from advisor.store import RunDirectory, RunStore, sign, verify
 from advisor.store.signing import default_key_path
-from tests.builders.run import norm_plan, sample_run
+from tests.builders.run import sample_run
+from tests.builders.run_plan import norm_plan
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,9 @@ from advisor.store import RunDirectory, RunStore
 from advisor.store.directory import checked_plan_id
 from advisor.store.files import read_bounded, read_tail, write_atomic
 from advisor.store.store import RUN_ID, new_run_id
-from tests.builders.run import applied_of, norm_plan, sample_run
+from tests.builders.run import sample_run
+from tests.builders.run_applied import applied_of
+from tests.builders.run_plan import norm_plan
 
 HOSTILE = (
     "", ".", "..", "../x", "a/b", "/etc/passwd", "a\0b", "-rf", ".jobs", "a b", "a\n", "é",

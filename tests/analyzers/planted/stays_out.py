@@ -1,4 +1,4 @@
-"""Graphs of which something must stay out, and the reason that is to be given."""
+"""Graphs of which something must stay out for its shape or size, and the reason to be given."""
 
 from __future__ import annotations
 
@@ -7,31 +7,6 @@ from collections.abc import Callable
 from analyzers.row_programs import MAX_GROUP_OPS, MAX_GROUP_TENSORS, find_row_programs
 from tests.analyzers.planted import Planted, made, planted
 from tests.builders.graph import Sketch, tensor
-
-
-def a_write_between_two_readers() -> Planted:
-    s = Sketch()
-    x = s.input(16, 32)
-    row = s.mean(x)
-    before = s.op("exp", row)
-    s.opaque("aten.copy_.default", x, s.input(16, 32), mutates=(x,), alias_of=x)
-    after = s.op("sub", x, row)
-    return planted(
-        s.build(before, after), (row, before), **{after: "leaves the group and comes back"}
-    )
-
-
-def a_write_to_a_view_between_two_readers() -> Planted:
-    s = Sketch()
-    x = s.input(16, 32)
-    row = s.mean(s.reshape(x, 16, 32))
-    before = s.op("exp", row)
-    view = s.opaque("aten.slice.Tensor", x, alias_of=x)
-    s.opaque("aten.add_.Tensor", view, s.input(16, 32), mutates=(view,), alias_of=view)
-    after = s.op("sub", x, row)
-    return planted(
-        s.build(before, after), (row, before), **{after: "leaves the group and comes back"}
-    )
 
 
 def a_value_read_transposed() -> Planted:
@@ -141,57 +116,6 @@ def a_reduction_over_part_of_the_columns() -> Planted:
     return planted(s.build(row, part), (x, row), **{part: "over other axes"})
 
 
-def a_path_through_a_matmul() -> Planted:
-    s = Sketch()
-    x = s.input(32, 32)
-    scale = s.mean(x)
-    scaled = s.op("mul", x, scale)
-    product = s.opaque("aten.mm.default", scaled, s.input(32, 32))
-    out = s.op("add", product, scale)
-    return planted(
-        s.build(out),
-        (scale, scaled),
-        **{out: "leaves the group and comes back", product: "aten.mm"},
-    )
-
-
-def a_random_op_is_a_boundary() -> Planted:
-    s = Sketch()
-    weights = s.softmax(s.input(16, 32))
-    inside = made(s)
-    kept = s.opaque("inductor_random", s.input(), outputs=(tensor(16, 32),))
-    out = s.op("mul", weights, s.op("gt", kept, 0.1))
-    return planted(s.build(out), (*inside, *made(s, *inside)), **{kept: "not a row operation"})
-
-
-def an_opaque_op_in_the_middle() -> Planted:
-    s = Sketch()
-    x = s.op("exp", s.opaque("aten.cumsum.default", s.op("exp", s.input(16, 32))))
-    out = s.op("div", x, s.reduce("sum", x))
-    return planted(s.build(out), made(s)[1:], **{"%opaque2": "aten.cumsum"})
-
-
-def double_precision() -> Planted:
-    s = Sketch()
-    x = s.input(16, 32, dtype="float64")
-    out = s.softmax(x)
-    return planted(s.build(out), **{"%amax1": "float64"})
-
-
-def a_cast_to_double_stays_out() -> Planted:
-    s = Sketch()
-    out = s.softmax(s.input(16, 32))
-    inside = made(s)
-    wide = s.cast(out, "float64")
-    return planted(s.build(wide), inside, **{wide: "float64"})
-
-
-def complex_numbers() -> Planted:
-    s = Sketch()
-    row = s.reduce("sum", s.op("mul", s.input(16, 32, dtype="complex64"), 2.0))
-    return planted(s.build(row), **{row: "complex64"})
-
-
 def a_result_with_gaps() -> Planted:
     s = Sketch()
     x = s.input(16, 32)
@@ -227,24 +151,6 @@ def a_reduction_over_a_part_of_each_row() -> Planted:
     row = s.reduce("mean", x, (1, 2))
     part = s.reduce("amax", x, (2,))
     return planted(s.build(row, part), (made(s)[0], row), **{part: "other axes"})
-
-
-def a_copy_to_the_cpu() -> Planted:
-    s = Sketch()
-    x = s.input(16, 32)
-    out = s.op("exp", s.mean(x))
-    inside = made(s)
-    copied = s.op("cast", out, dtype="bfloat16", device="cpu")
-    return planted(s.build(copied), inside, **{copied: "on cpu"})
-
-
-def an_operand_on_the_cpu() -> Planted:
-    s = Sketch()
-    x = s.input(16, 32)
-    row = s.mean(x)
-    out = s.op("mul", x, row)
-    scaled = s.op("mul", out, s.input(device="cpu"))
-    return planted(s.build(scaled), (row, out), **{scaled: "on cpu"})
 
 
 def a_single_row() -> Planted:
@@ -349,50 +255,6 @@ def unrelated_groups_that_share_a_scalar() -> Planted:
     )
 
 
-def an_op_on_another_stream() -> Planted:
-    s = Sketch()
-    x = s.input(16, 32)
-    row = s.mean(x)
-    kept = s.op("sub", x, row)
-    aside = s.op("mul", kept, 2.0, stream=1)
-    return planted(s.build(aside), (row, kept), **{aside: "on another stream"})
-
-
-def a_group_on_a_stream_of_its_own() -> Planted:
-    s = Sketch()
-    x = s.input(16, 32)
-    row = s.reduce("mean", x, stream=1)
-    kept = s.op("sub", x, row, stream=1)
-    return planted(s.build(kept), (row, kept))
-
-
-def streams_wait_for_each_other_in_between() -> Planted:
-    s = Sketch()
-    x, other = s.input(16, 32), s.input(16, 32)
-    row = s.mean(x)
-    before = s.op("sub", x, row)
-    s.opaque("streams.wait_event.default", outputs=(), boundary="stream")
-    after = s.op("mul", before, other)
-    return planted(
-        s.build(after), (row, before), **{after: "a path through streams.wait_event.default"}
-    )
-
-
-def a_sum_over_ranks_that_a_reduction_need_not_wait_for() -> Planted:
-    s = Sketch()
-    x, y = s.input(16, 32), s.input(16, 32)
-    total = s.opaque("_c10d_functional.all_reduce.default", x, boundary="communication")
-    arrived = s.opaque("_c10d_functional.wait_tensor.default", total, boundary="communication")
-    row = s.mean(y)
-    centred = s.op("sub", y, row)
-    out = s.op("add", centred, arrived)
-    return planted(
-        s.build(out),
-        (row, centred),
-        **{out: "would wait for communication"},
-    )
-
-
 def a_value_inside_an_op() -> Planted:
     s = Sketch()
     x = s.input(16, 32)
@@ -424,8 +286,6 @@ def a_single_op_that_reads_across() -> Planted:
 
 
 STAYS_OUT: tuple[Callable[[], Planted], ...] = (
-    a_write_between_two_readers,
-    a_write_to_a_view_between_two_readers,
     a_value_read_transposed,
     a_member_read_transposed,
     a_member_read_shifted,
@@ -438,18 +298,10 @@ STAYS_OUT: tuple[Callable[[], Planted], ...] = (
     long_rows_summed_along_both_axes,
     a_reshape_that_mixes_rows_and_columns,
     a_reduction_over_part_of_the_columns,
-    a_path_through_a_matmul,
-    a_random_op_is_a_boundary,
-    an_opaque_op_in_the_middle,
-    double_precision,
-    a_cast_to_double_stays_out,
-    complex_numbers,
     a_result_with_gaps,
     channels_last_need_their_sums_before_they_are_normed,
     a_part_of_a_row_that_is_needed_outside,
     a_reduction_over_a_part_of_each_row,
-    a_copy_to_the_cpu,
-    an_operand_on_the_cpu,
     a_single_row,
     a_row_of_more_columns_than_a_kernel_can_number,
     an_unknown_stride,
@@ -462,10 +314,6 @@ STAYS_OUT: tuple[Callable[[], Planted], ...] = (
     too_many_tensors,
     too_many_ops,
     unrelated_groups_that_share_a_scalar,
-    an_op_on_another_stream,
-    a_group_on_a_stream_of_its_own,
-    streams_wait_for_each_other_in_between,
-    a_sum_over_ranks_that_a_reduction_need_not_wait_for,
     a_value_inside_an_op,
     ops_that_walk_all_tensors_alike,
     a_row_repeated_is_read_across_nothing,
