@@ -8,7 +8,8 @@ With g the gradient that arrives (times the weight, where there is one), n the c
 - softmax, y its result: g y - y Σ(g y)
 - log-softmax, y its result: g - exp(y) Σg; of a cross-entropy if g is chosen by the target
 
-as ATen's `derivatives.yaml` and decompositions have them.
+as ATen's `derivatives.yaml` and decompositions have them. The powers of the size r that divides a
+row tell a norm's gradient from those of other functions x rᵖ, which are made of the same sums.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _FACTORS = {
     "cast": 1.0, "neg": 1.0, "mul": 1.0, "div": 1.0, "sum": 1.0, "mean": 1.0, "add": 1.0,
     "maximum": 1.0, "where": 1.0, "reciprocal": -1.0, "sqrt": 0.5, "rsqrt": -0.5, "pow": 0.0,
 }  # fmt: skip
-# 1 / rms³ by rms and by its square; 1 / rms where x was divided by it before.
-_CUBES = (3.0, 1.5, 1.0)
+# The exponents of a size r in 1 / r, by itself and by its square.
+_SIZES = (1.0, 0.5)
 
 
 class _Program(PlanValues):
@@ -103,21 +104,50 @@ class _Program(PlanValues):
             found[name] += power if op.op == "mul" else -power
         return found
 
-    def scales_of(self, product: PlanOp) -> Counter[str]:
-        """`row_powers` of a product, and of what the sum that it is a term of is multiplied by."""
-        found, sums = self.row_powers(product.name), {product.name}
+    def terms(self, term: PlanOp, values: set[str]) -> dict[str, list[Counter[str]]]:
+        """Of the sum that a product is a term of, terms that are one of the `values`, looked
+        through: each with the numbers of the row by which it is multiplied in the end.
+        """
+        root, after, sums = term, Counter[str](), {term.name}
         for op in self.ops:
             if op.space != "tile" or not sums.intersection(map(str, op.args)):
                 continue
             if op.op in ("add", "sub", "fma", "neg", "cast"):
                 sums.add(op.name)
+                root = op
             elif op.op in ("mul", "div"):
-                for arg in op.args:
-                    if str(arg) not in sums:
-                        after = self.row_powers(arg)
-                        found.update(after) if op.op == "mul" else found.subtract(after)
+                after = self._scaled(after, op, sums)
                 break
+        found: dict[str, list[Counter[str]]] = {value: [] for value in values}
+        self._collect(root.name, after, found, set())
         return found
+
+    def _collect(
+        self, value: Arg, scale: Counter[str], found: dict[str, list[Counter[str]]], seen: set[str]
+    ) -> None:
+        """Terms below a value, each sum entered once."""
+        while (op := self.of(value)) is not None and (inner := self.inner(op)) is not None:
+            value, scale = inner, self._scaled(scale, op, {str(inner)})
+        if op is None or str(value) in found or op.op not in ("add", "sub", "fma"):
+            found.get(str(value), []).append(scale)
+            return
+        if op.name in seen:
+            return
+        seen.add(op.name)
+        for place, arg in enumerate(op.args):
+            other = op.args[1 - place] if op.op == "fma" and place < 2 else None
+            own = scale if other is None else _together(scale, self.row_powers(other))
+            self._collect(arg, own, found, seen)
+
+    def _scaled(self, scale: Counter[str], op: PlanOp, values: set[str]) -> Counter[str]:
+        """A scale with what an op multiplies some values by, or divides them."""
+        if op.op not in ("mul", "div"):
+            return scale
+        exponent = 1.0 if op.op == "mul" else -1.0
+        for arg in op.args:
+            if str(arg) not in values:
+                scale = _together(scale, self.row_powers(arg), exponent)
+        return scale
 
     def is_chosen(self, total: PlanOp) -> bool:
         """Whether what is summed depends on which column the target is."""
@@ -183,7 +213,10 @@ def _is_layer_norm(program: _Program, one: PlanOp, other: PlanOp) -> bool:
     gradient = program.bare(one.args[0])
     if one is other or gradient not in factors:
         return False
-    return any(by in factors and by != gradient for _, by in program.back(other))
+    return any(
+        by in factors and by != gradient and _is_over_a_size(program, op, by, gradient)
+        for op, by in program.back(other)
+    )
 
 
 def _is_softmax(program: _Program, total: PlanOp) -> bool:
@@ -214,8 +247,11 @@ def _is_rms_norm(program: _Program, total: PlanOp) -> bool:
     held = any(map(program.is_whole_input, factors))
     return any(
         (by in factors or (held and program.is_whole_input(by)))
-        and any(_takes(program, op, value) for value in factors if value != by)
-        and any(abs(power) in _CUBES for power in program.scales_of(op).values())
+        and any(
+            _takes(program, op, value) and _is_over_a_size(program, op, by, value)
+            for value in factors
+            if value != by
+        )
         for op, by in program.back(total)
     )
 
@@ -232,10 +268,24 @@ def _is_l2(program: _Program, total: PlanOp) -> bool:
     if len(set(factors)) < 2 or _comes_as_a_share(program, total):
         return False
     for op, by in program.back(total):
-        others = [value for value in factors if value != by]
-        if by in factors and any(_takes(program, op, value) for value in others):
+        others = [value for value in factors if value != by and by in factors]
+        if any(_takes(program, op, g) and _is_over_a_size(program, op, by, g) for g in others):
             return True
     return False
+
+
+def _is_over_a_size(program: _Program, op: PlanOp, by: str, gradient: str) -> bool:
+    """Whether the gradient arrives over r where the sum comes back over r³, or with x / r over r.
+
+    Of x rᵖ with any other p they arrive as rᵖ and rᵖ⁻²; r may be given as its square or inverse.
+    """
+    terms = program.terms(op, {by, gradient})
+    return any(
+        abs(power) in _SIZES and scale[name] in (power, 3 * power)
+        for powers in terms[gradient]
+        for name, power in powers.items()
+        for scale in terms[by]
+    )
 
 
 def _takes(program: _Program, op: PlanOp, value: str) -> bool:
@@ -260,3 +310,8 @@ def _is_share(op: PlanOp, columns: int | None) -> bool:
 def _values(program: _Program, op: PlanOp) -> tuple[str, ...]:
     names: Sequence[Arg] = [a for a in op.args if isinstance(a, str)]
     return tuple(program.bare(name) for name in names)
+
+
+def _together(one: Counter[str], other: Counter[str], exponent: float = 1.0) -> Counter[str]:
+    """The factors of a product, the second to a power; also exponents below zero."""
+    return Counter({name: one[name] + exponent * other[name] for name in {**one, **other}})

@@ -98,7 +98,9 @@ def _along_rows(plan: FusionPlan) -> str:
 
 
 def _gradient(plan: FusionPlan) -> str:
-    """Of a backward program: which forward it differentiates, with an activation before."""
+    """Of a backward program: which forward it differentiates, with an activation before; or what
+    is computed again there.
+    """
     before = "".join(f"{word} gradient + " for word in activation_gradients(plan.ops))
     if not row_reductions(plan):
         return before.removesuffix(" + ") or "pointwise chain gradient"
@@ -106,7 +108,9 @@ def _gradient(plan: FusionPlan) -> str:
     if name == "layer norm" and of_channels(plan):
         name = "batch norm"
     if not name and are_norm_sums(plan):
-        return f"{before}sums of a norm gradient"
+        return f"{before}row sums of a gradient and of its product"
+    if not name and (again := cores(plan)):
+        return f"{before}{' + '.join(again)} in the backward pass"
     if not name and _computes_norm(plan):
         name = "norm"
     added = [word for word in prologue(plan) if word == "gradient add" and "norm" in name]

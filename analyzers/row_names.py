@@ -5,7 +5,6 @@ What no test of `core_names` and `activation_names` fits has no name here.
 
 from __future__ import annotations
 
-from advisor.model.gathers import gathers
 from advisor.model.optable import spec_of
 from advisor.model.plan import FusionPlan, PlanOp
 from analyzers.activation_names import drops_out
@@ -48,16 +47,18 @@ def of_channels(plan: FusionPlan) -> bool:
 def prologue(plan: FusionPlan) -> list[str]:
     """What comes before the first reduction: a lookup, a dropout, a residual."""
     values, found = PlanValues(plan.ops), list[str]()
-    if gathers(plan):
-        found.append("embedding")
     first = next(filter(reduces, plan.ops), None)
     before = values.sources(first.name) if first is not None else []
+    tables = {item.name for item in plan.inputs if item.gathered is not None}
+    looked_up = any(tables.intersection(map(str, op.args)) for op in before)
+    if looked_up:
+        found.append("embedding")
     drops = drops_out(plan, before)
     if drops:
         found.append("dropout")
     whole = {item.name for item in plan.inputs if all(item.spans) and not item.segments}
     joined = [op for op in before if op.space == "tile" and _of_two(op, whole, values, drops)]
-    if [op.op for op in joined] == ["add"] and not gathers(plan):
+    if [op.op for op in joined] == ["add"] and not looked_up:
         found.append("residual add" if plan.phase != "backward" else "gradient add")
     return found
 

@@ -185,9 +185,13 @@ def test_a_gradient_that_was_not_placed_yet_has_a_name() -> None:
     assert describe(replace(plan, sites=())) == "softmax gradient"
 
 
+def test_what_is_computed_again_is_no_gradient() -> None:
+    assert title(rms_norm(), "backward") == "RMS norm in the backward pass"
+    assert title(softmax(), "backward") == "softmax in the backward pass"
+
+
 def test_gradients_say_so() -> None:
-    assert title(rms_norm(), "backward") == "norm gradient"
-    assert title(softmax(), "backward") == "row reduction gradient"
+    assert title(quantisation(), "backward") == "row reduction gradient"
 
 
 def test_sums_over_the_rows_are_named() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from analyzers.chain_programs import chains_beside
 from analyzers.naming import describe
@@ -69,8 +70,8 @@ def dropped(x: torch.Tensor, other: torch.Tensor, weight: torch.Tensor) -> torch
     return functional.layer_norm(functional.dropout(x, 0.1) + other, (C,), weight)
 
 
-ROWS = torch.randn(24, C)
-TARGET = torch.randint(0, C, (24,))
+ROWS, SQUARE = torch.randn(24, C), torch.randn(C, C)
+TARGET, TARGETS = torch.randint(0, C, (24,)), torch.randn(C)
 CASES: tuple[tuple[str, Step, int, tuple[torch.Tensor, ...], str, str], ...] = (
     ("RMS norm", rms, 1, (), "RMS norm", "RMS norm gradient"),
     ("by the root", rms_by_root, 1, (), "RMS norm", "RMS norm gradient"),
@@ -139,7 +140,10 @@ def test_a_group_norm_with_silu() -> None:
     module = nn.Sequential(nn.Conv2d(8, 8, 1), nn.GroupNorm(4, 8), nn.SiLU())
     found = titles(module, torch.randn(2, 8, 6, 6), training=True)
     assert any(title.startswith("group norm + SiLU") for title in found["forward"])
-    assert any(t.startswith("SiLU gradient + sums of a norm gradient") for t in found["backward"])
+    assert any(
+        t.startswith("SiLU gradient + row sums of a gradient and of its product")
+        for t in found["backward"]
+    )
 
 
 @pytest.mark.parametrize("name", ["SiLU", "GELU", "ReLU"])
@@ -158,6 +162,10 @@ def _share(x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
 
 def _size(x: torch.Tensor) -> torch.Tensor:
     return x.pow(2).mean(-1, keepdim=True)
+
+
+def _squares(x: torch.Tensor) -> torch.Tensor:
+    return x.pow(2).sum(-1, keepdim=True)
 
 
 def _spread(x: torch.Tensor) -> torch.Tensor:
@@ -211,14 +219,65 @@ def test_what_is_nearly_something_has_not_its_name(name: str, function: Step, mo
 @pytest.mark.parametrize(
     "function",
     [
+        lambda x: x * (_size(x) + EPS).sqrt(),
+        lambda x: x * _squares(x),
+        lambda x: x * (_squares(x) + EPS).sqrt(),
+        lambda x: x / _squares(x),
+        lambda x: x / _squares(x) ** 2,
+        lambda x: x - TARGETS * (x * TARGETS).sum(-1, keepdim=True),
+    ],
+    ids=["root of mean", "sum", "root of sum", "over sum", "over its square", "projected"],
+)
+def test_a_gradient_of_another_power_of_the_size_has_not_a_norms_name(function: Step) -> None:
+    """Of x rᵖ they are alike, but for the powers of r: a norm's is -1."""
+    found = titles(Computes(lambda x, weight: function(x * weight), 1), ROWS, training=True)
+    (title,) = found["backward"]
+    assert title.startswith("row reduction gradient"), found
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
         lambda x: functional.normalize(x - _mean(x), dim=-1),
         lambda x: (x - _mean(x)) * torch.rsqrt(_size(x) + EPS),
         lambda x: (x - _mean(x)) * _spread(x),
+        lambda x: (x - _mean(x)) / (_spread(x) ** 2),
+        lambda x: (x - _mean(x)) * torch.tanh(_spread(x)),
     ],
 )
 def test_what_is_centred_is_no_layer_norm_yet(function: Step) -> None:
-    (title,) = titles(Computes(function, 0), ROWS, training=False)["inference"]
-    assert title.endswith("of each row")
+    found = titles(Computes(function, 0), ROWS, training=True)
+    assert " of each row" in found["forward"][0]
+    assert not any("layer norm" in title for phase in found.values() for title in phase), found
+
+
+def test_a_norm_that_is_computed_again_is_no_gradient() -> None:
+    """What the product behind it gives is needed again, before anything is differentiated."""
+
+    def inner(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return rms(rms(x, weight) @ SQUARE, weight) @ SQUARE
+
+    def again(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = checkpoint(inner, x @ SQUARE, weight, use_reentrant=False)
+        return result
+
+    found = titles(Computes(again, 1), ROWS, training=True)
+    assert "RMS norm in the backward pass with 2 outputs" in found["backward"], found
+    assert sum(title.startswith("RMS norm gradient") for title in found["backward"]) == 2
+
+
+def test_a_table_that_is_read_behind_a_norm_is_none_before_it() -> None:
+    table, words = torch.randn(50, C), torch.arange(24) % 7
+    for before, name in ((True, "embedding + RMS norm"), (False, "RMS norm")):
+
+        def function(x: torch.Tensor, *, before: bool = before) -> torch.Tensor:
+            looked_up = functional.embedding(words, table)
+            size = looked_up if before else x
+            normed = size * torch.rsqrt(_size(size) + EPS)
+            return normed if before else normed + looked_up
+
+        found = titles(Computes(function, 0), ROWS, training=False)
+        assert found["inference"] == [name], found
 
 
 def test_a_slope_before_a_softmax_is_no_mask() -> None:
