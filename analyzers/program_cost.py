@@ -17,7 +17,7 @@ from advisor.model.optable import item_bytes, spec_of
 from advisor.model.plan import FusionPlan, Site
 from advisor.model.ranking import LIVE_TILES, STREAMED_REGISTERS, resident_programs
 from advisor.model.scan import lanes_of
-from advisor.model.scan_configs import chain_ns
+from advisor.model.scan_configs import chain_ns, joining_ops
 from advisor.model.sectors import sector_bytes, writes_along_rows
 from advisor.model.site_work import site_arithmetic, site_bytes
 from analyzers.cost_model import kernel_time
@@ -138,6 +138,7 @@ def scan_time(
     after the other, for its arithmetic, or for memory where no loads are ahead of it.
     """
     flops, special = site_arithmetic(plan, site)
+    flops += joining_ops(site, config)
     shares = config.splits or 1
     trips = chain_ns(plan, site, config) / calibration.trip_ns
     touched = sector_bytes(plan, site, config)

@@ -160,13 +160,13 @@ def _scan_kernels(plan: FusionPlan, scheme: Scheme) -> tuple[KernelAbi, ...]:
         offsets = (f"{name}_offset" for name in names if name in reads)
         return (*sizes, *offsets, *_strides(plan, names))
 
-    constants = (*BLOCKS, "STAGES")
+    constants = (*BLOCKS, "STAGES", "UNROLL", "EVEN_STEPS")
     if scheme == "scan_steps":
         return (
             KernelAbi(name, reads, writes, (*shape, *rest(reads + writes)), constants, "lanes"),
         )
     if scheme == "scan_blocks":
-        scalars, held = (*shape, *rest(reads + writes)), (*constants, "BLOCK_STEPS")
+        scalars, held = (*shape, *rest(reads + writes)), (*BLOCKS, "STAGES", "BLOCK_STEPS")
         return (KernelAbi(f"{name}_blocks", reads, writes, scalars, held, "lanes"),)
     shared = (*shape, "n_splits", "split_steps")
     first, all_ = (*shared, *rest(reads)), (*shared, *rest(reads + writes))

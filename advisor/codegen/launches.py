@@ -194,7 +194,7 @@ def _constants(
     held = config.block_columns is None
     block = config.block_columns or next_power_of_two(columns)
     outer, inner = math.prod(column_sizes[:-1]), column_sizes[-1]
-    depth = row_sizes[-1] if plan.product is not None else 1
+    steps = row_sizes[-1] if plan.stepped else 1
     return {
         "BLOCK_ROWS": config.block_rows,
         "BLOCK_COLUMNS": block,
@@ -205,7 +205,7 @@ def _constants(
         "STAGES": config.num_stages,
         "UNROLL": config.unroll,
         "BLOCK_STEPS": config.block_steps or 1,
-        "EVEN_STEPS": depth % (config.block_steps or 1) == 0,
+        "EVEN_STEPS": _fills_turns(config, steps),
         "GROUP_ROWS": GROUP_ROWS,
         "SPLITS": next_power_of_two(splits_of(config, columns)),
         "TILE_ROWS": tile_rows(config.block_columns or 1, outer, inner),
@@ -213,6 +213,14 @@ def _constants(
         "PART_COLUMNS": PART_COLUMNS,
         **{name: column_sizes[axis] for axis, name in column_size_names(plan)},
     }
+
+
+def _fills_turns(config: LaunchConfig, steps: int) -> bool:
+    """Whether no turn of a loop over steps, or over a share of them, goes beyond the last one."""
+    if config.scheme == "gemm":
+        return steps % (config.block_steps or 1) == 0
+    own = steps_per_split(config, steps)
+    return config.unroll == 1 or steps % config.unroll == 0 == own % config.unroll
 
 
 def pointer_types(plan: FusionPlan) -> dict[str, str]:

@@ -1,10 +1,11 @@
 """Scans as Triton source: the state of every lane in registers, from the first step to the last.
 
 `scan_steps` takes one step after the other, whatever a step does; loads of later steps are on their
-way meanwhile. Where a step is linear in its state, s' = a s + b, steps can be joined: `scan_blocks`
-computes a block of them at once, `scan_chunks` gives shares of the steps to several programs, for
-few lanes with many steps; each says what its share does to a state, then takes its steps again from
-the state that the shares before it leave.
+way meanwhile, by the pipeline of the loop or because several steps are read before the first one.
+Where a step is linear in its state, s' = a s + b, steps can be joined: `scan_blocks` computes a
+block of them at once, `scan_chunks` gives shares of the steps to several programs, for few lanes
+with many steps; each says what its share does to a state, then takes its steps again from the state
+that the shares before it leave.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from advisor.codegen.exponentials import pointwise_helpers
 from advisor.codegen.expressions import reducer
 from advisor.codegen.layout import INDENT
 from advisor.codegen.streamed import kernel_text
-from advisor.codegen.values import Values
+from advisor.codegen.values import Values, widened
 from advisor.model.graph import Arg
 from advisor.model.launch import Scheme
 from advisor.model.optable import spec_of
@@ -55,6 +56,11 @@ def scan_helper_names(plan: FusionPlan, scheme: Scheme) -> set[str]:
     reduced = (reducer(op.op) for op in plan.ops)
     found = pointwise_helpers(plan) | {helper for helper in reduced if helper is not None}
     return found | ({"then"} if scheme == "scan_blocks" else set())
+
+
+WALK = "for start in tl.range({first}, {last}, UNROLL, num_stages=STAGES):"
+TURNS = "for turn in tl.static_range(UNROLL):"
+READ_TOGETHER = "# What UNROLL steps read is on its way together."
 
 
 class _Scan(Values):
@@ -118,9 +124,13 @@ class _Scan(Values):
 
     def read(self, item: PlanInput, *more: str) -> str:
         """An input of this step, or of all."""
+        return f"{item.name}_value = {widened(item, self.stored(item, *more))}"
+
+    def stored(self, item: PlanInput, *more: str) -> str:
+        """The same as it is in memory."""
         at = f"{item.name}_at" if item.spans[self.axis] else self.place(item.name)
         at += self.along_steps(item.name, reverse=item.reverse)
-        return f"{item.name}_value = {self._loaded(item, at, self.mask(item.spans, *more))}"
+        return self._loaded(item, at, self.mask(item.spans, *more))
 
     def write(self, position: int, value: str, *more: str) -> str:
         """An output of this step, or of the last."""
@@ -235,8 +245,7 @@ class _Steps(_Scan):
         return [
             *self._until_steps(),
             *(self.first(state) for state in self.plan.states),
-            "for step in tl.range(0, n_steps, num_stages=STAGES):",
-            *self._step(),
+            *self._steps("0", "n_steps"),
             *self._last(),
         ]
 
@@ -251,7 +260,7 @@ class _Steps(_Scan):
             f"{INDENT}past_b = tl.load(partial_b + begin_at + before * size, mask=ok, other=0.0)",
             f"{INDENT}s0 = past_a * s0 + past_b",
             *self._share_range(),
-            *self._step(),
+            *self._steps("begin", "end"),
             *self._last("(share == n_splits - 1)"),
         ]
 
@@ -269,19 +278,20 @@ class _Steps(_Scan):
             f"total_a = tl.full({self.shape(state)}, 1.0, tl.float32)",
             f"total_b = tl.full({self.shape(state)}, 0.0, tl.float32)",
             *self._share_range(),
-            *_deeper(
+            *self._walk(
+                "begin",
+                "end",
+                [item for item in self._streamed() if item.name in needed],
                 [
-                    *self._indices("step"),
-                    *(self.read(i) for i in self._streamed() if i.name in needed),
                     *(
                         self.assign(op)
                         for op in self.plan.ops
                         if op.name in needed and op.name not in self.fixed
                     ),
                     *lines,
-                    f"total_b = {_plus(_times(a, 'total_b'), b)}",
-                    f"total_a = {_times(a, 'total_a')}",
-                ]
+                    _kept("total_b", _plus(_times(a, "total_b"), b)),
+                    _kept("total_a", _times(a, "total_a")),
+                ],
             ),
             "tl.store(partial_a + begin_at + share * size, total_a, mask=ok)",
             "tl.store(partial_b + begin_at + share * size, total_b, mask=ok)",
@@ -311,7 +321,6 @@ class _Steps(_Scan):
         return [
             "begin = share * split_steps",
             "end = tl.minimum(begin + split_steps, n_steps)",
-            "for step in tl.range(begin, end, num_stages=STAGES):",
         ]
 
     def _until_steps(self) -> list[str]:
@@ -325,21 +334,30 @@ class _Steps(_Scan):
         lines = [f"ahead = zero + {step}"]
         return lines + (["back = n_steps - 1 - ahead"] if self.reversed else [])
 
-    def _step(self) -> list[str]:
+    def _steps(self, first: str, last: str) -> list[str]:
+        """The steps of a range, one after the other."""
         stores = [
-            self.write(n, output.value)
+            self.write(n, output.value, "step_ok")
             for n, output in enumerate(self.plan.outputs)
             if not output.last
         ]
-        return _deeper(
-            [
-                *self._indices("step"),
-                *(self.read(item) for item in self._streamed()),
-                *(self.assign(op) for op in self.plan.ops if op.name not in self.fixed),
-                *stores,
-                *(f"{state.name} = {state.value}" for state in self.plan.states),
-            ]
-        )
+        moving = (self.assign(op) for op in self.plan.ops if op.name not in self.fixed)
+        ends = (_kept(state.name, state.value) for state in self.plan.states)
+        return self._walk(first, last, self._streamed(), [*moving, *stores, *ends])
+
+    def _walk(
+        self, first: str, last: str, reads: Sequence[PlanInput], body: Sequence[str]
+    ) -> list[str]:
+        """A loop over the steps of a range, UNROLL a turn, whose body has the values of `reads`."""
+        here = ["step = start + turn", *self._indices("step")]
+        here.append(f"step_ok = (step < {last}) | EVEN_STEPS")
+        loads = [f"{i.name}_turns += ({self.stored(i, 'step_ok')},)" for i in reads]
+        values = [f"{i.name}_value = {widened(i, f'{i.name}_turns[turn]')}" for i in reads]
+        lines = [TURNS, *_deeper([*here, *values, *body])]
+        if reads:
+            empty = [f"{item.name}_turns = ()" for item in reads]
+            lines = [READ_TOGETHER, *empty, TURNS, *_deeper([*here, *loads]), *lines]
+        return [WALK.format(first=first, last=last), *_deeper(lines)]
 
     def _last(self, *more: str) -> list[str]:
         held = {state.value: state.name for state in self.plan.states}
@@ -414,6 +432,11 @@ class _Blocks(_Scan):
             f"at_end = tl.where(steps == BLOCK_STEPS - 1, {state.value}, 0.0)",
             f"{state.name} = tl.sum(at_end, axis=1)[:, None, :]",
         ]
+
+
+def _kept(name: str, value: str) -> str:
+    """What a step makes of a state; a turn beyond the last step leaves it."""
+    return f"{name} = {value} if EVEN_STEPS else tl.where(step_ok, {value}, {name})"
 
 
 def _deeper(lines: Sequence[str]) -> list[str]:

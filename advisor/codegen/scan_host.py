@@ -10,9 +10,9 @@ from advisor.model.plan import FusionPlan
 from advisor.model.scan import PlanState, lane_axes
 
 OPTIONS: dict[Scheme, str] = {
-    "scan_steps": "block_rows=16, num_warps=4, num_stages=3",
+    "scan_steps": "block_rows=16, num_warps=4, num_stages=3, unroll=1",
     "scan_blocks": "block_rows=1, block_steps=64, num_warps=4, num_stages=1",
-    "scan_chunks": "block_rows=16, splits=32, num_warps=4, num_stages=3",
+    "scan_chunks": "block_rows=16, splits=32, num_warps=4, num_stages=3, unroll=1",
 }
 LAUNCHER_DOC = (
     "Launch the kernel; every input has one dimension per axis [lanes..., steps, columns], of size "
@@ -96,6 +96,7 @@ def _arguments(plan: FusionPlan, kernel: abi.KernelAbi) -> list[str]:
     }
     # A tensor's pointer is where it begins.
     known |= {f"{name}_offset": "0" for name in abi.input_names(plan)} | outputs
+    shared = "split_steps" in kernel.scalars
     constants = {
         "BLOCK_ROWS": "block_rows",
         "BLOCK_COLUMNS": "block_columns",
@@ -103,6 +104,8 @@ def _arguments(plan: FusionPlan, kernel: abi.KernelAbi) -> list[str]:
         "EVEN_COLUMNS": "n_columns == block_columns",
         "STAGES": "num_stages",
         "BLOCK_STEPS": "block_steps",
+        "UNROLL": "unroll",
+        "EVEN_STEPS": f"n_steps % unroll == 0{' == split_steps % unroll' if shared else ''}",
     }
     found = [known.get(name, name) for name in (*kernel.tensors, *kernel.scalars)]
     found += [f"{name}={constants[name]}" for name in kernel.constants]

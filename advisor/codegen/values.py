@@ -165,25 +165,20 @@ class Values:
             index = f"{'columns' if item.spans[-1] else 'rows'}.to(tl.int64)"
             scaled = index if step == 1 else f"{index} * {step}"
             return f"{item.name}_value = {scaled}" + (f" + {first}" if first else "")
-        loaded = self._loaded(item, self._input_address(item), self._mask(item), policy)
+        loaded = widened(
+            item, self._loaded(item, self._input_address(item), self._mask(item), policy)
+        )
         if item.gathered is not None:  # beyond the table nothing is read: there it is NaN
             loaded = f'tl.where({_is_row_of(item)}, {loaded}, float("nan"))'
         return f"{item.name}_value = {loaded}"
 
     def _loaded(self, item: PlanInput, address: str, mask: str, policy: str = "") -> str:
-        """What lies at an address where the mask, if there is one, lets it be read; widened."""
+        """What lies at an address where the mask, if there is one, lets it be read."""
         nothing = "0.0" if item.dtype in FLOAT8_MAX else "0"
         options = f", mask={mask}, other={nothing}" if mask else ""
         if policy:
             options += f', eviction_policy="{policy}"'
-        loaded = f"tl.load({address}{options})"
-        if item.dtype in ("float16", "bfloat16"):
-            loaded += ".to(tl.float32)"
-        elif item.dtype in FLOAT8_MAX:
-            loaded = f"from_{item.dtype}({loaded})"
-        elif item.dtype == "bool":
-            loaded = f"{loaded} != 0"
-        return loaded
+        return f"tl.load({address}{options})"
 
     def _mask(self, item: PlanInput) -> str:
         """Where there is something to read; what is read must have no more elements than this."""
@@ -395,6 +390,15 @@ class Values:
         if dtype == "bool":
             return f"{name} != 0"
         return f"{name}.to({TRITON_DTYPES[dtype]})"
+
+
+def widened(item: PlanInput, loaded: str) -> str:
+    """What was loaded of an input, as a program computes with it."""
+    if item.dtype in ("float16", "bfloat16"):
+        return f"{loaded}.to(tl.float32)"
+    if item.dtype in FLOAT8_MAX:
+        return f"from_{item.dtype}({loaded})"
+    return f"{loaded} != 0" if item.dtype == "bool" else loaded
 
 
 def _is_row_of(table: PlanInput) -> str:

@@ -15,7 +15,7 @@ Scheme = Literal[
 # Elements of one tile that a thread holds; below, latency is exposed, above, registers run out.
 MIN_ELEMENTS_PER_THREAD, MAX_ELEMENTS_PER_THREAD = 4, 64
 MAX_TILE_ELEMENTS = 1 << 16
-MAX_WARPS, MAX_STAGES, MAX_SPLITS, MAX_UNROLL = 32, 8, 1024, 8
+MAX_WARPS, MAX_STAGES, MAX_SPLITS = 32, 8, 1024
 # A streamed row that is this much shorter than its block leaves most lanes without work.
 SHORTEST_STREAMED = 4
 # What one program of the second kernel of `column_sums` adds up at a time.
@@ -27,8 +27,11 @@ MOST_PARTS_PER_WARP, MOST_NUMBERS_PER_WARP = 32, 64
 
 # The schemes in which several programs work for one result.
 SHARED: tuple[Scheme, ...] = ("split", "column_sums", "scan_chunks")
-# Those that walk along a row block by block.
-UNROLLED: tuple[Scheme, ...] = ("looped", "online", "split")
+# Those that walk along a row block by block, or along a scan step by step: how many of these their
+# loops take a turn at most.
+UNROLLED: dict[Scheme, int] = {
+    "looped": 8, "online": 8, "split": 8, "scan_steps": 32, "scan_chunks": 32,
+}  # fmt: skip
 # Those that can reduce over the rows.
 OVER_ROWS: tuple[Scheme, ...] = ("column_sums", "column_walk")
 # Those of scans, which hold the columns of one step.
@@ -58,7 +61,8 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
     A program of a `gemm` has `block_rows` × `block_columns` elements of the product, and multiplies
     `block_steps` of its depth at once.
 
-    Loops along a row take `unroll` blocks a turn: what they load is on its way together.
+    Loops along a row take `unroll` blocks a turn, those along a scan as many steps: what they load
+    is on its way together.
     """
 
     block_rows: int = 1
@@ -76,8 +80,8 @@ class LaunchConfig(Record, frozen=True, kw_only=True):
             raise InvalidRecordError(f"a launch of {sizes} rows, warps, ...: no powers of two")
         if self.num_warps > MAX_WARPS or not 0 < self.num_stages <= MAX_STAGES:
             raise InvalidRecordError(f"{self.num_warps} warps or {self.num_stages} stages")
-        if not 0 < self.unroll <= (MAX_UNROLL if self.scheme in UNROLLED else 1):
-            raise InvalidRecordError(f"{self.scheme} with {self.unroll} blocks a turn")
+        if not 0 < self.unroll <= UNROLLED.get(self.scheme, 1):
+            raise InvalidRecordError(f"{self.scheme} with {self.unroll} blocks or steps a turn")
         held = self.block_columns is None
         either = (*SCANS, "column_sums")
         if (self.scheme == "registers") != held and not (self.scheme in either and held):

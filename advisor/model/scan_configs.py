@@ -2,16 +2,20 @@
 
 A modelled time in ns orders them: traffic at the bandwidth that the running multiprocessors draw,
 beside the chain of dependent steps. A step costs its arithmetic one after the other, and a trip to
-memory where too few loads are ahead of it; a block of steps costs a trip and the levels of its
-tree. The figures are those of `ranking`; what spills is dropped by compiling, the rest is timed.
+memory where too few loads are ahead of it, by the pipeline of the loop or read in turns of several
+steps; a block of steps costs a trip and the levels of its tree. The figures are those of `ranking`;
+what spills is dropped by compiling, the rest is timed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+
+from msgspec.structs import replace
 
 from advisor.model.launch import (
     MAX_BLOCK_STEPS,
@@ -20,20 +24,29 @@ from advisor.model.launch import (
     next_power_of_two,
     steps_per_split,
 )
+from advisor.model.optable import item_bytes
 from advisor.model.plan import FusionPlan, Site
 from advisor.model.ranking import BASE_REGISTERS, L2_SHARE, LIVE_TILES, resident_programs
 from advisor.model.scan import lanes_of, linear_path, loads_ahead, steps_of
 from advisor.model.sectors import sector_bytes
 from advisor.model.site_work import site_bytes
 
-KEPT: dict[Scheme, int] = {"scan_steps": 8, "scan_blocks": 6, "scan_chunks": 4}
-WARPS, STAGES = (1, 2, 4, 8), (1, 3, 5)
+# Of a scheme, and of those that take as many steps at once and have as many elements a thread.
+KEPT: dict[Scheme, int] = {"scan_steps": 14, "scan_blocks": 9, "scan_chunks": 4}
+KEPT_ALIKE = 3
+WARPS, STAGES, TURNS = (1, 2, 4, 8), (1, 3, 5), (8, 32)
+# Registers that hold what the steps of a turn read, and ops of a turn in its text, at most.
+MOST_READ, MOST_TURN_OPS = 64, 1024
 # Elements of one step's tile, and of a block of steps, that a thread holds.
 MOST_PER_THREAD, MOST_IN_BLOCK = 8, 16
 # Latency of a trip to DRAM, of one dependent op (in clocks of 0.6 ns), and of a level of a scan
 # over the threads of a program, through shared memory; a second launch.
 TRIP_NS, OP_NS, LEVEL_NS, LAUNCH_NS = 700.0, 4.0, 30.0, 2500.0
 BYTES_PER_NS = 4000.0
+# Operations of one multiprocessor in a ns; of a level of a tree for each element, of which most are
+# for its way between threads: fitted to `scan_blocks` of `benchmarks/kernels.json`.
+OPS_PER_NS, LEVEL_OPS = 225.0, 16
+REGISTER_BYTES = 4
 # Fewer steps than this are not worth sharing.
 SHORTEST_SHARE = 32
 
@@ -49,6 +62,7 @@ class _Task:
     columns: int
     bytes_moved: int
     step_ops: int
+    step_bytes: int
     sm_count: int
 
     def touched(self, config: LaunchConfig) -> int:
@@ -68,11 +82,26 @@ def scan_configs(plan: FusionPlan, site: Site, sm_count: int) -> tuple[LaunchCon
     found: list[tuple[float, int, LaunchConfig]] = []
     for scheme in scan_schemes(plan):
         ranked = sorted((_time_ns(task, c), n, c) for n, c in enumerate(_every(task, scheme)))
-        found += ranked[: KEPT[scheme]]
+        found += _best(ranked, KEPT[scheme])
     if not found:
         warps = min(max(next_power_of_two(task.columns) // 256, 1), 32)
         return (LaunchConfig(scheme="scan_steps", block_rows=1, num_warps=warps),)
     return tuple(config for _, _, config in sorted(found, key=lambda item: item[:2]))
+
+
+def _best(
+    ranked: Sequence[tuple[float, int, LaunchConfig]], most: int
+) -> list[tuple[float, int, LaunchConfig]]:
+    """The likeliest, of every kind a few: their order is not that sure."""
+    alike: Counter[tuple[int | None, int, int]] = Counter()
+    found = []
+    for item in ranked:
+        config = item[2]
+        kind = config.block_steps, config.unroll, config.block_rows // config.num_warps
+        alike[kind] += 1
+        if alike[kind] <= KEPT_ALIKE:
+            found.append(item)
+    return found[:most]
 
 
 def chain_ns(plan: FusionPlan, site: Site, config: LaunchConfig) -> float:
@@ -80,6 +109,14 @@ def chain_ns(plan: FusionPlan, site: Site, config: LaunchConfig) -> float:
     width = next_power_of_two(max(site.columns, 1))
     tile = config.block_rows * width * (config.block_steps or 1)
     return _chain_ns(_task(plan, site, 1), config, tile / (32 * config.num_warps))
+
+
+def joining_ops(site: Site, config: LaunchConfig) -> int:
+    """Operations that join the steps of blocks, beside those of the steps themselves."""
+    if config.block_steps is None:
+        return 0
+    levels = config.block_steps.bit_length() - 1
+    return site.rows * site.columns * levels * LEVEL_OPS
 
 
 def _task(plan: FusionPlan, site: Site, sm_count: int) -> _Task:
@@ -91,6 +128,7 @@ def _task(plan: FusionPlan, site: Site, sm_count: int) -> _Task:
         columns=max(site.columns, 1),
         bytes_moved=site_bytes(plan, site),
         step_ops=len(plan.ops),
+        step_bytes=sum(item_bytes(item.dtype) for item in plan.inputs if item.spans[-2]),
         sm_count=sm_count,
     )
 
@@ -106,11 +144,23 @@ def _every(task: _Task, scheme: Scheme) -> Iterator[LaunchConfig]:
         elif threads <= lanes * width <= MOST_PER_THREAD * threads or _is_least(
             lanes, width, warps
         ):
-            for stages in STAGES:
-                plain = LaunchConfig(
-                    scheme="scan_steps", block_rows=lanes, num_warps=warps, num_stages=stages
-                )
-                yield from [plain] if scheme == "scan_steps" else _chunks(task, plain)
+            plain = LaunchConfig(scheme="scan_steps", block_rows=lanes, num_warps=warps)
+            ahead = [replace(plain, num_stages=stages) for stages in STAGES]
+            ahead += [replace(plain, unroll=turn) for turn in _turns(task, lanes * width / threads)]
+            for config in ahead:
+                yield from [config] if scheme == "scan_steps" else _chunks(task, config)
+
+
+def _turns(task: _Task, per_thread: float) -> list[int]:
+    """How many steps can be read together."""
+    held = max(per_thread, 1) * task.step_bytes / REGISTER_BYTES
+    return [
+        turn
+        for turn in TURNS
+        if turn <= next_power_of_two(task.steps)
+        and turn * held <= MOST_READ
+        and turn * task.step_ops <= MOST_TURN_OPS
+    ]
 
 
 def _is_least(lanes: int, width: int, warps: int) -> bool:
@@ -135,13 +185,7 @@ def _chunks(task: _Task, plain: LaunchConfig) -> Iterator[LaunchConfig]:
         splits = 1 << power
         enough = task.steps >= SHORTEST_SHARE * splits and programs * splits <= 16 * task.sm_count
         if enough and programs < 2 * task.sm_count:
-            yield LaunchConfig(
-                scheme="scan_chunks",
-                block_rows=plain.block_rows,
-                num_warps=plain.num_warps,
-                num_stages=plain.num_stages,
-                splits=splits,
-            )
+            yield replace(plain, scheme="scan_chunks", splits=splits)
 
 
 def _time_ns(task: _Task, config: LaunchConfig) -> float:
@@ -149,17 +193,23 @@ def _time_ns(task: _Task, config: LaunchConfig) -> float:
     programs = -(-task.lanes // config.block_rows) * (config.splits or 1)
     tile = config.block_rows * next_power_of_two(task.columns) * (config.block_steps or 1)
     per_thread = tile / (32 * config.num_warps)
-    resident = resident_programs(config.num_warps, BASE_REGISTERS + LIVE_TILES * per_thread)
+    registers = BASE_REGISTERS + LIVE_TILES * per_thread
+    if config.unroll > 1:
+        registers += config.unroll * max(per_thread, 1) * task.step_bytes / REGISTER_BYTES
+    resident = resident_programs(config.num_warps, registers)
     waves = max(math.ceil(programs / (resident * task.sm_count)), 1)
     active = min(programs / task.sm_count, 1.0)
     warps = min(programs, resident * task.sm_count) * config.num_warps / task.sm_count
-    # A few warps of one multiprocessor cannot ask for all of its share of the bandwidth.
+    # A few warps of one multiprocessor cannot ask for all of its share of the bandwidth, unless
+    # they ask for many steps at once.
     least, touched = task.bytes_moved, task.touched(config)
     moved = least + L2_SHARE * max(touched - least, 0)
-    memory = moved / (BYTES_PER_NS * min(active, 1.0) * min(warps / 8, 1.0))
+    memory = moved / (BYTES_PER_NS * min(active, 1.0) * min(warps * config.unroll / 8, 1.0))
     if config.splits is not None:
         memory *= 2
-    return math.hypot(memory, _chain_ns(task, config, per_thread) * waves)
+    work = task.lanes * task.steps * task.columns * task.step_ops + joining_ops(task.site, config)
+    busy = max(memory, work / (OPS_PER_NS * task.sm_count * active))
+    return math.hypot(busy, _chain_ns(task, config, per_thread) * waves)
 
 
 def _chain_ns(task: _Task, config: LaunchConfig, per_thread: float) -> float:
@@ -172,8 +222,8 @@ def _chain_ns(task: _Task, config: LaunchConfig, per_thread: float) -> float:
     else:
         own = steps_per_split(config, task.steps)
         work = task.step_ops * OP_NS * (1 + per_thread / 4) + reductions
-        ahead = loads_ahead(task.plan, task.site, per_thread)
-        step = max(work, TRIP_NS / (config.num_stages if ahead else 1))
+        ahead = config.num_stages if loads_ahead(task.plan, task.site, per_thread) else 1
+        step = max(work, TRIP_NS / max(ahead, config.unroll))
         chain = own * step
         if config.splits is not None:
             chain = 2 * chain + LAUNCH_NS + config.splits * TRIP_NS / 8

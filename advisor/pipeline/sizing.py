@@ -13,10 +13,18 @@ from advisor.hardware.calibration import TRIP_NS
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.roofline import bandwidth_of
 from advisor.model.applied import KernelResources
-from advisor.model.launch import SCANS, LaunchConfig, Scheme, columns_per_split, grid_size
+from advisor.model.launch import (
+    SCANS,
+    LaunchConfig,
+    Scheme,
+    columns_per_split,
+    grid_size,
+    steps_per_split,
+)
 from advisor.model.optable import item_bytes
 from advisor.model.plan import FusionPlan
 from advisor.model.resources import Fit
+from advisor.model.scan import steps_of
 from advisor.units import NS_PER_S, format_bytes
 from advisor.verify.resources import CANNOT_COMPILE, ResourceRequest
 
@@ -133,6 +141,8 @@ def in_flight_bytes(row: KernelResources, gpu: Gpu, plan: FusionPlan, config: La
     programs = -(-grid_size(config, site.rows, site.columns) // gpu.sm_count)
     columns = min(config.block_columns or site.columns, site.columns)
     turns = columns_per_split(config, site.columns) // (config.block_columns or 1)
+    if plan.states:
+        turns = steps_per_split(config, steps_of(site))
     together = config.num_stages * min(config.unroll, turns)
     tile = min(config.block_rows, max(site.rows, 1)) * columns * together
     return min(resident, programs) * tile * _tile_bytes(plan)

@@ -16,7 +16,7 @@ from advisor.codegen.standalone import Standalone, render_standalone
 from advisor.errors import InvalidRecordError
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.configs import candidate_configs, schemes_of
-from advisor.model.launch import LaunchConfig, Scheme
+from advisor.model.launch import UNROLLED, LaunchConfig, Scheme
 from advisor.model.plan import FusionPlan
 from advisor.model.scan import linear_path
 from advisor.pipeline.sizing import requests, spills
@@ -37,7 +37,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def launched(
-    interpreter: Interpreter, plan: FusionPlan, scheme: Scheme, case: Case
+    interpreter: Interpreter, plan: FusionPlan, scheme: Scheme, case: Case, **more: int
 ) -> tuple[list[torch.Tensor], tuple[torch.Tensor, ...]]:
     """(the inputs of a case, what the kernel writes)."""
     inputs = make_inputs(plan, case, torch.device("cpu"), seed=3)
@@ -46,10 +46,12 @@ def launched(
         for output in plan.outputs
     ]
     source = render(plan, scheme).text
-    return inputs, interpreter.run(source, inputs, shapes, case.block_rows, **OPTIONS[scheme])
+    options: dict[str, Any] = OPTIONS[scheme] | more
+    return inputs, interpreter.run(source, inputs, shapes, case.block_rows, **options)
 
 
 def check(interpreter: Interpreter, plan: FusionPlan, scheme: Scheme, case: Case) -> None:
+    """Right, and the same bit for bit however many steps a turn takes."""
     inputs, found = launched(interpreter, plan, scheme, case)
     for output, mine, truth in zip(
         plan.outputs, found, evaluate(plan, inputs, "exact"), strict=True
@@ -57,6 +59,9 @@ def check(interpreter: Interpreter, plan: FusionPlan, scheme: Scheme, case: Case
         near = 2e-2 if output.dtype != "float32" else 2e-4
         wanted = truth.expand(mine.shape)
         torch.testing.assert_close(mine.double(), wanted, rtol=near, atol=near)
+    if scheme in UNROLLED and case.row_sizes[-1]:
+        _, by_turns = launched(interpreter, plan, scheme, case, unroll=4)
+        assert all(map(torch.equal, by_turns, found))
 
 
 @pytest.mark.parametrize(
