@@ -27,7 +27,7 @@ class Task(NamedTuple):
     """One row's work: `compiled` makes the call in a mode of `torch.compile`.
 
     `covers` is (ops of the captured graph in our kernel, all of them); `plan` None where nothing of
-    ours is found; `inputs` are those of the pattern.
+    ours is found; `inputs` are those of the pattern, `upstream` the gradients that come to it.
     """
 
     inputs: Sequence[torch.Tensor]
@@ -35,6 +35,7 @@ class Task(NamedTuple):
     compiled: Callable[[str | None], Call]
     plan: FusionPlan | None
     covers: tuple[int, int] | None = None
+    upstream: Sequence[torch.Tensor] = ()
 
 
 def called(function: Callable[..., Any], inputs: Sequence[torch.Tensor], **found: Any) -> Task:
@@ -90,7 +91,7 @@ def backward(pattern: Pattern, shape: tuple[int, ...], device: torch.device) -> 
     )
     graphs = capture(work, generate_code=False)[0].graphs
     plan, covers = _largest([item for item in graphs if item.lowered.graph.phase == "backward"])
-    return Task(inputs, gradients(pattern.function), compiled, plan, covers)
+    return Task(inputs, gradients(pattern.function), compiled, plan, covers, upstream)
 
 
 def scanned(shape: tuple[int, ...], device: torch.device) -> Task:

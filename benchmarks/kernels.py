@@ -211,7 +211,7 @@ def timed(
     """The search over configurations, then the fastest beside the others."""
     site = plan.sites[0]
     sources = {scheme: scheme_source(plan, scheme) for scheme in {c.scheme for c in configs}}
-    given = site_inputs(plan, site, CUDA)
+    given = in_place_of(site_inputs(plan, site, CUDA), (*task.inputs, *task.upstream))
     calls = configured_calls(plan, sources, CUDA, configs, given)
     best, searched = fastest(calls, gpu_recorder, CUDA)
     moved = moved_bytes(plan)
@@ -254,6 +254,22 @@ def timed(
         intervals={name: (found.low_ns, found.high_ns) for name, found in times.items()},
         why="" if error <= TOLERANCE else "the result is wrong",
     )
+
+
+def in_place_of(
+    given: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """The inputs of a plan, in the memory of a pattern's where one has as many of such elements.
+
+    All ways to do a row read the same places then: other places alone make up to 4 %.
+    """
+    free = [tensor.detach() for tensor in others if tensor.is_contiguous()]
+    found = []
+    for own in given:
+        alike = (n for n, t in enumerate(free) if (t.dtype, t.numel()) == (own.dtype, own.numel()))
+        place = next(alike, None) if own.is_contiguous() else None
+        found.append(own if place is None else free.pop(place).view(own.shape))
+    return found
 
 
 def moved_bytes(plan: FusionPlan) -> int:
