@@ -115,7 +115,9 @@ def count(key: str, plan: FusionPlan, gpu: Gpu) -> Count:
     """The least time of a plan's likeliest configuration, by what its warps execute."""
     site = replace(plan.sites[0], executions=1)
     likeliest = candidate_configs(plan, site, sm_count=gpu.sm_count, l2_bytes=gpu.l2_bytes)[0]
-    config = replace(likeliest, unroll=1)  # one block a turn, to be multiplied by their number
+    config = likeliest
+    if config.scheme not in SCANS:  # one block a turn, to be multiplied by their number
+        config = replace(config, unroll=1)
     # The larger of two kernels: what combines shares is small.
     request, trips = requests(plan, config)[0], float(_trips(config, site))
     if request.constexprs.get("REST_APART"):
@@ -149,7 +151,8 @@ def _trips(config: LaunchConfig, site: Site) -> int:
         blocks = -(-site.rows // config.block_rows)
         return -(-blocks // row_splits_of(config, site.rows))
     if config.scheme in SCANS:
-        return -(-steps_per_split(config, site.row_sizes[-1]) // (config.block_steps or 1))
+        at_once = config.block_steps or config.unroll
+        return -(-steps_per_split(config, site.row_sizes[-1]) // at_once)
     return math.ceil(_blocks(config, site))
 
 
