@@ -128,9 +128,13 @@ class _Scan(Values):
 
     def stored(self, item: PlanInput, *more: str) -> str:
         """The same as it is in memory."""
-        at = f"{item.name}_at" if item.spans[self.axis] else self.place(item.name)
-        at += self.along_steps(item.name, reverse=item.reverse)
+        walked = item.spans[self.axis]
+        at = self.here(item.name, reverse=item.reverse) if walked else self.place(item.name)
         return self._loaded(item, at, self.mask(item.spans, *more))
+
+    def here(self, name: str, *, reverse: bool) -> str:
+        """Where a tensor that is walked along the steps has these."""
+        return f"{name}_at{self.along_steps(name, reverse=reverse)}"
 
     def write(self, position: int, value: str, *more: str) -> str:
         """An output of this step, or of the last."""
@@ -140,9 +144,8 @@ class _Scan(Values):
         where = (
             self.mask(spans, *more) if not output.last else " & ".join([self.mask(spans), *more])
         )
-        at = self.place(name) if output.last else f"{name}_at"
-        along = self.along_steps(name, reverse=output.reverse)
-        return f"tl.store({at}{along}, {value}, mask={where})"
+        at = self.place(name) if output.last else self.here(name, reverse=output.reverse)
+        return f"tl.store({at}, {value}, mask={where})"
 
     def places(self, names: Sequence[str]) -> list[str]:
         """Where those tensors begin that are walked along the steps."""
@@ -240,6 +243,9 @@ def _grouped(text: str) -> str:
 class _Steps(_Scan):
     """One step after the other."""
 
+    def here(self, name: str, *, reverse: bool) -> str:
+        return f"{name}_step"
+
     def body(self) -> list[str]:
         """All steps."""
         return [
@@ -282,6 +288,7 @@ class _Steps(_Scan):
                 "begin",
                 "end",
                 [item for item in self._streamed() if item.name in needed],
+                [],
                 [
                     *(
                         self.assign(op)
@@ -330,34 +337,51 @@ class _Steps(_Scan):
     def _streamed(self) -> list[PlanInput]:
         return [item for item in self.plan.inputs if item.spans[self.axis]]
 
-    def _indices(self, step: str) -> list[str]:
-        lines = [f"ahead = zero + {step}"]
-        return lines + (["back = n_steps - 1 - ahead"] if self.reversed else [])
-
     def _steps(self, first: str, last: str) -> list[str]:
         """The steps of a range, one after the other."""
-        stores = [
-            self.write(n, output.value, "step_ok")
-            for n, output in enumerate(self.plan.outputs)
-            if not output.last
-        ]
-        moving = (self.assign(op) for op in self.plan.ops if op.name not in self.fixed)
-        ends = (_kept(state.name, state.value) for state in self.plan.states)
-        return self._walk(first, last, self._streamed(), [*moving, *stores, *ends])
+        places = [n for n, output in enumerate(self.plan.outputs) if not output.last]
+        body = [self.assign(op) for op in self.plan.ops if op.name not in self.fixed]
+        for n in places:
+            output = self.plan.outputs[n]
+            body.append(self.write(n, output.value, "step_ok"))
+            body += self._next(f"out{n}", reverse=output.reverse)
+        body += [_kept(state.name, state.value) for state in self.plan.states]
+        return self._walk(first, last, self._streamed(), places, body)
 
     def _walk(
-        self, first: str, last: str, reads: Sequence[PlanInput], body: Sequence[str]
+        self,
+        first: str,
+        last: str,
+        reads: Sequence[PlanInput],
+        places: Sequence[int],
+        body: Sequence[str],
     ) -> list[str]:
-        """A loop over the steps of a range, UNROLL a turn, whose body has the values of `reads`."""
-        here = ["step = start + turn", *self._indices("step")]
-        here.append(f"step_ok = (step < {last}) | EVEN_STEPS")
-        loads = [f"{i.name}_turns += ({self.stored(i, 'step_ok')},)" for i in reads]
-        values = [f"{i.name}_value = {widened(i, f'{i.name}_turns[turn]')}" for i in reads]
-        lines = [TURNS, *_deeper([*here, *values, *body])]
+        """A loop over the steps of a range, UNROLL a turn.
+
+        Its body has the values of `reads`, and where the outputs at `places` have this step.
+        """
+        ok = f"step_ok = (start + turn < {last}) | EVEN_STEPS"
+        walked = [(item.name, item.reverse) for item in reads]
+        walked += [(f"out{n}", self.plan.outputs[n].reverse) for n in places]
+        lines = ["ahead = zero + start"]
+        lines += ["back = n_steps - 1 - ahead"] if any(back for _, back in walked) else []
+        for name, back in walked:
+            lines.append(f"{name}_step = {name}_at{self.along_steps(name, reverse=back)}")
         if reads:
-            empty = [f"{item.name}_turns = ()" for item in reads]
-            lines = [READ_TOGETHER, *empty, TURNS, *_deeper([*here, *loads]), *lines]
+            lines += [READ_TOGETHER, *(f"{item.name}_turns = ()" for item in reads)]
+            loads = [ok]
+            for item in reads:
+                loads.append(f"{item.name}_turns += ({self.stored(item, 'step_ok')},)")
+                loads += self._next(item.name, reverse=item.reverse)
+            lines += [TURNS, *_deeper(loads)]
+        values = [f"{i.name}_value = {widened(i, f'{i.name}_turns[turn]')}" for i in reads]
+        lines += [TURNS, *_deeper([ok, *values, *body])]
         return [WALK.format(first=first, last=last), *_deeper(lines)]
+
+    def _next(self, name: str, *, reverse: bool) -> list[str]:
+        """Where a tensor has the next step: a sum, not a product for every access."""
+        stride = dict(self.strided[name].strides).get(self.axis)
+        return [] if stride is None else [f"{name}_step {'-' if reverse else '+'}= {stride}"]
 
     def _last(self, *more: str) -> list[str]:
         held = {state.value: state.name for state in self.plan.states}
