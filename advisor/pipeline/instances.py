@@ -26,6 +26,7 @@ from collectors.live.workload import (
     RESULTS_SEED,
     Part,
     Workload,
+    copies_of,
     gradients_of,
     is_writable,
     tensors,
@@ -105,13 +106,19 @@ class Instances:
     def replayed_results_of(
         self, instance: Workload, graph: Callable[[], Any]
     ) -> Callable[[], list[torch.Tensor]]:
-        """The same of a step that is one CUDA graph, which trains too: its twin pays for it."""
+        """The same of a step that was just captured as one CUDA graph, which trains too: its twin
+        pays for it.
+
+        The gradients are those that the capture left: a later graph of the same twin leaves others,
+        which no replay of this one writes.
+        """
+        written = [] if instance.optimizer is None else gradients_of(instance.optimizer)
 
         def results() -> list[torch.Tensor]:
             self._same_state(instance)
             with seeded(instance.device, RESULTS_SEED), instance.preserved():
                 found = [tensor.detach().clone() for tensor in tensors(graph())]
-            return found + ([] if instance.optimizer is None else gradients_of(instance.optimizer))
+            return found + copies_of(written)
 
         return results
 

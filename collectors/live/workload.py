@@ -18,7 +18,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -84,7 +84,7 @@ class Workload:
                 # Copies: a result may be a buffer, or memory that the next replay writes.
                 return [tensor.clone() for tensor in tensors(self._guarded(body, part))]
             optimizer, loss = self._guarded(self._backward, part)
-            gradients = gradients_of(optimizer)
+            gradients = copies_of(gradients_of(optimizer))
             optimizer.zero_grad(set_to_none=True)
             return [loss.detach().clone(), *gradients]
 
@@ -164,10 +164,15 @@ def tensors(tree: Any) -> list[torch.Tensor]:
 
 
 def gradients_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Copies of the gradients that there are, those of a sparse one as its indices and values."""
+    """The gradients that there are, where they lie now."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    return [p.grad.detach() for p in parameters if p.grad is not None]
+
+
+def copies_of(gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies of gradients, of a sparse one its indices and values."""
     found: list[torch.Tensor] = []
-    for gradient in (p.grad.detach() for p in parameters if p.grad is not None):
+    for gradient in gradients:
         if gradient.layout == torch.sparse_coo:
             # As of an embedding: as large as the rows that were looked up, not as the table.
             summed = gradient.coalesce()

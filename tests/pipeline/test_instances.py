@@ -56,6 +56,44 @@ def training() -> Workload:
     )  # fmt: skip
 
 
+class Replayed:
+    """What a captured training step does without a GPU: it writes the gradients of its capture."""
+
+    def __init__(self, twin: Workload) -> None:
+        assert twin.optimizer is not None
+        self.parameters = [p for group in twin.optimizer.param_groups for p in group["params"]]
+        self.loss, self.part = twin.loss, twin.part
+        twin.optimizer.zero_grad(set_to_none=True)
+        self._computed().backward()
+        self.written = [p.grad for p in self.parameters]
+
+    def _computed(self) -> torch.Tensor:
+        assert self.loss is not None
+        return self.loss(self.part)
+
+    def __call__(self) -> torch.Tensor:
+        loss = self._computed()
+        found = torch.autograd.grad(loss, self.parameters)
+        for written, gradient in zip(self.written, found, strict=True):
+            assert written is not None
+            written.copy_(gradient)
+        return loss
+
+
+def test_a_replay_answers_with_the_gradients_that_it_writes() -> None:
+    """Also when another step of the same twin was captured since and left gradients of its own."""
+    base = training()
+    instances = Instances(base, training)
+    twin = instances.fresh()
+    results = instances.replayed_results_of(twin, Replayed(twin))
+    Replayed(twin)
+    with torch.no_grad():
+        for parameter in base.part.parameters():  # type: ignore[attr-defined]
+            parameter.add_(0.25)
+    for mine, wanted in zip(results(), base.results_of(), strict=True):
+        torch.testing.assert_close(mine, wanted)
+
+
 @pytest.mark.parametrize("make", [inference, training])
 def test_a_twin_answers_from_the_state_that_the_workload_has_come_to(make: Any) -> None:
     base = make()
