@@ -269,13 +269,14 @@ def _write_table(folder: Path) -> None:
 
 def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     columns = (*OTHERS, "ours")
-    head = ("model", *columns, "against the best other", "kept", "apply")
+    head = ("model", *columns, "against the best other", "kept", "apply", "applied, UTC")
     lines = [
         "# The zoo",
         "",
         "Made by `python benchmarks/zoo.py --out FOLDER --table`; the method is described there.",
         f"{rows[0]['device']}, torch {rows[0]['versions'].get('torch')}. Median step in ms; all",
-        "columns of a row are of one process, timed in turn. Raw results: `zoo.json`.",
+        "columns of a row are of one process, timed in turn, by the code of the time. Raw results:",
+        "`zoo.json`.",
         "",
         f"| {' | '.join(head)} |",
         "|---" * len(head) + "|",
@@ -291,7 +292,8 @@ def _row(row: Mapping[str, Any], columns: Sequence[str]) -> str:
     best = row["speed_up"][row["best_other"]]
     versus = f"{best['mid']:.3f}× ({best['low']:.3f} … {best['high']:.3f}) {row['best_other']}"
     kept = ", ".join([*row["kept"]["actions"], f"{row['kept']['plans']} kernels"])
-    return f"| {' | '.join([row['model'], *times, versus, kept, str(row['apply_s']) + ' s'])} |"
+    end = [versus, kept, f"{row['apply_s']} s", row["applied"]["created"][:16].replace("T", " ")]
+    return f"| {' | '.join([row['model'], *times, *end])} |"
 
 
 def _means(rows: Sequence[Mapping[str, Any]]) -> list[str]:
