@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import geometric_mean, median
 
 from kernel_bounds import FAST, bound_rows
+from kernel_reasons import reason
 from kernel_rows import TUNED, Results, Row
 
 # From so many bytes on a row has to reach the bar; how far it may be behind the best other.
@@ -52,7 +53,8 @@ def table(results: Results, wanted: Sequence[str]) -> str:
     lines += [_cells(row) for row in results.rows]
     versions = json.dumps(results.versions)
     figures = [*_figures(results.rows), _earlier(results.rows), _not_there(results.rows, wanted)]
-    return "\n".join([*lines, "", *figures, "", f"Versions: {versions}", ""])
+    why = _reasons(results.rows)
+    return "\n".join([*lines, "", *figures, "", *why, f"Versions: {versions}", ""])
 
 
 def _cells(row: Row) -> str:
@@ -76,11 +78,10 @@ def _cells(row: Row) -> str:
 
 def _figures(rows: Sequence[Row]) -> list[str]:
     """What the bars are about: large rows, the best other, Inductor, the kernel model."""
-    timed = [row for row in rows if row.ours_ns and row.copy_ns and not row.why]
-    counted = bound_rows()
+    timed = _timed(rows)
     every = [row for row in timed if (row.bytes or 0) >= LARGE_BYTES]
-    large = [row for row in every if row.key not in counted]
-    fast = [row for row in large if (row.copy_ns or 0) >= FAST * (row.ours_ns or 0)]
+    large = _large(rows)
+    fast = [row for row in large if _is_fast(row)]
     whole = [row for row in timed if row.covers is None or row.covers[0] == row.covers[1]]
     behind = [row for row in whole if (row.ours_ns or 0) > SLOWER * min(_others(row))]
     ratios = [row.inductor_ns / (row.ours_ns or 1) for row in whole if row.inductor_ns]
@@ -103,6 +104,34 @@ def _figures(rows: Sequence[Row]) -> list[str]:
         if errors
         else "- the kernel model: not measured",
     ]
+
+
+def _timed(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row.ours_ns and row.copy_ns and not row.why]
+
+
+def _large(rows: Sequence[Row]) -> list[Row]:
+    """The rows that the bar is for: large ones that memory bounds."""
+    counted = bound_rows()
+    large = (row for row in _timed(rows) if (row.bytes or 0) >= LARGE_BYTES)
+    return [row for row in large if row.key not in counted]
+
+
+def _is_fast(row: Row) -> bool:
+    return (row.copy_ns or 0) >= FAST * (row.ours_ns or 0)
+
+
+def _reasons(rows: Sequence[Row]) -> list[str]:
+    """Why rows are below the bar, those of one reason together."""
+    found: dict[str, list[str]] = {}
+    for row in _large(rows):
+        if not _is_fast(row):
+            share = (row.copy_ns or 0) / (row.ours_ns or 1)
+            found.setdefault(reason(row), []).append(f"{row.key} ({share:.2f})")
+    if not found:
+        return []
+    head = f"Why rows stay below {FAST:.2f}:"
+    return [head, "", *(f"- {', '.join(keys)}: {why}." for why, keys in found.items()), ""]
 
 
 def _earlier(rows: Sequence[Row]) -> str:
