@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from advisor.codegen import abi, float8
 from advisor.codegen.exponentials import pointwise_helpers
-from advisor.codegen.layout import INDENT
+from advisor.codegen.layout import indented
 from advisor.codegen.streamed import kernel_text
 from advisor.codegen.values import Values
 from advisor.model.gemm import PRODUCT, after_product, arithmetic_of
@@ -64,7 +64,7 @@ class _Gemm(Values):
             *self._first(self.product.right, "columns", "[:, None]"),
             f"{PRODUCT} = tl.zeros((BLOCK_ROWS, BLOCK_COLUMNS), tl.float32)",
             "for start in tl.range(0, n_depth, BLOCK_STEPS, num_stages=STAGES):",
-            *(f"{INDENT}{line}" for line in self._step()),
+            *indented(self._step()),
             *(self.load(item) for item in after_product(self.plan)),
             *(self.assign(op) for op in self.plan.ops),
             *(self.store(position) for position in range(len(self.plan.outputs))),

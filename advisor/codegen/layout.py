@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 WIDTH = 100
 INDENT = "    "
@@ -14,6 +14,11 @@ _OPERATORS = ((" | ",), (" & ",), (" + ", " - "), (" * ", " / "))
 def statement(text: str, depth: int = 0) -> list[str]:
     """The lines of a statement at a depth: one if it fits, else its longest call is opened."""
     return _opened(text, INDENT * depth)
+
+
+def indented(lines: Iterable[str]) -> list[str]:
+    """Statements one level further in: the body of what stands before them."""
+    return [INDENT + line for line in lines]
 
 
 def docstring(text: str, depth: int = 0) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from advisor.codegen import abi, bfloat16, column_sums, float8, folds, gemm, scan
+from advisor.codegen import abi, bfloat16, column_sums, float8, folds, gemm, scan, scan_blocks
 from advisor.codegen.column_sums import column_kernels
 from advisor.codegen.exponentials import pointwise_helpers
 from advisor.codegen.expressions import HELPERS, TRITON_DTYPES, reducer
@@ -33,7 +33,7 @@ from advisor.model.spaces import space_of
 TILE, LARGE_TILE = "BLOCK_ROWS * BLOCK_COLUMNS", 4096
 LAST = "# Beside a large tile vectors would take the registers of other programs: they come last."
 IMPORTS = "import torch\nimport triton\nimport triton.language as tl\n"
-HELPER_TEXT = HELPERS | folds.HELPERS | column_sums.HELPERS | float8.HELPERS | scan.HELPERS
+HELPER_TEXT = HELPERS | folds.HELPERS | column_sums.HELPERS | float8.HELPERS | scan_blocks.HELPERS
 HELPER_TEXT |= gemm.HELPERS | bfloat16.HELPERS
 
 
