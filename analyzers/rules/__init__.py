@@ -75,7 +75,7 @@ __all__ = ["RULES", "Match", "Rule", "changes_of", "find_all", "without_overlaps
 
 
 def find_all(subject: Subject) -> tuple[Match, ...]:
-    """The findings of all rules; a node belongs to the first rule that claims it, no bet does."""
+    """The findings of all rules; a node is of the first rule that claims it; bets claim none."""
     found: list[Match] = []
     for rule in RULES:
         for match in rule.find(subject):

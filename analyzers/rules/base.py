@@ -33,7 +33,7 @@ class Match:
 
     `saved_ns` is the kernel time it saves, and `route` the way it takes, should a better finding
     about the same nodes hold it as an alternative. `change` is what it does to the recorded step.
-    A `bet` may lose as well: what is sure stands before it.
+    A `bet` may lose as well: what is sure stands before it, and later rules look at its nodes too.
     """
 
     finding: Finding

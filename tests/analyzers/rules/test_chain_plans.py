@@ -114,10 +114,10 @@ def test_a_product_leaves_the_chain_its_other_sites() -> None:
     product, chain = (plans[name] for name in beside.plan_ids)
     assert (len(product.sites), len(chain.sites)) == (1, 2)
     assert whole.saving_ns is not None
-    half = whole.saving_ns.scaled(0.5)
+    share = whole.saving_ns.scaled(2048 / (2048 + WIDE))  # of the bytes, not of the sites
     assert product.prediction is not None
     assert beside.saving_ns is not None
-    assert beside.saving_ns.mid == product.prediction.saving_ns.mid + half.mid
+    assert beside.saving_ns.mid == product.prediction.saving_ns.mid + share.mid
 
 
 def _assert_adds_up(way: Alternative, plans: Sequence[FusionPlan]) -> None:
