@@ -1,4 +1,6 @@
-"""Plans of quantisers that write eight bits in both orders, laid out as they are captured."""
+"""Plans that make eight bits: quantisers that write both orders, laid out as they are captured, and
+what reads its own result back.
+"""
 
 from __future__ import annotations
 
