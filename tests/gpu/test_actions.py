@@ -219,6 +219,19 @@ def test_a_training_action_keeps_loss_and_gradients(kinds: tuple[ActionKind, ...
     assert found.agrees
 
 
+def test_a_graph_answers_with_its_own_gradients_after_another_of_the_same_copy() -> None:
+    """As the best step so far does once a set beside it, captured later, did not pay."""
+    bench = Bench(training(), training)
+    variant = bench.build(Recipe(("step_graph",)))
+    bench.build(Recipe(("step_graph", "autotune")))
+    for _ in range(20):
+        bench.eager.step()
+    results = bench.results(variant)
+    found = bench.agreement(results, results.comparable)
+    assert found is not None
+    assert found.agrees
+
+
 def test_a_captured_training_step_trains_like_the_step_it_was_captured_from() -> None:
     def losses(graphed: bool) -> list[float]:
         module = nn.Linear(8, 1).to(CUDA)
