@@ -111,15 +111,9 @@ def _gradient(plan: FusionPlan) -> str:
         return f"{before}row sums of a gradient and of its product"
     if not name and (again := cores(plan)):
         return f"{before}{' + '.join(again)} in the backward pass"
-    if not name and _computes_norm(plan):
-        name = "norm"
     added = [word for word in prologue(plan) if word == "gradient add" and "norm" in name]
     head = "".join(f"{word} + " for word in added)
     return f"{before}{head}{name or 'row reduction'} gradient"
-
-
-def _computes_norm(plan: FusionPlan) -> bool:
-    return any(op.op == "rsqrt" and op.space == "row" for op in plan.ops)
 
 
 def _pointwise(plan: FusionPlan) -> str:

@@ -225,11 +225,12 @@ def test_what_is_nearly_something_has_not_its_name(name: str, function: Step, mo
         lambda x: x / _squares(x),
         lambda x: x / _squares(x) ** 2,
         lambda x: x - TARGETS * (x * TARGETS).sum(-1, keepdim=True),
+        lambda x: x * x.abs().amax(-1, keepdim=True).rsqrt(),
     ],
-    ids=["root of mean", "sum", "root of sum", "over sum", "over its square", "projected"],
+    ids=["mean½", "sum", "sum½", "sum⁻¹", "sum⁻²", "projected", "amax⁻½"],
 )
 def test_a_gradient_of_another_power_of_the_size_has_not_a_norms_name(function: Step) -> None:
-    """Of x rᵖ they are alike, but for the powers of r: a norm's is -1."""
+    """Of x rᵖ they are alike, but for the powers of r: a norm's is -1. No root is a norm."""
     found = titles(Computes(lambda x, weight: function(x * weight), 1), ROWS, training=True)
     (title,) = found["backward"]
     assert title.startswith("row reduction gradient"), found
