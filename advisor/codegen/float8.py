@@ -10,9 +10,12 @@ numbers below the smallest normal one a number beside which only these bits have
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
 from advisor.model.graph import Arg, literal_value
 from advisor.model.optable import FLOAT8_MAX, FLOAT_DTYPES, spec_of
-from advisor.model.plan import FusionPlan
+from advisor.model.plan import FusionPlan, PlanOp
 
 # Whether the kernel is interpreted: the one name of the text that is no function.
 INTERPRETED = "INTERPRETED"
@@ -26,9 +29,9 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 """,
     ONE_AT: '''
 @triton.jit
-def one_at(pointer):
-    """1.0, since no tensor lies at 0, which no compiler knows: x * 1.0 is another value to it."""
-    return tl.where(pointer.to(tl.int64) != 0, 1.0, 0.0)
+def one_at(pointer, NOWHERE: tl.constexpr):
+    """1.0, as no tensor lies there, which no compiler knows: x * 1.0 is another value to it."""
+    return tl.where(pointer.to(tl.int64) != NOWHERE, 1.0, 0.0)
 ''',
     "from_float8_e4m3fn": '''
 @triton.jit
@@ -100,17 +103,45 @@ def to_float8_e5m2(x, BOUNDED: tl.constexpr):
 }
 
 
-def read_beside_store(plan: FusionPlan) -> frozenset[str]:
-    """Values of eight bits, made here, that are stored and that an op reads as well.
+def read_beside_store(plan: FusionPlan) -> dict[str, PlanOp]:
+    """Values of eight bits, made here, that are stored and taken otherwise too: what rounds each.
 
-    Their readers round anew, by an instruction that compilers do not take for the same: of a
-    rounding that a store packs into a register, ptxas 12.8 takes a byte for another use from a
-    register that nothing has written yet.
+    They are taken by a store, by each copy that has other strides, and by ops. All but the store
+    round anew, by instructions that compilers do not take for the same: of a rounding that a store
+    packs into a register, ptxas 12.8 takes a byte for another use from a register that nothing has
+    written yet.
     """
-    made = {op.name for op in plan.ops if op.op == "cast" and op.dtype in FLOAT8_MAX}
+    made = {op.name: op for op in plan.ops if op.op == "cast" and op.dtype in FLOAT8_MAX}
+    copied = {op.name: str(op.args[0]) for op in made.values() if _is_copy(op, made)}
     stored = {output.value for output in plan.outputs}
-    read = {str(arg) for op in plan.ops for arg in op.args}
-    return frozenset(made & stored & read)
+    for name in reversed(copied):
+        stored |= {copied[name]} if name in stored else set()
+    taken = Counter(dict.fromkeys((output.value for output in plan.outputs), 1))
+    taken.update(copied.values())
+    taken.update({str(arg) for op in plan.ops if op.name not in copied for arg in op.args})
+    found = {}
+    for name in made:
+        if name in stored and taken[name] > 1:
+            first = name
+            while first in copied:
+                first = copied[first]
+            found[name] = made[first]
+    return found
+
+
+def _is_copy(op: PlanOp, made: Mapping[str, PlanOp]) -> bool:
+    """Whether a cast leaves a value that was made here as it is: it is stored in another order."""
+    source = made.get(str(op.args[0]))
+    return source is not None and source.dtype == op.dtype
+
+
+def nowhere(plan: FusionPlan, copy: str) -> int:
+    """An address below all tensors' for the copy of that name, another for the ops that read.
+
+    A multiple of 16: compilers know of most tensors that their addresses are.
+    """
+    casts = [op.name for op in plan.ops if op.op == "cast"]
+    return 16 * (1 + casts.index(copy)) if copy else 0
 
 
 def read_for(plan: FusionPlan, arg: Arg) -> str | None:

@@ -31,7 +31,7 @@ from advisor.codegen.expressions import (
     TRITON_DTYPES,
     rounded_number,
 )
-from advisor.codegen.float8 import ONE_AT, is_bounded, read_beside_store, read_for
+from advisor.codegen.float8 import ONE_AT, is_bounded, nowhere, read_beside_store, read_for
 from advisor.codegen.strided import strided
 from advisor.model.graph import Arg, literal_value
 from advisor.model.optable import FLOAT8_MAX, RANDOM, item_bytes, spec_of
@@ -62,7 +62,7 @@ class Values:
         self.shared = divided_by_rows(plan)
         self.beside = erfs_beside_numbers(plan)
         self.told = exponentials_told_from_0(plan.ops)
-        self.rounded = {op.name: op for op in plan.ops if op.name in read_beside_store(plan)}
+        self.rounded = read_beside_store(plan)
         self.strided = {tensor.name: tensor for tensor in strided(plan)}
 
     # --- memory -----------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class Values:
         if op.op == "cast" and op.name in self.drawn:
             return str(op.args[0])  # Inductor compares what was drawn, whatever type eager has
         if op.op == "cast":
-            return self._cast(str(op.args[0]), op.dtype)
+            return self._cast(str(op.args[0]), op.dtype, op.name)
         if op.op == RANDOM:
             return f"{DRAW}({op.args[0]}_value, {_LINEAR[op.space]})"
         if op.op == "var":
@@ -351,32 +351,36 @@ class Values:
         eight = have in FLOAT8_MAX and arg not in self.inputs
         return f"from_{have}({self._eight_bits(arg)})" if eight else self._name(arg)
 
-    def _eight_bits(self, name: str) -> str:
-        """A value of eight bits that was made here, for an op that reads it."""
+    def _eight_bits(self, name: str, copy: str = "") -> str:
+        """A value of eight bits that was made here, for ops that read it or a copy of that name."""
         op = self.rounded.get(name)
-        return name if op is None else self._rounded(str(op.args[0]), op.dtype, again=True)
+        return name if op is None else self._rounded(str(op.args[0]), op.dtype, copy)
 
-    def _rounded(self, arg: str, dtype: str, *, again: bool = False) -> str:
-        """A value rounded to eight bits; `again` by an instruction of its own, or by arithmetic."""
+    def _rounded(self, arg: str, dtype: str, again: str | None = None) -> str:
+        """A value rounded to eight bits; `again` by an instruction of its own, or by arithmetic.
+
+        It is of its own for each copy, of which it is the name, and "" for the ops that read.
+        """
         wide, have = self._wide(arg), self.dtypes[arg]
         if have not in FLOATS and have not in FLOAT8_MAX:
             wide += ".to(tl.float32)"
-        if again and (pointer := read_for(self.plan, arg)) is not None:
-            wide += f" * {ONE_AT}({pointer})"
-        elif again:
+        pointer = None if again is None else read_for(self.plan, arg)
+        if again is not None and pointer is not None:
+            wide += f" * {ONE_AT}({pointer}, {nowhere(self.plan, again)})"
+        elif again is not None:
             return f"bits_of_{dtype}({wide})"
         if dtype == "float8_e4m3fn":
             return f"to_{dtype}({wide})"
         return f"to_{dtype}({wide}, {is_bounded(self.plan, arg, FLOAT8_MAX[dtype])})"
 
-    def _cast(self, arg: str, dtype: str) -> str:
+    def _cast(self, arg: str, dtype: str, made: str) -> str:
         """Round to a narrow float and widen again; integers and booleans change register type.
 
         What is only stored, eight bits, stays narrow.
         """
         name, have = self._wide(arg), self.dtypes[arg]
         if have == dtype and have in FLOAT8_MAX and arg not in self.inputs:
-            return self._eight_bits(arg)  # a copy, stored with other strides
+            return self._eight_bits(arg, made)  # a copy, stored with other strides
         if dtype in FLOAT8_MAX:
             return self._rounded(arg, dtype)
         if have in FLOAT8_MAX:

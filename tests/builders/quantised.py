@@ -37,14 +37,18 @@ def rounded(
 
 def both_orders(
     form: Form, rows: int, columns: int, *, block: int = 128, dtype: str = "bfloat16",
-    target: str = "float8_e4m3fn",
+    target: str = "float8_e4m3fn", read: bool = False,
 ) -> FusionPlan:  # fmt: skip
-    """`(x / s)` rounded to eight bits, s = max |x| / limit, and its transpose, as captured."""
+    """`(x / s)` rounded to eight bits, s = max |x| / limit, and its transpose, as captured.
+
+    With `read` also what these hold, doubled.
+    """
     axes = AXES[form]
     make = PlanBuilder(*axes)
     dense = form in ("all", "rows")
     small, scale = rounded(make, dtype, target, dense=dense)
     copy = make.cast(small, target)
+    held = (make.op("mul", make.cast(small, "float32"), 2.0),) if read else ()
     down, beside = rows // block, columns // block
     sizes = {"all": (1, rows, columns), "rows": (rows, columns), "blocks": (beside, rows, block),
              "squares": (down, beside, block, block)}[form]  # fmt: skip
@@ -59,13 +63,15 @@ def both_orders(
         small,
         scale,
         copy,
+        *held,
         title=f"quantised, both orders, scale of {form}",
         sizes=sizes[: axes[0]],
         columns=sizes[axes[0] :],
-        strided=(copy,) if dense else (small, scale, copy),
+        strided=(copy,) if dense else (small, scale, copy, *held),
         turned=(copy,),
     )
-    strides = {"input_strides": (first,), "output_strides": (first, scales, second)}
+    written = (first, scales, second, *(first for _ in held))
+    strides = {"input_strides": (first,), "output_strides": written}
     return msgspec.structs.replace(plan, sites=(msgspec.structs.replace(plan.sites[0], **strides),))
 
 
@@ -78,3 +84,14 @@ def round_trip(target: str = "float8_e4m3fn") -> FusionPlan:
     rows = make.op("sum", again)
     title = f"there and back by {target}"
     return make.plan(small, make.op("mul", again, rows), title=title, columns=1024)
+
+
+def copied_twice(target: str = "float8_e4m3fn") -> FusionPlan:
+    """Eight bits in one order, and twice in the other, one a copy of the other; none is read."""
+    make = PlanBuilder(column_axes=2)
+    small = make.cast(make.input("bfloat16"), target)
+    copy = make.cast(small, target)
+    again = make.cast(copy, target)
+    written = small, copy, again
+    title = f"three orders of {target}"
+    return make.plan(*written, title=title, columns=(8, 16), strided=written, turned=(copy, again))

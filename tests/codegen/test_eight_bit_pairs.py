@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("triton", reason="kernels need triton")
 
-from advisor.codegen import values
+from advisor.codegen import render, values
 from advisor.hardware.gpus import gpu_by_key
 from advisor.model.configs import candidate_configs
 from advisor.model.launch import LaunchConfig
@@ -20,7 +21,7 @@ from advisor.model.plan import FusionPlan
 from advisor.pipeline.sizing import requests
 from advisor.verify._resource_worker import compiled_kernel
 from advisor.verify.resources import job_of
-from tests.builders.quantised import AXES, Form, both_orders, round_trip
+from tests.builders.quantised import AXES, Form, both_orders, copied_twice, round_trip
 
 ROUNDED = re.compile(r"cvt\.rn\.satfinite\.e\dm\dx2\.f32\s+(%rs\d+),")
 PACKED = re.compile(r"mov\.b32\s+%r\d+, \{")
@@ -44,10 +45,11 @@ def pairs(plan: FusionPlan, config: LaunchConfig) -> tuple[int, int]:
     return found[0], found[1]
 
 
+@pytest.mark.parametrize("read", [False, True])
 @pytest.mark.parametrize("target", ["float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize("form", AXES)
-def test_no_rounding_is_packed_and_read_alone(form: Form, target: str) -> None:
-    plan = both_orders(form, 512, 1024, target=target)
+def test_no_rounding_is_packed_and_read_alone(form: Form, target: str, read: bool) -> None:
+    plan = both_orders(form, 512, 1024, target=target, read=read)
     for config in candidate_configs(plan, plan.sites[0])[:4]:
         rounded, shared = pairs(plan, config)
         assert rounded
@@ -63,9 +65,33 @@ def test_what_is_stored_and_read_again_is_rounded_twice(target: str, warps: int)
     assert not shared
 
 
+@pytest.mark.parametrize("stored", [(0, 1, 2), (1, 2), (0, 2)])
+def test_every_copy_is_a_rounding_of_its_own_also_of_what_is_not_stored(
+    stored: tuple[int, ...],
+) -> None:
+    plan = copied_twice()
+    plan = replace(
+        plan,
+        outputs=tuple(plan.outputs[n] for n in stored),
+        sites=tuple(
+            replace(site, outputs=tuple(site.outputs[n] for n in stored),
+                    output_strides=tuple(site.output_strides[n] for n in stored))
+            for site in plan.sites
+        ),
+    )  # fmt: skip
+    plan.check()
+    text = render(plan).text
+    roundings = re.findall(r"v\d = to_float8_e4m3fn\(.*\)", text)
+    named = [re.sub(r"^v\d = ", "", line) for line in roundings]
+    assert len(set(named)) == len(named) >= len(stored)
+    assert "from_float8" not in text
+    config = LaunchConfig(num_warps=1)
+    assert pairs(plan, config)[1] == 0
+
+
 def test_the_pattern_is_found_where_a_copy_takes_what_was_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(values, "read_beside_store", lambda _: frozenset())
+    monkeypatch.setattr(values, "read_beside_store", lambda _: {})
     plan = both_orders("rows", 512, 1024)
     assert pairs(plan, LaunchConfig(block_rows=8, num_warps=16))[1]
