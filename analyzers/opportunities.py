@@ -17,6 +17,7 @@ from advisor.model.findings import Finding
 from advisor.model.graph import Graph
 from advisor.model.plan import FusionPlan
 from advisor.model.report import PlanSummary
+from advisor.model.site_work import bytes_share
 from analyzers.chain_programs import chains_beside
 from analyzers.choice import Worth
 from analyzers.dataflow import Dataflow, dataflow
@@ -179,7 +180,9 @@ def _chains(
     others: Sequence[FusionPlan],
     situation: Situation,
 ) -> list[Built]:
-    """Findings of pointwise ops that nothing else takes, best first; those that save something."""
+    """Findings of pointwise ops that neither row programs nor `others` take, best first; those that
+    save something.
+    """
     places: list[ProgramPlace] = []
     reasons: dict[tuple[str, str], list[str]] = {}
     for facts, found in zip(priced, rows, strict=True):
@@ -205,7 +208,7 @@ def _left(
 ) -> tuple[list[str], Range]:
     """Of the row programs that share ops with a horizontal plan: those with sites it has not.
 
-    By id, with what they save there: their shares of what they save at all their sites.
+    By id, with what they save there: of what they save at all their sites, their shares by bytes.
     """
     covered = {(site.graph, name) for site in plan.sites for name in site.nodes}
     ids: list[str] = []
@@ -214,11 +217,11 @@ def _left(
         best = finding.alternatives[0]
         sites = [(p, site) for p in own if p.id in best.plan_ids for site in p.sites]
         free = [
-            p.id for p, site in sites if not covered & {(site.graph, name) for name in site.nodes}
+            (p, site) for p, site in sites if not covered & {(site.graph, n) for n in site.nodes}
         ]
         if best.saving_ns is not None and free and len(free) < len(sites):
-            ids += dict.fromkeys(free)
-            saving = saving.plus(best.saving_ns.scaled(len(free) / len(sites)))
+            ids += dict.fromkeys(p.id for p, _ in free)
+            saving = saving.plus(best.saving_ns.scaled(bytes_share(free, sites)))
     return ids, saving
 
 

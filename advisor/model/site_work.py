@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from advisor.model.gathers import elements_read
 from advisor.model.gemm import product_flops, product_rows
@@ -27,6 +28,17 @@ def site_bytes(plan: FusionPlan, site: Site) -> int:
             output.dtype
         )
     return total
+
+
+def bytes_share(
+    some: Iterable[tuple[FusionPlan, Site]], every: Iterable[tuple[FusionPlan, Site]]
+) -> float:
+    """What share of a step's bytes kernels at some of all their sites move, from 0 to 1."""
+    moved, whole = (
+        sum(site_bytes(plan, site) * site.executions for plan, site in sites)
+        for sites in (some, every)
+    )
+    return moved / max(whole, 1.0)
 
 
 def site_arithmetic(plan: FusionPlan, site: Site) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from advisor.model.base import Range
 from advisor.model.findings import Alternative, Evidence
 from advisor.model.plan import FusionPlan, Site
-from advisor.model.site_work import site_bytes
+from advisor.model.site_work import bytes_share
 from advisor.units import counted
 from analyzers.opportunities import Built
 from analyzers.rules.base import Match
@@ -123,10 +123,10 @@ def _with_rest(bet: Match, told: Sequence[Built], left: Sequence[Built]) -> Matc
 
 def _part(chain: Built, sites: Sequence[tuple[FusionPlan, Site]]) -> Alternative:
     """A chain's kernel at some of its sites, with their share of what it saves, by bytes."""
-    way, share = _way(chain), _bytes(sites) / max(_bytes(_sites(chain)), 1.0)
+    way = _way(chain)
     plans = dict.fromkeys(plan.id for plan, _ in sites)
     titles = ", ".join(dict.fromkeys(plan.title for plan, _ in sites))
-    saving = way.saving_ns and way.saving_ns.scaled(share)
+    saving = way.saving_ns and way.saving_ns.scaled(bytes_share(sites, _sites(chain)))
     text = f"{titles} at {counted(len(sites), 'site')}"
     return replace(way, text=text, saving_ns=saving, plan_ids=tuple(plans))
 
@@ -153,11 +153,6 @@ def _way(chain: Built) -> Alternative:
 def _sites(chain: Built) -> list[tuple[FusionPlan, Site]]:
     plans = (plan for plan in chain[0] if plan.id in _way(chain).plan_ids)
     return [(plan, site) for plan in plans for site in plan.sites]
-
-
-def _bytes(sites: Sequence[tuple[FusionPlan, Site]]) -> float:
-    """What the kernels at sites move in a step."""
-    return sum(site_bytes(plan, site) * site.executions for plan, site in sites)
 
 
 def _nodes(site: Site) -> set[NodeKey]:

@@ -142,6 +142,20 @@ def norm(sketch: Sketch, x: str) -> str:
     return sketch.op("mul", x, scale)
 
 
+def test_what_a_group_leaves_of_a_plan_saves_its_share_of_the_bytes() -> None:
+    """One site of three, which moves nearly all: it was a third of what the plan saves."""
+    s = Sketch()
+    graph = s.build(*(norm(s, s.input(rows, 512)) for rows in (8, 8, 1 << 15)))
+    findings = advise([PricedGraph(graph)], COMPILED).findings
+    (group,) = (f for f in findings if f.rule == RULE)
+    (rows,) = (f for f in findings if f.rule != RULE)
+    together, whole = group.alternatives[0], rows.alternatives[0].saving_ns
+    assert together.text.endswith("1 row program elsewhere")
+    assert whole is not None
+    assert together.saving_ns is not None
+    assert together.saving_ns.mid > 0.9 * whole.mid
+
+
 def test_sets_do_not_wait_for_each_other_in_a_circle() -> None:
     """a1 feeds a2 and b2 feeds b1: {a1, b1} and {a2, b2} are each independent, not both."""
     s = Sketch()
