@@ -1,9 +1,9 @@
 """Pointwise ops whose tensors are stored in different orders: which axes one program should take.
 
 Ops that walk all their tensors alike are one flat loop, which every compiler writes at the speed
-of memory, so they are left to it. Where a tensor is read across the order in which another is
-written (a transposed matrix, channels last beside channels first), blocks of both axes move whole
-sectors of both. The axes are cut by strides alone.
+of memory: they are no row program (`chain_programs`). Where a tensor is read across the order in
+which another is written (a transposed matrix, channels last beside channels first), blocks of both
+axes move whole sectors of both. The axes are cut by strides alone.
 """
 
 from __future__ import annotations
