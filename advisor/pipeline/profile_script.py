@@ -221,11 +221,11 @@ def _conclude(
     """Put on record of which step and sizes the graphs are, and what no finding covers."""
     gpu_here = recording.device.type == "cuda"
     recording.shapes = capture.shapes if capture.used else watch.shapes
-    known = capture.used or compiles.settle(timed=gpu_here)
+    latest = not capture.used and compiles.settle(timed=gpu_here) and gpu_here and compiles.again
     _describe(recording, watch, by_modules=capture.used)
-    recording.warnings += within_step(recording.captured)
-    recording.warnings += between_steps(recording.captured) or _changes(
-        watch, capture, compiles, known and gpu_here
+    recording.warnings += within_step(recording.captured, latest=latest)
+    recording.warnings += between_steps(recording.captured, latest=latest) or _changes(
+        watch, capture, compiles, latest
     )
 
 

@@ -25,15 +25,20 @@ def own_warnings(captured: Capture) -> list[Warning_]:
     return [Warning_(code=OWN_REGIONS, message=READ_AS_EAGER)] if seen else []
 
 
-def within_step(captured: Capture) -> list[Warning_]:
-    """Of what sizes, and of how many runs of its graphs in one step, findings and plans are."""
-    return [note for step in captured.runs.steps[:1] for note in _within(step)]
+def within_step(captured: Capture, *, latest: bool = False) -> list[Warning_]:
+    """Of what sizes, and of how many runs of its graphs in one step, findings and plans are.
+
+    The graphs are those of the first step that was watched, or of the `latest`.
+    """
+    steps = captured.runs.steps
+    return [note for step in (steps[-1:] if latest else steps[:1]) for note in _within(step)]
 
 
-def between_steps(captured: Capture) -> list[Warning_]:
-    """What the second step ran otherwise, where one was watched."""
+def between_steps(captured: Capture, *, latest: bool = False) -> list[Warning_]:
+    """What the second step ran otherwise, where one was watched; `latest` as for `within_step`."""
     first, *later = captured.runs.steps or [[]]
-    return [note for step in later[:1] for note in _between(first, step)]
+    alone = f"graphs, findings and plans are of the {'second' if latest else 'first'} step alone"
+    return [note for step in later[:1] for note in _between(first, step, alone)]
 
 
 def _within(step: Sequence[GraphRun]) -> Iterable[Warning_]:
@@ -60,9 +65,10 @@ def _within(step: Sequence[GraphRun]) -> Iterable[Warning_]:
         yield Warning_(code=SEVERAL, message=note, count=len(often))
 
 
-def _between(first: Sequence[GraphRun], second: Sequence[GraphRun]) -> Iterable[Warning_]:
+def _between(
+    first: Sequence[GraphRun], second: Sequence[GraphRun], alone: str
+) -> Iterable[Warning_]:
     known, graphs = {run.given for run in first}, {run.graph for run in first}
-    alone = "graphs, findings and plans are of the first step alone"
     for run in second:
         if run.given in known:
             continue

@@ -5,16 +5,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from advisor.pipeline import profile_script
 from advisor.pipeline.profile import ProfileOptions, profile
 from advisor.pipeline.run_notes import between_steps, own_warnings, within_step
 from advisor.store import RunDirectory
 from collectors.live.capture import Capture, capture
+from collectors.live.graph_runs import GraphRun, GraphRuns
+from collectors.live.script_graphs import Compiles
 from collectors.live.workload import Workload
 
 CPU = torch.device("cpu")
@@ -109,6 +113,34 @@ def test_values_that_change() -> None:
         return rows.exp() * (7 if state["big"] else 3)
 
     assert told(made(step)) == [AGAIN]
+
+
+@pytest.mark.parametrize(("device", "which"), [("cpu", "first"), ("cuda", "second")])
+def test_which_step_the_regions_of_a_script_are_of(device: str, which: str) -> None:
+    """A GPU times the later steps, so the graphs that were compiled for these stay."""
+    graphs: list[Any] = ["first", "second"]
+    runs = GraphRuns([[run_of(0, 4, 5), run_of(0, 4, 5)], [run_of(1, 6), run_of(1, 7)]])
+    captured = Capture(graphs, runs=runs)
+    compiles = Compiles(captured)
+    compiles.graphs = 1
+    recording: Any = SimpleNamespace(
+        device=torch.device(device),
+        captured=captured,
+        options=ProfileOptions(target="w"),
+        warnings=[],
+    )
+    unused: Any = SimpleNamespace(used=False, shapes=(), modules=())
+    profile_script._conclude(recording, unused, unused, compiles)
+    assert captured.graphs == [which]
+    said = " ".join(warning.message for warning in recording.warnings)
+    assert f"findings and plans are of the {which} step alone" in said
+    assert ("sizes vary within a step: a graph runs on float32[6, 8], float32[7, 8]" in said) == (
+        which == "second"
+    )
+
+
+def run_of(graph: int, *rows: int) -> GraphRun:
+    return GraphRun(graph, tuple(f"float32[{n}, 8]" for n in rows))
 
 
 def test_steps_that_are_alike_and_a_second_one_that_fails() -> None:
