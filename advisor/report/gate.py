@@ -213,13 +213,7 @@ def _findings(
         fresh = {change.after for change in changes if change.status == "new"}
     chosen = [f for f in report.findings if _falls_under(limit, f, fresh)]
     hits, doubtful = _parted(limit, chosen)
-    name = describe(limit)
-    text = f"{len(hits)} found, at most {limit.max} allowed"
-    if len(hits) > limit.max:
-        text += f": {_named(hits)}"
-    if doubtful:
-        how = "ignored" if limit.unpriced == "ignore" else "nobody can tell"
-        text += f"; {len(doubtful)} more may save as much, {how}: {_named(doubtful)}"
+    name, text = describe(limit), _counted(limit, hits, doubtful)
     hidden = untold if limit.kind != "opportunity" and limit.rule in (None, OVER_FUSION) else ""
     if hidden:
         text += f"; whether fused kernels lost against the baseline cannot be told: {hidden}"
@@ -228,6 +222,19 @@ def _findings(
         ids = tuple(f.id for f in (*hits, *doubtful))
         return GateCheck(name=name, status="unknown", text=text, findings=ids)
     return _checked(name, len(hits) <= limit.max, text, tuple(f.id for f in hits))
+
+
+def _counted(limit: FindingLimit, hits: Sequence[Finding], doubtful: Sequence[Finding]) -> str:
+    """How many findings a limit counts, which, and of which nobody can tell."""
+    unsure = sum(_may_save(f, limit.saving_above_ns) for f in hits)
+    less = f" ({unsure} of them may save less)" if unsure else ""
+    text = f"{len(hits)} found{less}, at most {limit.max} allowed"
+    if len(hits) > limit.max:
+        text += f": {_named(hits)}"
+    if doubtful:
+        how = "ignored" if limit.unpriced == "ignore" else "nobody can tell"
+        text += f"; {len(doubtful)} more may save as much, {how}: {_named(doubtful)}"
+    return text
 
 
 def _parted(limit: FindingLimit, chosen: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
@@ -268,13 +275,15 @@ def _saving(finding: Finding) -> int:
     return 0 if saving is None else saving.mid
 
 
-def _may_save(finding: Finding, least: int) -> bool:
-    """Whether nobody can tell that a finding saves no more than so many ns a step.
+def _may_save(finding: Finding, least: int | None) -> bool:
+    """Whether nobody can tell that a finding saves no more than so many ns a step, if that counts.
 
     Of a middle of zero the upper end alone says anything. A note has no price because it asks for
     nothing, unless it says that something cannot be judged.
     """
     saving = finding.exposed_saving_ns
+    if least is None:
+        return False
     if saving is not None:
         return saving.mid <= 0 and saving.high > least
     return finding.kind != "note" or bool(cannot_judge(finding))

@@ -108,6 +108,8 @@ def test_findings_whose_saving_nobody_can_tell(
     untold = [f for f in findings if f in (UNPRICED, BOUNDED, LOSS, OPEN_NOTE)]
     if limit.get("unpriced") != "count" and limit.get("kind") != "note":
         assert all(f.id in check.text for f in untold), "named in the text"
+    if limit.get("unpriced") == "count" and untold:
+        assert "(1 of them may save less)" in check.text, "what is counted is not known to save it"
     if status == "unknown":
         allowed = replace(config, comparison=ComparisonLimit(allow_unknown=True))
         assert judge(config, subject).status == "unknown"
