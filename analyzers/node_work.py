@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from advisor.hardware.gpu import Gpu
 from advisor.model.graph import TensorMeta, node_of
 from advisor.model.optable import item_bytes, spec_of
 from advisor.model.sizes import Dim, product
@@ -19,11 +20,13 @@ from analyzers.recorded_ops import Operand
 # ATen `Reduce.cuh`, `vt0`: elements of a column that a thread loads at a time.
 COLUMN_UNROLL = 4
 # What the labels of all forms of it have, forward and backward.
-BATCH_NORM = "batch_norm"
+BATCH_NORM, BACKWARD = "batch_norm", "backward"
 
 
-def source_op_work(flow: Dataflow, nodes: set[str], bytes_moved: int) -> Work:
-    """The work of a source op that was decomposed into `nodes` and moves so many bytes."""
+def source_op_work(flow: Dataflow, nodes: set[str], bytes_moved: int, gpu: Gpu) -> tuple[Work, ...]:
+    """The work of each kernel of a source op that was decomposed into `nodes` and moves so many
+    bytes. All ops but batch norms are one kernel.
+    """
     work = Work(
         bytes_moved=bytes_moved,
         flops=sum(spec_of(flow.nodes[name].op).flops * widest(flow, name) for name in nodes),
@@ -31,15 +34,15 @@ def source_op_work(flow: Dataflow, nodes: set[str], bytes_moved: int) -> Work:
         pattern="vector",
     )
     kinds = {spec_of(flow.nodes[name].op).kind for name in nodes}
-    own = _batch_norm(flow, nodes, work)
+    own = _batch_norm(flow, nodes, work, gpu)
     if own is not None:
         return own
     if "reduction" in kinds:
-        return _reduction(flow, nodes, work)
-    return _elementwise(flow, nodes, work) if kinds == {"pointwise"} else work
+        return (_reduction(flow, nodes, work),)
+    return (_elementwise(flow, nodes, work) if kinds == {"pointwise"} else work,)
 
 
-def _batch_norm(flow: Dataflow, nodes: set[str], work: Work) -> Work | None:
+def _batch_norm(flow: Dataflow, nodes: set[str], work: Work, gpu: Gpu) -> tuple[Work, ...] | None:
     """A batch norm or a part of one, by the types of the whole op; None if it is no such thing."""
     label = next((n.label for name in nodes if BATCH_NORM in (n := flow.nodes[name]).label), None)
     if label is None:
@@ -56,21 +59,27 @@ def _batch_norm(flow: Dataflow, nodes: set[str], work: Work) -> Work | None:
     norm = BatchNorm(
         wide=wide,
         channels=[item for item in given if item.elements < largest and item.shape],
-        reduces=any(spec_of(flow.nodes[name].op).kind == "reduction" for name in nodes),
-        writes=any(_leaves(flow, name, nodes, largest) for name in nodes),
+        reduces=_reduces(flow, nodes),
+        writes=any(_leaves(flow, name, whole, largest) for name in nodes),
+        training=_reduces(flow, whole),
+        backward=BACKWARD in label,
     )
     read = [_operand(flow, meta) for meta in _given(flow, nodes)]
     again = sum(i.elements * item_bytes(i.dtype) for i in read if i.elements == largest)
-    return batch_norm_work(norm, work, again)
+    return batch_norm_work(norm, work, again, gpu)
 
 
-def _leaves(flow: Dataflow, name: str, nodes: set[str], elements: int) -> bool:
-    """Whether others read a result of so many elements."""
+def _reduces(flow: Dataflow, nodes: set[str]) -> bool:
+    return any(spec_of(flow.nodes[name].op).kind == "reduction" for name in nodes)
+
+
+def _leaves(flow: Dataflow, name: str, op: set[str], elements: int) -> bool:
+    """Whether others than an op read a result of so many elements; its halves find it anew."""
     value = flow.nodes[name].value()
     meta = flow.meta(value)
     if meta is None or elements_of(flow, meta) != elements:
         return False
-    outside = any(use.consumer not in nodes for use in flow.uses.get(value, ()))
+    outside = any(use.consumer not in op for use in flow.uses.get(value, ()))
     return outside or value in flow.escapes_graph
 
 

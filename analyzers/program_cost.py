@@ -172,9 +172,9 @@ def modelled_before(
 ) -> tuple[Range, int]:
     """(modelled time of source ops with nodes in `only`, bytes that all source ops move), eager.
 
-    Eager launches one kernel for a source op, however many nodes it was decomposed into: it reads
-    what the op reads once and writes what others read of it. Equal ops are counted `again`, unless
-    a compiler has made one of them.
+    Eager launches one kernel for a source op (for batch norms a few), however many nodes it was
+    decomposed into: it reads what the op reads once and writes what others read of it. Equal ops
+    are counted `again`, unless a compiler has made one of them.
     """
     costs = []
     moved = 0
@@ -183,7 +183,8 @@ def modelled_before(
         moved += size
         if not nodes & only or _launches_nothing(flow, nodes):
             continue
-        costs.append(source_op_work(flow, nodes, size).time(gpu, calibration))
+        kernels = source_op_work(flow, nodes, size, gpu)
+        costs += [work.time(gpu, calibration) for work in kernels]
     return sum_of(costs), moved
 
 

@@ -33,6 +33,7 @@ from typing import Any
 import kernel_model_ncu
 import msgspec
 import pandas as pd
+from descent import descended
 
 from advisor.hardware.calibration import (
     L2_SHARE,
@@ -269,18 +270,7 @@ def _fit(kernels: Sequence[Kernel]) -> None:
     values = {**asdict(FITTED), "trip_ns": float(TRIP_NS), "l2_share": L2_SHARE}
     # No kernel is as small as the first point; the last is 1 by definition.
     values |= {f"speedup {share}": speedup - 1 for share, speedup in L2_SPEEDUP[1:-1]}
-    steps = dict.fromkeys(values, 0.1)
-    best = _loss(kernels, values)
-    while max(steps.values()) > 0.01:
-        for name, step in list(steps.items()):
-            for factor in (1 + step, 1 / (1 + step)):
-                tried = {**values, name: values[name] * factor}
-                loss = _loss(kernels, tried)
-                if loss < best - 1e-6:
-                    best, values = loss, tried
-                    break
-            else:
-                steps[name] *= 0.5
+    values = descended(values, lambda tried: _loss(kernels, tried))
     for name, value in values.items():
         sys.stdout.write(f"{name}: {value:.4g}\n")
 

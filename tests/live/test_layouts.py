@@ -16,6 +16,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from advisor.apply.kernels import ReadyKernel, load_kernel
+from advisor.hardware.gpus import gpu_by_key
 from advisor.model.base import Phase
 from advisor.model.configs import default_config
 from advisor.model.optable import spec_of
@@ -38,6 +39,7 @@ from tests.builders.interpreted import swapping
 from tests.builders.lowering import lowered, outputs_of
 
 CPU = torch.device("cpu")
+H200 = gpu_by_key("h200")
 CHANNELS_LAST = (6400, 1, 800, 80)
 
 
@@ -215,7 +217,11 @@ def test_eager_code_is_priced_in_its_own_layouts(found: Capture) -> None:
     graph = backward_of(found).lowered.graph
     assert (6400, 80, 10, 1) in graph.eager_strides.values()
     as_eager, as_compiled = (
-        [source_op_work(flow, {name}, 1).pattern for name in pointwise(flow)].count("index")
+        [
+            work.pattern
+            for name in pointwise(flow)
+            for work in source_op_work(flow, {name}, 1, H200)
+        ].count("index")
         for flow in (dataflow(graph), dataflow(replace(graph, eager_strides={})))
     )
     # Compiled, more of them read tensors in two orders.
