@@ -65,8 +65,26 @@ def _batch_norm(flow: Dataflow, nodes: set[str], work: Work, gpu: Gpu) -> tuple[
         backward=BACKWARD in label,
     )
     read = [_operand(flow, meta) for meta in _given(flow, nodes)]
+    passed = _passed(flow, nodes, whole, largest)
+    work = replace(work, bytes_moved=work.bytes_moved - passed)
     again = sum(i.elements * item_bytes(i.dtype) for i in read if i.elements == largest)
     return batch_norm_work(norm, work, again, gpu)
+
+
+def _passed(flow: Dataflow, nodes: set[str], op: set[str], elements: int) -> int:
+    """Bytes of results of so many elements that only the rest of the op reads: the op itself
+    writes none of them.
+    """
+    given = {value for name in op - nodes for value in flow.nodes[name].value_args}
+    wide = [
+        meta
+        for name in nodes
+        if (value := flow.nodes[name].value()) in given
+        and (meta := flow.meta(value)) is not None
+        and not _leaves(flow, name, op, elements)
+    ]
+    sizes = ((elements_of(flow, meta), item_bytes(meta.dtype)) for meta in wide)
+    return sum(count * size for count, size in sizes if count == elements)
 
 
 def _reduces(flow: Dataflow, nodes: set[str]) -> bool:

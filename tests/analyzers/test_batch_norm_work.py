@@ -87,6 +87,12 @@ def flow_of(s: Sketch, value: str) -> tuple[Dataflow, set[str]]:
     return flow, next(n for n in ops if any("norm" in flow.nodes[name].label for name in n))
 
 
+def sums_of(flow: Dataflow, nodes: set[str]) -> set[str]:
+    """The half of a norm that adds up, with what that reads first."""
+    sums = {n for n in nodes if flow.nodes[n].op in ("mean", "var", "sum")}
+    return sums | ({node_of(v)[0] for n in sums for v in flow.nodes[n].value_args} & nodes)
+
+
 def kernels(flow: Dataflow, nodes: set[str], calibration: Calibration = CALIBRATION) -> list[float]:
     """Microseconds of each kernel of the norm, or of a part of it."""
     works = source_op_work(flow, nodes, nodes_bytes(flow, nodes), H200)
@@ -111,17 +117,20 @@ def test_norms_of_a_training_step_cost_what_cudnn_took() -> None:
     assert max(apart) < 1.32
 
 
-@pytest.mark.parametrize(("channels", "side", "measured"), [row[:3] for row in CUDNN])
-def test_statistics_and_result_add_up_to_the_norm(
-    channels: int, side: int, measured: float
+@pytest.mark.parametrize(("channels", "side", "forward", "backward"), CUDNN)
+def test_sums_and_result_add_up_to_the_norm(
+    channels: int, side: int, forward: float, backward: float
 ) -> None:
-    """They are claimed by two findings; the result is no loop over an index an element."""
-    s = Sketch()
-    flow, nodes = flow_of(s, normalised(s, image(s, channels, side)))
-    first = {n for n in nodes if flow.nodes[n].op in ("mean", "var")}
-    parts = microseconds(flow, first) + microseconds(flow, nodes - first)
-    assert parts == pytest.approx(microseconds(flow, nodes), rel=0.15)
-    assert parts == pytest.approx(measured, rel=0.35)
+    """They are claimed by two findings; the result is no loop over an index an element, and what
+    one half passes on is written by no kernel.
+    """
+    for make, measured in ((normalised, forward), (gradient, backward)):
+        s = Sketch()
+        flow, nodes = flow_of(s, make(s, image(s, channels, side)))
+        first = sums_of(flow, nodes)
+        parts = microseconds(flow, first) + microseconds(flow, nodes - first)
+        assert parts == pytest.approx(microseconds(flow, nodes), rel=0.15)
+        assert parts == pytest.approx(measured, rel=0.35)
 
 
 def test_a_norm_of_known_statistics_costs_what_aten_took() -> None:
@@ -211,8 +220,7 @@ def test_halves_of_aten_s_norms_are_priced_as_their_kernels(last: bool, benchmar
     for make in (normalised, gradient):
         s = Sketch()
         flow, nodes = flow_of(s, make(s, batch(s, row), weights="bfloat16"))
-        sums = {n for n in nodes if flow.nodes[n].op in ("mean", "var", "sum")}
-        sums |= {node_of(v)[0] for n in sums for v in flow.nodes[n].value_args} & nodes
+        sums = sums_of(flow, nodes)
         parts = [sum(kernels(flow, part, MEASURED)) for part in (sums, nodes - sums)]
         whole = sum(kernels(flow, nodes, MEASURED))
         assert sum(parts) == pytest.approx(whole, rel=0.15)
