@@ -11,7 +11,6 @@ numbers below the smallest normal one a number beside which only these bits have
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 from advisor.model.graph import Arg, literal_value
 from advisor.model.optable import FLOAT8_MAX, FLOAT_DTYPES, spec_of
@@ -111,8 +110,7 @@ def read_beside_store(plan: FusionPlan) -> dict[str, PlanOp]:
     packs into a register, ptxas 12.8 takes a byte for another use from a register that nothing has
     written yet.
     """
-    made = {op.name: op for op in plan.ops if op.op == "cast" and op.dtype in FLOAT8_MAX}
-    copied = {op.name: str(op.args[0]) for op in made.values() if _is_copy(op, made)}
+    made, copied = _made(plan), copies(plan)
     stored = {output.value for output in plan.outputs}
     for name in reversed(copied):
         stored |= {copied[name]} if name in stored else set()
@@ -129,10 +127,23 @@ def read_beside_store(plan: FusionPlan) -> dict[str, PlanOp]:
     return found
 
 
-def _is_copy(op: PlanOp, made: Mapping[str, PlanOp]) -> bool:
-    """Whether a cast leaves a value that was made here as it is: it is stored in another order."""
-    source = made.get(str(op.args[0]))
-    return source is not None and source.dtype == op.dtype
+def copies(plan: FusionPlan) -> dict[str, str]:
+    """Casts that leave eight bits as they are, or make those that another made: which they copy.
+
+    They are stored in another order.
+    """
+    made, first, found = _made(plan), dict[tuple[Arg, str], str](), {}
+    for op in made.values():
+        source, same = str(op.args[0]), first.setdefault((op.args[0], op.dtype), op.name)
+        if source in made and made[source].dtype == op.dtype:
+            found[op.name] = source
+        elif same != op.name:
+            found[op.name] = same
+    return found
+
+
+def _made(plan: FusionPlan) -> dict[str, PlanOp]:
+    return {op.name: op for op in plan.ops if op.op == "cast" and op.dtype in FLOAT8_MAX}
 
 
 def nowhere(plan: FusionPlan, copy: str) -> int:

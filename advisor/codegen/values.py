@@ -31,7 +31,7 @@ from advisor.codegen.expressions import (
     TRITON_DTYPES,
     rounded_number,
 )
-from advisor.codegen.float8 import ONE_AT, is_bounded, nowhere, read_beside_store, read_for
+from advisor.codegen.float8 import ONE_AT, copies, is_bounded, nowhere, read_beside_store, read_for
 from advisor.codegen.strided import strided
 from advisor.model.graph import Arg, literal_value
 from advisor.model.optable import FLOAT8_MAX, RANDOM, item_bytes, spec_of
@@ -62,7 +62,7 @@ class Values:
         self.shared = divided_by_rows(plan)
         self.beside = erfs_beside_numbers(plan)
         self.told = exponentials_told_from_0(plan.ops)
-        self.rounded = read_beside_store(plan)
+        self.rounded, self.copies = read_beside_store(plan), copies(plan)
         self.strided = {tensor.name: tensor for tensor in strided(plan)}
 
     # --- memory -----------------------------------------------------------------------------------
@@ -379,8 +379,9 @@ class Values:
         What is only stored, eight bits, stays narrow.
         """
         name, have = self._wide(arg), self.dtypes[arg]
-        if have == dtype and have in FLOAT8_MAX and arg not in self.inputs:
-            return self._eight_bits(arg, made)  # a copy, stored with other strides
+        source = self.copies.get(made)
+        if source is not None and source in (arg, *self.rounded):
+            return self._eight_bits(source, made)
         if dtype in FLOAT8_MAX:
             return self._rounded(arg, dtype)
         if have in FLOAT8_MAX:

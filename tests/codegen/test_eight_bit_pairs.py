@@ -21,6 +21,7 @@ from advisor.model.plan import FusionPlan
 from advisor.pipeline.sizing import requests
 from advisor.verify._resource_worker import compiled_kernel
 from advisor.verify.resources import job_of
+from tests.builders.plan import PlanBuilder
 from tests.builders.quantised import AXES, Form, both_orders, copied_twice, round_trip
 
 ROUNDED = re.compile(r"cvt\.rn\.satfinite\.e\dm\dx2\.f32\s+(%rs\d+),")
@@ -87,6 +88,19 @@ def test_every_copy_is_a_rounding_of_its_own_also_of_what_is_not_stored(
     assert "from_float8" not in text
     config = LaunchConfig(num_warps=1)
     assert pairs(plan, config)[1] == 0
+
+
+def test_equal_casts_that_are_stored_in_two_orders_are_two_roundings() -> None:
+    make = PlanBuilder(column_axes=2)
+    x = make.cast(make.input("bfloat16"), "float32")
+    first, second = make.cast(x, "float8_e4m3fn"), make.cast(x, "float8_e4m3fn")
+    plan = make.plan(
+        first, second, columns=(16, 64), sizes=(64,), strided=(second,), turned=(second,)
+    )
+    for config in candidate_configs(plan, plan.sites[0])[:2]:
+        rounded, shared = pairs(plan, config)
+        assert rounded
+        assert not shared
 
 
 def test_the_pattern_is_found_where_a_copy_takes_what_was_stored(
