@@ -7,11 +7,7 @@ the program casts or stores, as Inductor and eager's own fused kernels do.
 
 from __future__ import annotations
 
-import math
-import struct
 from dataclasses import dataclass
-
-from advisor.model.graph import Arg
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,6 @@ POINTWISE: dict[str, Spelling] = {
     "fma": Spelling("tl.fma({0}, {1}, {2})", "{0} * {1} + {2}"),
 }
 
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 # Arithmetic of booleans in PyTorch's sense: one-bit integers would wrap around.
 BOOLEAN: dict[str, str] = {
     "add": "logical_or",
@@ -328,22 +323,3 @@ def reducer(op: str) -> str | None:
     if op == "var":
         return SQUARED_DEVIATIONS
     return REDUCTIONS[op].helper if op in REDUCTIONS else None
-
-
-def rounded_number(arg: Arg, dtype: str) -> Arg:
-    """A number as PyTorch compares values of a type with it: made a float16 or bfloat16 as they
-    are, to the nearest and from float32, where elsewhere it stays a float32.
-    """
-    if isinstance(arg, str | bool) or arg is None or dtype not in ("float16", "bfloat16"):
-        return arg
-    try:
-        (bits,) = struct.unpack("<I", struct.pack("<f", arg))
-        if dtype == "float16":
-            (single,) = struct.unpack("<f", struct.pack("<I", bits))
-            return float(struct.unpack("<e", struct.pack("<e", single))[0])
-    except OverflowError:
-        return "inf" if arg > 0 else "-inf"
-    # Half of the last place that is kept, one less where that place is even.
-    bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
-    (number,) = struct.unpack("<f", struct.pack("<I", bits))
-    return float(number) if math.isfinite(number) else "inf" if number > 0 else "-inf"

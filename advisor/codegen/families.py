@@ -17,6 +17,7 @@ from advisor.codegen.row_program import (
     joined,
 )
 from advisor.codegen.scan_host import scan_launcher, scan_reference
+from advisor.model.comparisons import as_compared
 from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.plan import FusionPlan, Site
 
@@ -61,6 +62,7 @@ def launcher(
 
 def reference(plan: FusionPlan) -> str:
     """The function `reference` of a plan that is one program, in PyTorch."""
+    plan = as_compared(plan)
     if plan.product is not None:
         return gemm_reference(plan)
     return scan_reference(plan) if plan.states else host.reference(plan)

@@ -27,6 +27,7 @@ from advisor.codegen.row_program import (
 )
 from advisor.codegen.streamed import kernel_text
 from advisor.model.block_configs import has_reductions
+from advisor.model.comparisons import as_compared
 from advisor.model.dealing import Block, block_of, programs_of
 from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.members import Member, bodies, first_inputs, first_outputs, parts, split
@@ -355,7 +356,12 @@ def horizontal_reference(plan: FusionPlan) -> str:
     own: list[str] = []
     for body in _bodies(plan):
         parameters = ", ".join(item.name for item in body.part.inputs)
-        own += ["", *statement(f"def _{body.name}({parameters}):"), *reference_body(body.part), ""]
+        own += [
+            "",
+            *statement(f"def _{body.name}({parameters}):"),
+            *reference_body(as_compared(body.part)),
+            "",
+        ]
         for number in body.members:
             names = _names(plan, number)
             given = ", ".join(names[item.name] for item in body.part.inputs)

@@ -23,16 +23,15 @@ from advisor.codegen.exponentials import (
 )
 from advisor.codegen.expressions import (
     BOOLEAN,
-    COMPARISONS,
     IDENTITY,
     POINTWISE,
     REDUCTIONS,
     SQUARED_DEVIATIONS,
     TRITON_DTYPES,
-    rounded_number,
 )
 from advisor.codegen.float8 import ONE_AT, copies, is_bounded, nowhere, read_beside_store, read_for
 from advisor.codegen.strided import strided
+from advisor.model.comparisons import compared, operand_dtype
 from advisor.model.graph import Arg, literal_value
 from advisor.model.optable import FLOAT8_MAX, RANDOM, item_bytes, spec_of
 from advisor.model.plan import FusionPlan, PlanInput, PlanOp
@@ -41,6 +40,8 @@ from advisor.model.spaces import space_of
 # What a thread stores at most in one instruction.
 STORE_BYTES = 16
 FLOATS = ("float16", "bfloat16", "float32")
+# Of a float32: from half a place beyond the largest one on it is infinite.
+LARGEST, SMALLEST_NORMAL = (2 - 2**-24) * 2.0**127, 2.0**-126
 # The linear index of an element, by where it varies.
 _LINEAR = {"tile": "(row_start + columns)", "row": "rows", "column": "columns"}
 
@@ -281,7 +282,7 @@ class Values:
         wanted = [wide] * len(op.args)
         if op.op == "where":
             wanted[0] = "bool"
-        args = tuple(rounded_number(a, wide) for a in op.args) if self._is_test(op) else op.args
+        args = compared(op, self.dtypes, self.drawn)
         operands = [self.operand(a, w) for a, w in zip(args, wanted, strict=True)]
         if op.op == "pow":  # the device function looks at bits, so it needs tensors
             operands = [
@@ -309,17 +310,9 @@ class Values:
         operand = self.operand(op.args[0], op.dtype)
         return f"{SQUARED_DEVIATIONS}({operand}, column_ok, n_columns) / ({divisor(op)})"
 
-    def _is_test(self, op: PlanOp) -> bool:
-        """Whether an op compares values as the program has them, and not what was drawn."""
-        return op.op in COMPARISONS and not self.drawn.intersection(map(str, op.args))
-
     def _operand_dtype(self, op: PlanOp) -> str:
         """What a pointwise op's operands become: the result's type, or theirs if it is a test."""
-        if op.dtype != "bool":
-            return op.dtype
-        dtypes = [self.dtypes[a] for a in op.args if isinstance(a, str) and a in self.dtypes]
-        floats = [d for d in dtypes if d in FLOATS]
-        return floats[0] if floats else (dtypes[0] if dtypes else "float32")
+        return op.dtype if op.dtype != "bool" else operand_dtype(op, self.dtypes)
 
     def operand(self, arg: Arg, wanted: str) -> str:
         """An argument as an expression in the register type that `wanted` computes in."""
@@ -339,7 +332,7 @@ class Values:
         if not math.isfinite(number):
             return f'float("{number}")'
         if wanted in FLOATS:
-            number = float(number)
+            return _float32(float(number))
         return f"({number!r})" if number < 0 else repr(number)
 
     def _name(self, arg: str) -> str:
@@ -395,6 +388,15 @@ class Values:
         if dtype == "bool":
             return f"{name} != 0"
         return f"{name}.to({TRITON_DTYPES[dtype]})"
+
+
+def _float32(number: float) -> str:
+    """A number as a float32: Triton makes one that is too large or small for it a float64."""
+    size = abs(number)
+    if size > LARGEST:
+        return 'float("inf")' if number > 0 else 'float("-inf")'
+    text = f"({number!r})" if number < 0 else repr(number)
+    return f"tl.full((), {text}, tl.float32)" if 0 < size < SMALLEST_NORMAL else text
 
 
 def widened(item: PlanInput, loaded: str) -> str:

@@ -5,7 +5,8 @@ kernel rounds. Where what follows amplifies that, a right kernel is far from the
 
 Random numbers are the kernel's own, in both: float32 also where eager compares them in a narrower
 type, as Inductor does. So both see the mask that the kernel draws. What is stored in eight bits is
-rounded in both too, since rounding is what such a program is for.
+rounded in both too, since rounding is what such a program is for. Numbers
+are compared in all as eager's types have them: beside a bfloat16 0.3 is 0.30078125.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 
+from advisor.model.comparisons import as_compared
 from advisor.model.gemm import PRODUCT
 from advisor.model.graph import Arg, literal_value
 from advisor.model.members import first_inputs, split
@@ -93,6 +95,7 @@ def evaluate(
     """
     if plan.members:
         return _by_member(plan, inputs, precision)
+    plan = as_compared(plan)
     values: dict[str, torch.Tensor] = {}
     for item, tensor in zip(plan.inputs, inputs, strict=True):
         wide = precision != "native" and tensor.is_floating_point()

@@ -8,9 +8,14 @@ import pytest
 import torch
 
 from advisor.codegen import render
+from advisor.codegen.standalone import Standalone, render_standalone
+from advisor.hardware.gpus import gpu_by_key
 from advisor.model.configs import schemes_of
 from advisor.model.launch import Scheme
+from advisor.pipeline.sizing import requests
+from advisor.verify._resource_worker import compiled_kernel
 from advisor.verify.interpret import evaluate
+from advisor.verify.resources import job_of
 from tests.builders.plan import PlanBuilder
 from tests.codegen.interpreter import Interpreter
 from tests.codegen.test_schemes import NAMED, SCHEMES, config_of, run
@@ -100,7 +105,8 @@ def test_a_variance_keeps_its_digits(
     torch.testing.assert_close(var.double(), wanted, rtol=1e-4, atol=1e-10)
 
 
-NUMBERS = [0.1, 0.9, -0.3, 1 / 3, 257, 3.0, 1e-30, 65_519.0, 70_000.0, 3.4e38, float("inf")]
+NUMBERS = [0.1, 0.9, -0.3, 1 / 3, 257, 3.0, 1e-30, 65_519.0, 70_000.0, 3.4e38, float("inf"),
+           float("nan"), 1e39, -1e300]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -117,5 +123,32 @@ def test_numbers_are_compared_as_the_type_has_them(
     value = make.input(dtype)
     plan = make.plan(*(make.op(op, value, number, dtype="bool") for number in NUMBERS))
     got = run(interpreter, plan, [x], config_of("registers", 16))
-    for mine, want in zip(got, evaluate(plan, [x], "native"), strict=True):
+    eager, exact = (evaluate(plan, [x], precision) for precision in ("native", "exact"))
+    for mine, want, wide in zip(got, eager, exact, strict=True):
         assert torch.equal(mine, want)
+        assert dtype == "float32" or torch.equal(mine, wide.bool()), "what kernels are judged by"
+
+
+def test_an_exported_kernel_is_judged_by_numbers_of_its_type() -> None:
+    make = PlanBuilder()
+    x = make.input("bfloat16")
+    plan = make.plan(make.op("where", make.op("gt", x, 0.3), x, 0.0), columns=64)
+    text = render_standalone(Standalone(plan, config_of("registers", 16), "not timed"))
+    assert "v0 = in0 > 0.30078125" in text
+
+
+@pytest.mark.parametrize("number", [1e-40, -1e-45, 1e39, -1e300])
+def test_numbers_beyond_float32_make_no_float64_of_it(
+    number: float, interpreter: Interpreter
+) -> None:
+    """An epsilon of 1e-40, say: Triton makes such numbers float64, and all that they meet."""
+    make = PlanBuilder()
+    x = make.input("float32")
+    values = [make.op(op, x, number) for op in ("add", "maximum", "minimum", "mul")]
+    plan = make.plan(*values, make.op("where", make.op("gt", x, 0.0), x, number))
+    given = torch.tensor([[0.0, 1e-45, -1e-45, 1e-40, 1.0, -2.0, 3e38, float("inf")]])
+    got = run(interpreter, plan, [given], config_of("registers", 8))
+    for mine, want in zip(got, evaluate(plan, [given], "native"), strict=True):
+        torch.testing.assert_close(mine, want, rtol=0, atol=0, equal_nan=True)
+    for request in requests(plan, config_of("registers", 64)):
+        assert "f64" not in compiled_kernel(job_of(request, gpu_by_key("h200").target)).asm["ptx"]
