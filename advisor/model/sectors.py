@@ -66,6 +66,8 @@ def sector_bytes(plan: FusionPlan, site: Site, config: LaunchConfig) -> int:
     others take, but from L2.
     """
     total = site_bytes(plan, site)
+    if 0 in site.sizes:
+        return total
     for position, item in enumerate(plan.inputs):
         if item.gathered is not None:  # a row begins anywhere in the table
             row = site.columns * item_bytes(item.dtype)
@@ -87,7 +89,7 @@ def unfilled(plan: FusionPlan, site: Site) -> Callable[[LaunchConfig], float]:
     def share(config: LaunchConfig) -> float:
         key = (config.scheme, config.block_rows, config.block_columns, config.splits)
         if key not in known:
-            known[key] = sector_bytes(plan, site, config) / needed - 1
+            known[key] = max(sector_bytes(plan, site, config) / needed - 1, 0.0)
         return known[key]
 
     return share

@@ -11,7 +11,7 @@ from advisor.model.configs import candidate_configs, default_config
 from advisor.model.dealing import dealt_configs, dealt_sector_bytes
 from advisor.model.launch import LaunchConfig, Scheme
 from advisor.model.plan import FusionPlan
-from advisor.model.sectors import sector_bytes
+from advisor.model.sectors import sector_bytes, unfilled
 from advisor.model.site_work import site_bytes
 from analyzers.program_cost import program_time
 from tests.builders.members import bias_act, group
@@ -220,3 +220,18 @@ def test_rows_are_not_taken_together_for_next_to_nothing() -> None:
     """The weights of a group norm, read a few to a row, are no reason for several rows at once."""
     plan = group_norm("bfloat16", sizes=(32, 32), columns=(10, 4096))
     assert {c.block_rows for c in candidate_configs(plan, plan.sites[0])} == {1}
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(4, (64, 0)), (4, (0, 64)), (0, (8, 64)), (0, (0, 0))]
+)
+@pytest.mark.parametrize("over_rows", [False, True])
+def test_nothing_touches_no_sectors(rows: int, columns: tuple[int, ...], over_rows: bool) -> None:
+    make = PlanBuilder(1, 2)
+    x = make.input("bfloat16", dense=False)
+    value = make.over_rows("sum", x) if over_rows else make.op("tanh", x)
+    plan = make.plan(value, sizes=(rows,), columns=columns, strided=(value,), unit_stride=False)
+    plan = laid_out(plan, (8, 1, 2), outputs=((0 if over_rows else 1, 3, 17),))
+    for config in candidate_configs(plan, plan.sites[0]):
+        assert beyond(plan, config) == 0
+        assert unfilled(plan, plan.sites[0])(config) == 0.0
