@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from advisor.hardware.gpu import Gpu
 from advisor.hardware.limits import SmLimits
 from advisor.hardware.occupancy import occupancy
+from advisor.model.launch import last_power_of_two
 from analyzers.cost_model import Work
 from analyzers.eager_work import CHANNEL_UNROLL, FITTED, channel_norm
 
@@ -91,9 +92,9 @@ class Tiles:
 
 def tiles(values: int, channels: int, *, joins: bool) -> Tiles:
     """The launch for so many values of each channel (`flexible_launch_configs`)."""
-    across = min(_power_of_two(channels), TILE_CHANNELS)
-    down = min(_power_of_two(-(-values // THREAD_ELEMENTS)), BLOCK_THREADS // across)
-    across = min(_power_of_two(channels), BLOCK_THREADS // down)
+    across = min(last_power_of_two(channels), TILE_CHANNELS)
+    down = min(last_power_of_two(-(-values // THREAD_ELEMENTS)), BLOCK_THREADS // across)
+    across = min(last_power_of_two(channels), BLOCK_THREADS // down)
     shared = min(-(-values // (down * THREAD_ELEMENTS)), MOST_BLOCKS)
     if joins and shared < FEWEST_BLOCKS:
         shared = 1
@@ -216,8 +217,3 @@ class Aten:
 def _threads(elements: int) -> int:
     """Of a block for a row of so many elements (`getNumThreads`)."""
     return next((threads for threads in THREADS if elements <= threads), BLOCK_THREADS)
-
-
-def _power_of_two(value: int) -> int:
-    """The largest power of two that is at most `value`, at least 1."""
-    return 1 << max(value.bit_length() - 1, 0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from advisor.model.comparisons import COMPARISONS
 from advisor.model.graph import TensorMeta
 from analyzers.inferred_builder import InferredBuilder, is_float
 from analyzers.inferred_values import row_major
@@ -23,8 +24,7 @@ _UNARY = (
     "isnan", "isinf",
 )  # fmt: skip
 _BINARY = ("mul", "maximum", "minimum", "logical_and", "logical_or")
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-_BOOLEAN = ("logical_not", "isnan", "isinf", "logical_and", "logical_or", *_COMPARISONS)
+_BOOLEAN = ("logical_not", "isnan", "isinf", "logical_and", "logical_or", *COMPARISONS)
 _REDUCTIONS = ("sum", "mean", "amax", "amin")
 
 
@@ -246,7 +246,7 @@ def meta_of(item: Operand) -> TensorMeta:
 
 HANDLERS: dict[str, Handler] = {
     **{f"aten::{name}": _unary for name in _UNARY},
-    **{f"aten::{name}": _binary for name in (*_BINARY, *_COMPARISONS)},
+    **{f"aten::{name}": _binary for name in (*_BINARY, *COMPARISONS)},
     **{f"aten::{name}": _reduce for name in _REDUCTIONS},
     **{f"aten::{name}": _add_sub for name in ("add", "sub", "rsub")},
     "aten::div": _divide,
@@ -274,7 +274,7 @@ def writes_elsewhere(op: RecordedOp) -> bool:
     functional op (`abs` calls `abs.out` that way).
     """
     name = _plain(op.name)
-    arity = 1 if name in _UNARY else 2 if name in (*_BINARY, *_COMPARISONS, "div") else 0
+    arity = 1 if name in _UNARY else 2 if name in (*_BINARY, *COMPARISONS, "div") else 0
     buffer = op.tensor(arity) if arity else None
     return buffer is not None and buffer.shape != (0,)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_bounds import RESULTS, counts
 from kernel_rows import Row
 
@@ -29,22 +27,11 @@ TURNED = "bytes of a transposed copy go through shared memory one by one, and so
 
 def reason(row: Row) -> str:
     """Why a row is below the bar."""
-    arithmetic = _arithmetic(row)
-    known: list[tuple[Callable[[Row], bool], str]] = [
-        (_is_turned, TURNED),
-        (_is_wide, WIDE),
-        (lambda _: bool(arithmetic), arithmetic),
-        (_sums_few_rows, SUMS),
-    ]
-    return next((text for fits, text in known if fits(row)), "not known")
-
-
-def _is_wide(row: Row) -> bool:
-    return row.plan is not None and row.plan.sites[0].columns >= WIDE_COLUMNS
-
-
-def _is_turned(row: Row) -> bool:
-    return row.plan is not None and row.plan.in_tiles
+    if row.plan is not None and row.plan.in_tiles:
+        return TURNED
+    if row.plan is not None and row.plan.sites[0].columns >= WIDE_COLUMNS:
+        return WIDE
+    return _arithmetic(row) or (SUMS if _sums_few_rows(row) else "not known")
 
 
 def _sums_few_rows(row: Row) -> bool:

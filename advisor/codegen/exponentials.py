@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from advisor.codegen.expressions import POINTWISE
+from advisor.model.comparisons import COMPARISONS
 from advisor.model.graph import Arg
 from advisor.model.optable import FLOAT8_MAX, FLOAT_DTYPES, RANDOM
 from advisor.model.plan import FusionPlan, PlanOp
@@ -32,7 +33,7 @@ _EXTREMES = ("amax", "amin")
 # Products of a few numbers of this size are normal float32.
 _LEAST = 1e-9
 # Of their operand (the last of a division) they tell 0 from what is next to nothing.
-_TELLING = ("log", "log2", "rsqrt", "reciprocal", "div", "pow", "eq", "ne", "lt", "le", "gt", "ge")
+_TELLING = ("log", "log2", "rsqrt", "reciprocal", "div", "pow", *COMPARISONS)
 
 
 def divided_by_exponentials(ops: Iterable[PlanOp]) -> frozenset[str]:

@@ -181,7 +181,7 @@ class _Steps(ScanValues):
         lines = ["ahead = zero + start"]
         lines += ["back = n_steps - 1 - ahead"] if any(back for _, back in walked) else []
         for name, back in walked:
-            lines.append(f"{name}_step = {name}_at{self.along_steps(name, reverse=back)}")
+            lines.append(f"{name}_step = {super().here(name, reverse=back)}")
         if reads:
             lines += [READ_TOGETHER, *(f"{item.name}_turns = ()" for item in reads)]
             loads = [ok]

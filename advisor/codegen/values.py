@@ -33,13 +33,12 @@ from advisor.codegen.float8 import ONE_AT, copies, is_bounded, nowhere, read_bes
 from advisor.codegen.strided import strided
 from advisor.model.comparisons import compared, operand_dtype
 from advisor.model.graph import Arg, literal_value
-from advisor.model.optable import FLOAT8_MAX, RANDOM, item_bytes, spec_of
+from advisor.model.optable import FLOAT8_MAX, KERNEL_FLOATS, RANDOM, item_bytes, spec_of
 from advisor.model.plan import FusionPlan, PlanInput, PlanOp
 from advisor.model.spaces import space_of
 
 # What a thread stores at most in one instruction.
 STORE_BYTES = 16
-FLOATS = ("float16", "bfloat16", "float32")
 # Of a float32: from half a place beyond the largest one on it is infinite.
 LARGEST, SMALLEST_NORMAL = (2 - 2**-24) * 2.0**127, 2.0**-126
 # The linear index of an element, by where it varies.
@@ -289,7 +288,7 @@ class Values:
                 o if arg in self.dtypes else f"tl.full((1, 1), {o}, tl.float32)"
                 for o, arg in zip(operands, op.args, strict=True)
             ]
-        if op.op == "relu" and op.dtype not in FLOATS:
+        if op.op == "relu" and op.dtype not in KERNEL_FLOATS:
             # Beside 0.0 an integer would become a float32, which holds 24 bits of it.
             return POINTWISE["maximum"].triton.format(*operands, "0")
         if op.name in self.told:
@@ -321,7 +320,7 @@ class Values:
             have = self.dtypes[arg]
             if have in FLOAT8_MAX:
                 return name
-            if wanted in FLOATS and have not in FLOATS:
+            if wanted in KERNEL_FLOATS and have not in KERNEL_FLOATS:
                 return f"{name}.to(tl.float32)"
             if wanted == "bool" and have != "bool":
                 return f"({name} != 0)"
@@ -331,7 +330,7 @@ class Values:
             return str(number) if wanted == "bool" else str(int(number))
         if not math.isfinite(number):
             return f'float("{number}")'
-        if wanted in FLOATS:
+        if wanted in KERNEL_FLOATS:
             return _float32(float(number))
         return f"({number!r})" if number < 0 else repr(number)
 
@@ -355,7 +354,7 @@ class Values:
         It is of its own for each copy, of which it is the name, and "" for the ops that read.
         """
         wide, have = self._wide(arg), self.dtypes[arg]
-        if have not in FLOATS and have not in FLOAT8_MAX:
+        if have not in KERNEL_FLOATS and have not in FLOAT8_MAX:
             wide += ".to(tl.float32)"
         pointer = None if again is None else read_for(self.plan, arg)
         if again is not None and pointer is not None:
@@ -380,11 +379,11 @@ class Values:
         if have in FLOAT8_MAX:
             have = "float32"
         if dtype == "bfloat16":
-            return f"{TO_BFLOAT16}({name if have in FLOATS else f'{name}.to(tl.float32)'})"
+            return f"{TO_BFLOAT16}({name if have in KERNEL_FLOATS else f'{name}.to(tl.float32)'})"
         if dtype == "float16":
             return f"{name}.to(tl.float16).to(tl.float32)"
         if dtype == "float32":
-            return name if have in FLOATS else f"{name}.to(tl.float32)"
+            return name if have in KERNEL_FLOATS else f"{name}.to(tl.float32)"
         if dtype == "bool":
             return f"{name} != 0"
         return f"{name}.to({TRITON_DTYPES[dtype]})"

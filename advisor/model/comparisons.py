@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from advisor.model.graph import Arg
+from advisor.model.optable import KERNEL_FLOATS
 
 if TYPE_CHECKING:
     from advisor.model.plan import FusionPlan, PlanOp
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-_FLOATS = ("float16", "bfloat16", "float32")
 
 
 def as_compared(plan: FusionPlan) -> FusionPlan:
@@ -42,7 +42,7 @@ def compared(op: PlanOp, dtypes: Mapping[str, str], drawn: Collection[str]) -> t
 def operand_dtype(op: PlanOp, dtypes: Mapping[str, str]) -> str:
     """What the operands of a test become: the type of a float among them, else of the first."""
     found = [dtypes[arg] for arg in op.args if isinstance(arg, str) and arg in dtypes]
-    floats = [dtype for dtype in found if dtype in _FLOATS]
+    floats = [dtype for dtype in found if dtype in KERNEL_FLOATS]
     return (floats or found or ["float32"])[0]
 
 
@@ -51,7 +51,7 @@ def rounded_number(arg: Arg, dtype: str) -> Arg:
 
     Others stay as they are: of a float32 only what is too large for it is infinite.
     """
-    if isinstance(arg, str | bool) or arg is None or dtype not in _FLOATS:
+    if isinstance(arg, str | bool) or arg is None or dtype not in KERNEL_FLOATS:
         return arg
     try:
         if math.isnan(arg):

@@ -188,7 +188,7 @@ def parts_at_once(config: LaunchConfig, numbers: int) -> int:
 def most_parts_per_warp(numbers: int) -> int:
     """Partial results that one warp adds up at a time; a power of two."""
     share = min(MOST_PARTS_PER_WARP, MOST_NUMBERS_PER_WARP // max(numbers, 1))
-    return 1 << max(share.bit_length() - 1, 0)
+    return last_power_of_two(share)
 
 
 def grid_size(config: LaunchConfig, rows: int, columns: int) -> int:
@@ -225,6 +225,11 @@ def unsuitable(config: LaunchConfig, columns: int) -> str | None:
             f" ({config.label()}); the kernel was configured for longer rows"
         )
     return None
+
+
+def last_power_of_two(value: int) -> int:
+    """The largest power of two that is at most `value` (at least 1)."""
+    return 1 << max(value.bit_length() - 1, 0)
 
 
 def next_power_of_two(value: int) -> int:

@@ -23,8 +23,10 @@ DTYPES: tuple[str, ...] = (
     "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
     "float8_e4m3fn", "float8_e5m2",
 )  # fmt: skip
+# Those that generated kernels have; they compute in float32.
+KERNEL_FLOATS: tuple[str, ...] = ("float16", "bfloat16", "float32")
 # What is reduced, and what errors are counted in; eight bits only hold what is stored.
-FLOAT_DTYPES: tuple[str, ...] = ("float16", "bfloat16", "float32", "float64")
+FLOAT_DTYPES: tuple[str, ...] = (*KERNEL_FLOATS, "float64")
 ITEM_BYTES: dict[str, int] = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "uint16": 2, "uint32": 4, "uint64": 8,

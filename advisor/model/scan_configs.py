@@ -70,6 +70,10 @@ class _Task:
         """Bytes of all sectors that programs touch, each on its own."""
         return sector_bytes(self.plan, self.site, config)
 
+    def step_registers(self, per_thread: float) -> float:
+        """Registers of a thread that hold what one step reads, of so many elements of its tile."""
+        return max(per_thread, 1) * self.step_bytes / REGISTER_BYTES
+
 
 def scan_schemes(plan: FusionPlan) -> tuple[Scheme, ...]:
     """The schemes that can compute a scan."""
@@ -154,7 +158,7 @@ def _every(task: _Task, scheme: Scheme) -> Iterator[LaunchConfig]:
 
 def _turns(task: _Task, per_thread: float) -> list[int]:
     """How many steps can be read together."""
-    held = max(per_thread, 1) * task.step_bytes / REGISTER_BYTES
+    held = task.step_registers(per_thread)
     return [
         turn
         for turn in TURNS
@@ -196,7 +200,7 @@ def _time_ns(task: _Task, config: LaunchConfig) -> float:
     per_thread = tile / (32 * config.num_warps)
     registers = BASE_REGISTERS + LIVE_TILES * per_thread
     if config.unroll > 1:
-        registers += config.unroll * max(per_thread, 1) * task.step_bytes / REGISTER_BYTES
+        registers += config.unroll * task.step_registers(per_thread)
     resident = resident_programs(config.num_warps, registers)
     waves = max(math.ceil(programs / (resident * task.sm_count)), 1)
     active = min(programs / task.sm_count, 1.0)

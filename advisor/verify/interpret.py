@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 
-from advisor.model.comparisons import as_compared
+from advisor.model.comparisons import COMPARISONS, as_compared
 from advisor.model.gemm import PRODUCT
 from advisor.model.graph import Arg, literal_value
 from advisor.model.members import first_inputs, split
@@ -81,7 +81,7 @@ _POINTWISE: dict[str, Callable[..., Any]] = {
 }
 # PyTorch takes no Python number as (first) operand of these.
 _TENSORS_ONLY = frozenset(
-    ("maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or")
+    ("maximum", "minimum", "where", *COMPARISONS, "logical_and", "logical_or")
 )
 
 
