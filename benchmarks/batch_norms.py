@@ -88,7 +88,7 @@ def main() -> int:
         for name, value in asdict(fitted(fitted_on(read()))).items():
             sys.stdout.write(f"{name}: {value:.3g}\n")
     else:
-        write_atomic(RESULTS, encode(recorded()) + b"\n")
+        write_atomic(RESULTS, encode(recorded()))
     return 0
 
 
@@ -118,7 +118,7 @@ def recorded() -> Results:
         for last in (True, False)
     ]
     device = torch.cuda.get_device_name()
-    return Results(device=device, torch=torch.__version__, rows=tuple(rows))
+    return Results(device=device, torch=str(torch.__version__), rows=tuple(rows))
 
 
 def _timed(shape: tuple[int, int, int], *, channels_last: bool, weights: str) -> dict[str, float]:
