@@ -15,7 +15,7 @@ from advisor.model.findings import Finding
 from advisor.model.report import Report
 from advisor.model.run import RunInfo
 from advisor.pipeline.unfinished import is_incomplete
-from advisor.report.words import ranked
+from advisor.report.words import numbered
 from advisor.store import RunDirectory, verify
 from collectors.live.target import parse_target
 
@@ -128,8 +128,8 @@ def trials_of(report: Report, only: Sequence[str]) -> list[Trial]:
     """
     by_id = {finding.id: finding for finding in report.findings}
     plans = {plan.id for plan in report.plans}
-    numbered = {str(number): found.id for number, found in enumerate(ranked(report), 1)}
-    asked = dict.fromkeys(name if name in plans else numbered.get(name, name) for name in only)
+    numbers = {number: found.id for number, found in numbered(report).items()}
+    asked = dict.fromkeys(name if name in plans else numbers.get(name, name) for name in only)
     trials = []
     for name in asked or report.recommended.order:
         if name in plans:
