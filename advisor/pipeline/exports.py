@@ -19,7 +19,7 @@ from advisor.model.plan import FusionPlan
 from advisor.pipeline.winners import known_winner, modelled_configs
 from advisor.report.words import numbered
 from advisor.store import RunDirectory
-from advisor.store.files import make_directory, read_bounded, write_atomic
+from advisor.store.files import make_directory, read_named, write_atomic
 
 REMEDY = "give a run directory, or one of its plans: RUN/plans/ID.json"
 NOT_TIMED = "the model's first choice, not timed"
@@ -44,10 +44,14 @@ def named_plans(
     Raises `UsageError` for a name that there is not, and for a run without plans.
     """
     if not path.is_dir():
-        data = read_bounded(path.resolve(), MAX_RECORD_BYTES, remedy=REMEDY)
-        plan = decode(data, FusionPlan, str(path))
+        data = read_named(path, MAX_RECORD_BYTES, remedy=REMEDY)
+        plan = decode(data, FusionPlan, str(path), REMEDY)
         if only and plan.id not in only:
-            raise UsageError(f"{only[0]!r} is not the plan of this file", where=str(path))
+            raise UsageError(
+                f"{only[0]!r} is not the plan of this file",
+                where=str(path),
+                remedy=f"leave --only out: it holds {plan.id} alone",
+            )
         return (plan,), _run_of(path)
     run = RunDirectory.at(path)
     known = run.plan_ids()

@@ -71,7 +71,10 @@ class RunDirectory:
             used = any(resolved.iterdir())
         except OSError as error:
             raise UsageError(
-                "cannot create the run directory", where=str(path), why=error.strerror or str(error)
+                "cannot create the run directory",
+                where=str(path),
+                why=error.strerror or str(error),
+                remedy="choose another --out",
             ) from error
         if used:
             raise UsageError(
