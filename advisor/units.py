@@ -45,8 +45,8 @@ def format_bytes(value: float | None) -> str:
 
 
 def format_fraction(value: float | None) -> str:
-    """A fraction as a percentage."""
-    return UNKNOWN if value is None else f"{100 * value:.1f} %"
+    """A fraction as a percentage; less than nothing that rounds to nothing has no sign."""
+    return UNKNOWN if value is None else f"{round(100 * value, 1) + 0.0:.1f} %"
 
 
 def format_ratio(value: float | None) -> str:
