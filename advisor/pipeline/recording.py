@@ -55,7 +55,10 @@ MODE_NEEDS_GPU = (
 # One op has nothing beside it to fuse with.
 FEWEST_OUTSIDE = 2
 _CROSS_ENTROPY = frozenset(("nll_loss", "log_softmax"))
-NO_GPU = "no GPU on this machine: prices are modelled, exposure is unknown, nothing is timed"
+NO_GPU = (
+    "no GPU on this machine: prices are modelled, what the step waits for is unknown, nothing is "
+    "timed"
+)
 
 
 @dataclass
