@@ -121,3 +121,25 @@ def test_limits_that_cannot_be_used(
     monkeypatch.chdir(tmp_path)
     Path("limits.toml").write_text(text)
     said(("gate", str(REPORT), "--config", "X"), "limits.toml", capsys)
+
+
+@pytest.mark.parametrize(
+    "arguments", [a for a in READING if a[:2] == (a[0], "X")][:11], ids=" ".join
+)
+def test_a_folder_of_runs_is_answered_with_a_run_of_it(
+    arguments: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(SAMPLES)
+    line = said(arguments, "runs", capsys)
+    assert line.endswith("give one of the runs in it, such as runs/llama_prefill_compile\n")
+
+
+@pytest.mark.parametrize("command", ["apply", "revert", "patch", "unfuse"])
+def test_a_file_of_a_run_is_answered_with_the_run(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(SAMPLES)
+    line = said((command, "X"), "runs/llama_prefill_eager/report.json", capsys)
+    assert line.endswith("give the directory that it is in: runs/llama_prefill_eager\n")
