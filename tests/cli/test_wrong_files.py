@@ -6,8 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.cli.main import run
+from advisor.store import RunDirectory
+from advisor.store.signing import sign
+from tests.model import builders
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces"
 TRACE = SAMPLES / "llama_decode.eager.json.gz"
@@ -143,3 +147,35 @@ def test_a_file_of_a_run_is_answered_with_the_run(
     monkeypatch.chdir(SAMPLES)
     line = said((command, "X"), "runs/llama_prefill_eager/report.json", capsys)
     assert line.endswith("give the directory that it is in: runs/llama_prefill_eager\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what", "remedy"),
+    [
+        (
+            (),
+            "there/workload.py: the file of the workload is missing",
+            "put it back, or profile again",
+        ),
+        (("--depth=3",), "run: cannot be profiled again", "profile workload.py:step itself"),
+    ],
+)
+def test_what_cannot_be_profiled_again_says_why(
+    arguments: tuple[str, ...],
+    what: str,
+    remedy: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The file was said to be looked for in the directory that one is in."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    stored = RunDirectory.create_at(tmp_path / "run")
+    kept = {"working_directory": str(tmp_path / "there"), "arguments": arguments, "plans": {}}
+    stored.write_report(builders.report())
+    stored.write_info(replace(builders.run_info(), target="workload.py:step", **kept))
+    sign(stored)
+    assert run(["profile", "--again", str(tmp_path / "run")]) in (2, 3)
+    line = capsys.readouterr().err
+    assert f"{tmp_path}/{what}" in line
+    assert line.endswith(f"{remedy}\n")
