@@ -26,9 +26,9 @@ def need_traces(folder: Path) -> None:
 
 
 def need_results(found: Sequence[T], folder: Path) -> Sequence[T]:
-    """What was found in a folder; ends the program before nothing replaces what is recorded."""
+    """What was found in a folder; ends the program before they are read, or replace a record."""
     if not found:
-        _end(f"no results in {folder}: measure first, without --table")
+        _end(f"no results in {folder}: measure first")
     return found
 
 

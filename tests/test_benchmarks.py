@@ -71,11 +71,17 @@ def test_what_needs_a_gpu_says_so_on_one_line(name: str, tmp_path: Path) -> None
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["zoo", "zoo_profiles"])
-def test_a_table_of_nothing_replaces_no_record(name: str, tmp_path: Path) -> None:
-    """The record was emptied before the table failed."""
-    kept = {path: path.read_bytes() for path in FOLDER.glob("zoo*.*")}
-    done = run(name, "--out", tmp_path, "--table")
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("zoo", ("--table", "--out")), ("zoo_profiles", ("--table", "--out")),
+     ("replay", ("--recorded",))],
+)  # fmt: skip
+def test_a_table_of_nothing_replaces_no_record(
+    name: str, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The record of the zoo was emptied before its table failed."""
+    kept = {path: path.read_bytes() for path in FOLDER.glob("*.*")}
+    done = run(name, *arguments, tmp_path)
     assert done.returncode == 2
-    assert done.stderr == f"no results in {tmp_path}: measure first, without --table\n"
-    assert kept == {path: path.read_bytes() for path in FOLDER.glob("zoo*.*")}
+    assert done.stderr == f"no results in {tmp_path}: measure first\n"
+    assert kept == {path: path.read_bytes() for path in FOLDER.glob("*.*")}
