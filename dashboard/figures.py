@@ -14,6 +14,7 @@ from dashboard.names import kernel_name
 from dashboard.roles import GROUPS, group_of
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#8A8F98"
+GRID = "rgba(128,128,128,0.25)"  # seen on light and dark pages
 KIND_COLORS = {"opportunity": BLUE, "regression": ORANGE, "note": GREY}
 _MAX_NAME = 34
 _ROW_PX = 34
@@ -195,6 +196,6 @@ def styled(figure: go.Figure, axis: str, rows: int, *, legend: bool = False) -> 
         showlegend=legend,
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "reversed"},
     )
-    figure.update_xaxes(title=axis, gridcolor="rgba(128,128,128,0.25)", zeroline=False)
-    figure.update_yaxes(automargin=True, showgrid=False, zeroline=False)
+    figure.update_xaxes(title=axis, gridcolor=GRID, zeroline=False)
+    figure.update_yaxes(automargin=True, gridcolor=GRID, showgrid=False, zeroline=False)
     return figure

@@ -10,12 +10,14 @@ import plotly.graph_objects as go
 from advisor.model.comparison import RoleChange
 from advisor.model.overfusion import Bisection, Share
 from advisor.model.plan import FusionPlan
-from advisor.units import NS_PER_MS, UNKNOWN, format_bytes, format_ns
+from advisor.units import NS_PER_MS, NS_PER_S, UNKNOWN, format_bytes, format_ns
 from dashboard.commits import Place
 from dashboard.figures import BLUE, GREEN, GREY, ORANGE, plain, short_label, styled, unit_of
+from dashboard.log_axes import bytes_ticks, time_ticks
 from dashboard.parts import VERDICT_WORDS
 from dashboard.split import NOT_BUSY, PARTS, Split
 
+COMPILED = "compile"  # the mode of a workload whose present times are of compiled kernels
 BYTES_PER_GB = 1_000_000_000
 _MAX_TICKS = 12
 _MAX_LINE = 120
@@ -41,8 +43,12 @@ class Scored(NamedTuple):
     measured: tuple[int, int, int]
 
 
-def moved(plan: FusionPlan) -> list[Moved]:
-    """The bytes and times of a plan per step, as it is and fused, as far as predicted."""
+def moved(plan: FusionPlan, mode: str) -> list[Moved]:
+    """The bytes and times of a plan per step, as it is and fused, as far as predicted.
+
+    Bytes before are those of single ops: what the kernels of a compiled step move is another
+    figure, which no plan has, so that of those only the fused kernel is a point.
+    """
     prediction = plan.prediction
     if prediction is None:
         return []
@@ -53,7 +59,7 @@ def moved(plan: FusionPlan) -> list[Moved]:
     return [
         Moved(plan.title, size, time.mid, kind)
         for kind, size, time in pairs
-        if size and time is not None and time.mid > 0
+        if size and time.mid > 0 and (kind == "fused" or mode != COMPILED)
     ]
 
 
@@ -78,6 +84,7 @@ def step_split(splits: Sequence[Split]) -> go.Figure:
             marker={"color": color, "line": {"color": "#ffffff", "width": 1}},
             text=shares,
             textposition="inside",
+            insidetextfont={"color": "#ffffff" if color == BLUE else "#000000"},
             insidetextanchor="middle",
             customdata=shares,
             hovertemplate=f"{part}: %{{x:.3g}} {name}, %{{customdata}}<extra></extra>",
@@ -107,19 +114,25 @@ def memory_roofline(points: Sequence[Moved], bandwidth: int | None) -> go.Figure
                 ],
                 hovertemplate="%{text}<extra>" + kind + "</extra>",
             )
+    sizes: list[float] = [point.bytes for point in points]
+    times: list[float] = [point.time_ns for point in points]
     if bandwidth and points:
-        low, high = min(p.bytes for p in points) / 2, max(p.bytes for p in points) * 2
+        sizes += [min(sizes) / 2, max(sizes) * 2]
+        times += [NS_PER_S * edge / bandwidth for edge in sizes[-2:]]
         figure.add_scatter(
-            x=[low, high],
-            y=[1_000 * edge / bandwidth for edge in (low, high)],
+            x=sizes[-2:],
+            y=[time / NS_PER_MS for time in times[-2:]],
             mode="lines",
             name=f"{bandwidth / BYTES_PER_GB:,.0f} GB/s",
             line={"color": GREY, "dash": "dash"},
             hoverinfo="skip",
         )
     figure = styled(figure, "bytes moved per step", 7, legend=True)
-    figure.update_xaxes(type="log", exponentformat="SI")
-    figure.update_yaxes(type="log", title="time per step, ms", showgrid=True)
+    if points:
+        figure.update_xaxes(**bytes_ticks(sizes))
+        figure.update_yaxes(**time_ticks(times))
+    figure.update_xaxes(type="log")
+    figure.update_yaxes(type="log", title="time per step", showgrid=True)
     return figure
 
 
@@ -181,6 +194,7 @@ def causes(changes: Sequence[RoleChange]) -> go.Figure:
             orientation="h",
             marker={"color": [ORANGE if change > 0 else GREEN for _, change in known]},
             text=[f"{'slower' if change > 0 else 'faster'}" for _, change in known],
+            insidetextfont={"color": "#000000"},
             hovertemplate="%{y}: %{x:+.3g} " + name + "<extra></extra>",
         )
     )
@@ -200,6 +214,7 @@ def shares(found: Bisection) -> go.Figure:
             orientation="h",
             marker={"color": [ORANGE if share.change_ns > 0 else GREEN for share in known]},
             text=["slower" if share.change_ns > 0 else "faster" for share in known],
+            insidetextfont={"color": "#000000"},
             customdata=[plain(share.text) for share in known],
             hovertemplate="%{customdata}: %{x:+.3g} " + name + "<extra></extra>",
         )

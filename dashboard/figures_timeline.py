@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from advisor.store.timeline import Timeline
 from advisor.units import NS_PER_MS, NS_PER_US, format_ns
-from dashboard.figures import short_label
+from dashboard.figures import GRID, short_label
 from dashboard.roles import GROUPS
 from dashboard.timeline_view import BAND, BAND_LEVELS, COLUMNS, LEVELS, Picture, track_name
 
@@ -55,7 +55,7 @@ def timeline(source: Timeline, shown: Picture) -> go.Figure:
         uirevision="timeline",
     )
     figure.update_xaxes(
-        title=f"time, {name}", range=[first, last], gridcolor="rgba(128,128,128,0.25)",
+        title=f"time, {name}", range=[first, last], gridcolor=GRID,
         zeroline=False, minallowed=0, maxallowed=source.index.length_ns / unit,
     )  # fmt: skip
     figure.update_yaxes(

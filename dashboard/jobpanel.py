@@ -145,6 +145,14 @@ def register(app: Dash, context: Context) -> None:
         prevent_initial_call=True,
     )
 
+    # What a button was refused for is over when the job that was in the way has ended.
+    app.clientside_callback(
+        ClientsideFunction("fusion", "forget"),
+        Output("job-note", "children", allow_duplicate=True),
+        Input("job-generation", "data"),
+        prevent_initial_call=True,
+    )
+
     @app.callback(
         Output("job-status", "children"),
         Output("job-poll", "interval"),

@@ -17,7 +17,7 @@ from advisor.model.applied import (
     SetVerdict,
 )
 from advisor.model.base import Range
-from advisor.report.text import counted, gain_text
+from advisor.report.text import counted, gain_text, insignificant
 from advisor.report.verdict_words import (
     NOT_APPLICABLE,
     elsewhere_text,
@@ -25,6 +25,7 @@ from advisor.report.verdict_words import (
     losses_text,
     not_applicable,
     peak_text,
+    sites_words,
     swapped_text,
     tried,
 )
@@ -92,7 +93,8 @@ def _compared(result: SetVerdict) -> list[tuple[str, Comparison]]:
 
 def _plans(applied: Applied) -> list[Component]:
     rows = [(p.title, VERDICT_WORDS[p.verdict], p.reason, swapped(p)) for p in applied.plans]
-    head = ("Plan", "Verdict", "Why", "Sites swapped")
+    told = dict.fromkeys(sites_words(plan.verdict) for plan in applied.plans)
+    head = ("Plan", "Verdict", "Why", " or ".join(told).capitalize())
     return [heading("Generated kernels", 3, small=True), table(head, rows, "Verdicts of the plans")]
 
 
@@ -206,12 +208,19 @@ def comparisons(rows: Sequence[tuple[str, Comparison]]) -> Component:
             format_ns(c.before.median_ns),
             format_ns(c.after.median_ns),
             saving_text(Range(low=c.gain_low_ns, mid=c.gain_mid_ns, high=c.gain_high_ns)),
-            "beyond noise" if c.significant else "within noise",
+            _judged(c),
         )
         for label, c in rows
     ]
     head = ("Compared", "Clock", "Before", "After", "Gain", "Judgement")
     return table(head, cells, "Before and after, interleaved in one process")
+
+
+def _judged(value: Comparison) -> str:
+    """Whether the change is beyond noise, and in which direction: a loss is no noise."""
+    if insignificant(value):
+        return "within noise"
+    return f"beyond noise, {'faster' if value.significant else 'slower'}"
 
 
 def _other_figures(result: SetVerdict) -> tuple[tuple[str, str, str], ...]:

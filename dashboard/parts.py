@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -66,15 +66,23 @@ def message(title: str, text: str, color: str = "gray") -> Component:
 
 def error_state(error: AdvisorError) -> Component:
     """The page of something that cannot be shown."""
+    parts = [heading("Nothing to show", 1), cannot_show(error), dcc.Link("All runs", href="/")]
+    return dmc.Stack(parts)
+
+
+def cannot_show(error: AdvisorError) -> Component:
+    """What stands where a part of a page cannot be shown."""
     why = f"{error.where}: {error.why}" if error.where and error.why else error.where or error.why
     text = " ".join(f"{part}." for part in (why, error.remedy) if part)
-    return dmc.Stack(
-        [
-            heading("Nothing to show", 1),
-            message(f"Cannot show this: {error.what}", text, "red"),
-            dcc.Link("All runs", href="/"),
-        ]
-    )
+    return message(f"Cannot show this: {error.what}", text, "red")
+
+
+def guarded(build: Callable[[], Sequence[Component]]) -> list[Component]:
+    """What is built, or what is the matter: a damaged file of a run hides nothing but its part."""
+    try:
+        return list(build())
+    except AdvisorError as error:
+        return [cannot_show(error)]
 
 
 def figure_card(label: str, value: str, note: str = "", hint: str = "") -> Component:

@@ -13,7 +13,7 @@ from advisor.errors import AdvisorError
 from advisor.model.actions import ActionKind
 from advisor.model.applied import Applied, KernelResources, PlanVerdict
 from advisor.report.text import counted
-from advisor.report.verdict_words import launch_text, serves_text
+from advisor.report.verdict_words import launch_text, serves_text, sites_words
 from advisor.store.directory import RunDirectory
 from advisor.units import UNKNOWN, format_bytes, format_fraction, format_ns
 from dashboard import figures
@@ -23,8 +23,9 @@ from dashboard.jobpanel import blocked
 from dashboard.outcome import actions as action_blocks
 from dashboard.outcome import comparisons, download, set_section, swapped, votes, words
 from dashboard.parts import (
-    error_state,
+    cannot_show,
     graph,
+    guarded,
     heading,
     message,
     section,
@@ -42,14 +43,15 @@ def result_slot(
     """The verdicts on a finding's plans and actions, or on the set; its own store says which."""
     data = {"run": run.id, "plans": list(plans), "actions": list(actions), "finding": finding}
     scope = dcc.Store(id="proof-scope", data=data)
-    first = result(context, run, plans, actions, finding)
+    first = guarded(lambda: result(context, run, plans, actions, finding))
     shown = html.Div(first, id="proof-result", className="stack")
     return html.Div([scope, shown])
 
 
 def details_slot(context: Context, run: RunDirectory, plans: Sequence[str]) -> Component:
     """What the verdicts rest on; empty for the whole set."""
-    return html.Div(details(context, run, plans), id="proof-details", className="stack")
+    parts = guarded(lambda: details(context, run, plans))
+    return html.Div(parts, id="proof-details", className="stack")
 
 
 def register(app: Dash, context: Context) -> None:
@@ -68,7 +70,7 @@ def register(app: Dash, context: Context) -> None:
             shown = result(context, run, plans, scope["actions"], scope["finding"])
             return shown, details(context, run, plans)
         except AdvisorError as error:
-            return error_state(error), []
+            return [cannot_show(error)], []
 
 
 def result(
@@ -127,7 +129,7 @@ def _verdict(verdict: PlanVerdict) -> Component:
             graph(figure, f"scored-{verdict.plan_id}", label),
         ]
     blocks += votes("The plan", verdict.votes)
-    note = f"Sites swapped: {swapped(verdict)}"
+    note = f"{sites_words(verdict.verdict).capitalize()}: {swapped(verdict)}"
     if launched := launch_text(verdict):
         note += f". Launched as {launched}"
     if served := serves_text(verdict):

@@ -47,7 +47,7 @@ PARTS: tuple[tuple[str, str, str], ...] = (
 )
 NOT_BUSY = (
     "launch, synchronisation or idle",
-    "#8A8F98",
+    "#C3C7CD",
     "GPU not busy; the gaps of a step without a profiler are not recorded, so not told apart",
 )
 

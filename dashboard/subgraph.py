@@ -14,7 +14,8 @@ from advisor.model.plan import FusionPlan, PlanInput
 from advisor.report.text import counted
 from dashboard.parts import marked
 
-_COLUMN_PX, _ROW_PX = 128, 84
+# Wide enough that neither two tensors side by side nor a tensor and the kernel's frame touch.
+_COLUMN_PX, _ROW_PX = 140, 84
 _KERNEL = "kernel"
 _STYLE: list[dict[str, Any]] = [
     {
@@ -23,6 +24,7 @@ _STYLE: list[dict[str, Any]] = [
             "label": "data(label)",
             "text-valign": "center",
             "text-wrap": "wrap",
+            "text-max-width": "100px",
             "font-size": 14,
             "color": "#ffffff",
             "background-color": "#0072B2",
@@ -31,7 +33,10 @@ _STYLE: list[dict[str, Any]] = [
             "height": 50,
         },
     },
-    {"selector": ".tensor", "style": {"background-color": "#5c5f66", "width": 132}},
+    {
+        "selector": ".tensor",
+        "style": {"background-color": "#5c5f66", "width": 124, "text-max-width": "120px"},
+    },
     {"selector": ".reduction", "style": {"background-color": "#9c5a00"}},
     {
         "selector": ":parent",
@@ -42,7 +47,8 @@ _STYLE: list[dict[str, Any]] = [
             "border-color": "#009E73",
             "text-valign": "top",
             "color": "#009E73",
-            "padding": 18,
+            "text-max-width": "1000px",
+            "padding": 14,
         },
     },
     {

@@ -32,6 +32,8 @@ from advisor.report.text import (
 )
 from advisor.report.verdict_words import (
     NOT_APPLICABLE,
+    SITES,
+    SITES_TO_BE,
     change_text,
     elsewhere_text,
     launch_text,
@@ -40,6 +42,7 @@ from advisor.report.verdict_words import (
     not_applicable,
     peak_text,
     serves_text,
+    sites_words,
     swapped_text,
     tried,
     vote_text,
@@ -49,7 +52,6 @@ from advisor.units import UNKNOWN, counted, format_bytes, format_fraction, forma
 
 VERDICT_STYLE = {"kept": "green", "reverted": "yellow", "refused": "red", "not_measured": "cyan"}
 INDENT = (0, 0, 0, 3)
-SITES, SITES_TO_BE = "sites replaced", "sites that can be replaced"
 STEP_METRICS = ("kernels_per_step", "gpu_busy_per_step_ns")
 
 
@@ -208,7 +210,7 @@ def _plan(plan: PlanVerdict) -> list[RenderableType]:
         if plan.sites_swapped is None
         else swapped_text(plan.sites_swapped, plan.sites_expected)
     )
-    replaced = SITES_TO_BE if plan.verdict == "not_measured" else SITES
+    replaced = sites_words(plan.verdict)
     lines: list[RenderableType] = [
         plain(plan.reason),
         Text(f"{replaced}: {sites}"),

@@ -152,7 +152,7 @@ def _roofline(report: Report, plan: FusionPlan) -> list[RenderableType]:
         before, after = plan.prediction.bytes_before, plan.prediction.bytes_after
         share = 1 - after / before if before else None
         lines.append(
-            f"traffic {format_bytes(before)} now, {format_bytes(after)} fused: "
+            f"traffic {format_bytes(before)} op by op, {format_bytes(after)} fused: "
             f"{format_fraction(share)} goes"
         )
     return [plain(line) for line in lines]

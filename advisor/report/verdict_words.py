@@ -10,11 +10,13 @@ from advisor.model.applied import (
     PlanVerdict,
     RankVote,
     SetVerdict,
+    Verdict,
     is_out_of_time,
 )
 from advisor.report.text import counted, gain_text
 from advisor.units import UNKNOWN, format_value
 
+SITES, SITES_TO_BE = "sites replaced", "sites that can be replaced"
 NOT_APPLICABLE = "Actions that have nothing to change here"
 
 
@@ -47,6 +49,11 @@ def swapped_text(swapped: int, expected: int) -> str:
     if swapped <= expected:
         return f"{swapped} of {expected}"
     return f"{expected} of {expected}, and {swapped - expected} of other plans"
+
+
+def sites_words(verdict: Verdict) -> str:
+    """What the count of a plan's sites is of: nothing is replaced where nothing was measured."""
+    return SITES_TO_BE if verdict == "not_measured" else SITES
 
 
 def losses_text(facts: SetVerdict) -> str:

@@ -12,7 +12,8 @@ from advisor.store.directory import RunDirectory
 from advisor.store.files import sync_directory
 
 DEFAULT_ROOT = Path("runs")
-RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,119}")
+MAX_ID = 120  # letters
+RUN_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{MAX_ID - 1}}}")
 _CREATE_ATTEMPTS = 16
 
 

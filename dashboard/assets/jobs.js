@@ -67,6 +67,7 @@
           : ["/", "Pick two runs to compare them"];
       },
       pick: (names) => names || [],
+      forget: () => "",
       title: (title) => {
         document.title = title;
         return window.dash_clientside.no_update;

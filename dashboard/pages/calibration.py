@@ -6,6 +6,7 @@ import re
 
 from dash.development.base_component import Component
 
+from advisor.errors import AdvisorError
 from advisor.model.applied import Applied, Comparison, PlanVerdict
 from advisor.report.text import counted, gain_text
 from advisor.units import UNKNOWN, format_fraction
@@ -15,6 +16,7 @@ from dashboard.page import Page
 from dashboard.pages.frame import frame
 from dashboard.parts import (
     VERDICT_WORDS,
+    cannot_show,
     figure_card,
     graph,
     message,
@@ -29,7 +31,11 @@ _HEAD = ("Plan", "Predicted saving", "Measured", "Measured / predicted", "Interv
 def layout(context: Context, run: str) -> Component:
     """Scores of the predictions of one run."""
     directory = context.store.open(run)
-    report, applied = context.report(directory), context.applied(directory)
+    report = context.report(directory)
+    try:
+        applied = context.applied(directory)
+    except AdvisorError as error:
+        return frame(directory, report, "Calibration", cannot_show(error))
     if applied is None:
         text = (
             "Predictions are scored when a run is applied: press Apply on the overview, or run "

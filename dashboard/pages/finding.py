@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import dash_mantine_components as dmc
 from dash import dcc, html
@@ -19,7 +20,7 @@ from advisor.store.directory import RunDirectory
 from advisor.units import format_bytes, format_ns
 from dashboard import subgraph
 from dashboard.context import Context
-from dashboard.figures_run import memory_roofline, moved
+from dashboard.figures_run import COMPILED, memory_roofline, moved
 from dashboard.jobpanel import panel
 from dashboard.page import Page, timeline_path
 from dashboard.pages.frame import frame
@@ -28,6 +29,7 @@ from dashboard.parts import (
     badge,
     figure_card,
     graph,
+    guarded,
     heading,
     kernel_saving,
     kernel_time_ns,
@@ -67,11 +69,10 @@ def layout(context: Context, run: str, finding: str) -> Component:
         text = f"No generated kernel and no action answers this finding. What to do: {found.action}"
         nothing = section("Apply", message("Nothing to apply from here", text))
         return frame(directory, report, "", head, nothing, *why)
-    bandwidth = report.hardware.dram_bandwidth_bytes_per_s
     parts = [
         panel(context, directory, found.id),
         result_slot(context, directory, plans, ANSWERS.get(found.rule, ()), found.id),
-        *(_plan(context.plan(directory, name), bandwidth) for name in plans),
+        *_plans(context, directory, report, plans),
         *why,
         details_slot(context, directory, plans),
     ]
@@ -188,13 +189,26 @@ def _where(finding: Finding) -> Component:
     return section("Where", table(("Module", "Source line"), rows, "Sites"), note=note)
 
 
-def _plan(plan: FusionPlan, bandwidth: int | None) -> Component:
+def _plans(
+    context: Context, run: RunDirectory, report: Report, names: tuple[str, ...]
+) -> list[Component]:
+    """A section for each plan; one that cannot be read says so in its place."""
+    bandwidth, mode = report.hardware.dram_bandwidth_bytes_per_s, report.workload.mode
+
+    def drawn(name: str) -> list[Component]:
+        return [_plan(context.plan(run, name), bandwidth, mode)]
+
+    return [part for name in names for part in guarded(partial(drawn, name))]
+
+
+def _plan(plan: FusionPlan, bandwidth: int | None, mode: str) -> Component:
     prediction = plan.prediction
     blocks: list[Component] = [subgraph.component(plan)]
     if prediction is not None:
-        points = moved(plan)
+        points = moved(plan, mode)
         if points:
-            label = "Time against bytes moved per step, now and fused"
+            kinds = " and ".join(dict.fromkeys(point.kind for point in points))
+            label = f"Time against bytes moved per step, {kinds}"
             figure = memory_roofline(points, bandwidth)
             blocks.append(graph(figure, f"roofline-{plan.id}", label))
         rows = [
@@ -205,7 +219,7 @@ def _plan(plan: FusionPlan, bandwidth: int | None) -> Component:
             ),
             (
                 "Bytes per step",
-                format_bytes(prediction.bytes_before),
+                format_bytes(prediction.bytes_before) + (", op by op" if mode == COMPILED else ""),
                 format_bytes(prediction.bytes_after),
             ),
         ]

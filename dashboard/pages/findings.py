@@ -17,7 +17,14 @@ from dashboard.parts import WRAPPED, grid, message, section, worth_text
 from dashboard.scripts import GRID
 
 _COLUMNS: tuple[dict[str, Any], ...] = (
-    {"field": "rank", "headerName": "#", "maxWidth": 70, "minWidth": 60, "filter": False},
+    {
+        "field": "rank",
+        "headerName": "#",
+        "maxWidth": 70,
+        "minWidth": 60,
+        "filter": False,
+        **WRAPPED,
+    },
     {
         "field": "title",
         "headerName": "Finding",
@@ -36,9 +43,9 @@ _COLUMNS: tuple[dict[str, Any], ...] = (
         "minWidth": 230,
         **WRAPPED,
     },
-    {"field": "kind", "headerName": "Kind", "minWidth": 120},
-    {"field": "provenance", "headerName": "Evidence", "minWidth": 120},
-    {"field": "sites", "headerName": "Sites", "maxWidth": 95},
+    {"field": "kind", "headerName": "Kind", "minWidth": 120, **WRAPPED},
+    {"field": "provenance", "headerName": "Evidence", "minWidth": 120, **WRAPPED},
+    {"field": "sites", "headerName": "Sites", "maxWidth": 95, **WRAPPED},
     {"field": "where", "headerName": "Where", "flex": 2, "minWidth": 160, **WRAPPED},
 )
 

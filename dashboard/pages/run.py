@@ -8,19 +8,22 @@ import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
+from advisor.errors import AdvisorError
 from advisor.model.metric_names import per_step_name
 from advisor.model.report import Metric, Report
-from advisor.report.words import nothing_found, verdicts, worth
+from advisor.report.text import headline
+from advisor.report.words import cannot_judge, nothing_found, verdicts, worth
 from advisor.store.directory import RunDirectory
 from advisor.units import format_value
 from dashboard import arithmetic, figures, pending
 from dashboard.context import Context
-from dashboard.figures_run import Moved, memory_roofline, moved, step_split
+from dashboard.figures_run import COMPILED, Moved, memory_roofline, moved, step_split
 from dashboard.jobpanel import panel
 from dashboard.page import Page
 from dashboard.pages.frame import finding_link, frame
 from dashboard.parts import (
     badge,
+    cannot_show,
     figure_card,
     graph,
     kernel_time_ns,
@@ -44,6 +47,12 @@ HEADLINE: tuple[tuple[str, str], ...] = (
     ("kernels_per_step", "Kernels"),
     ("fusion_coverage_time", "Fusion coverage, by time"),
 )
+
+_LISTED = (
+    "The findings page lists what was found all the same, and what could not be judged for lack of "
+    "evidence."
+)
+_UNCOUNTED = " What the compiled kernels move today needs counters: profile with --ncu."
 
 
 def layout(context: Context, run: str) -> Component:
@@ -92,12 +101,22 @@ def _cards(report: Report) -> Component:
     cards.append(
         figure_card(
             "Saving of the recommended set",
-            saving_text(report.recommended.set_saving_ns).partition(" (")[0],
-            "predicted, per step",
+            *_together(report),
             "Findings are not additive; this is what the whole list below saves together.",
         )
     )
     return html.Div(cards, className="cards")
+
+
+def _together(report: Report) -> tuple[str, str]:
+    """What the recommended set saves, and beside it what that rests on, or why it is unknown."""
+    whole = report.recommended.set_saving_ns
+    if whole is not None:
+        return headline(whole), "predicted, per step"
+    chosen = [f for f in report.findings if f.id in set(report.recommended.order)]
+    if not chosen:
+        return "none", "nothing is recommended"
+    return "cannot judge", next(filter(None, map(cannot_judge, chosen)), "not on record")
 
 
 def _card(label: str, metric: Metric) -> Component:
@@ -114,8 +133,7 @@ def _actions(run: RunDirectory, report: Report) -> Component:
             "What to do",
             message(
                 "Nothing to recommend",
-                f"{nothing_found(report)} The findings page lists what was looked at, and what "
-                "could not be judged for lack of evidence.",
+                f"{nothing_found(report)} {_LISTED if report.findings else ''}".strip(),
             ),
         )
     items = [
@@ -132,9 +150,11 @@ def _actions(run: RunDirectory, report: Report) -> Component:
         )
         for finding in chosen
     ]
+    whole = report.recommended.set_saving_ns
+    together = saving_text(whole) if whole is not None else f"unknown, {_together(report)[1]}"
     note = (
         "In this order, least effort first. Savings are per step and overlap; together: "
-        f"{saving_text(report.recommended.set_saving_ns)}."
+        f"{together}."
     )
     return section("What to do", html.Ol(items, className="actions"), note=note)
 
@@ -162,10 +182,14 @@ def _roofline(context: Context, run: RunDirectory, report: Report) -> Component:
         for row in report.kernels
         if row.dram_bytes and row.time_ns
     ]
-    stored = set(run.plan_ids())
-    for summary in report.plans:
-        points += moved(context.plan(run, summary.id)) if summary.id in stored else []
-    if not points:
+    stored, mode = set(run.plan_ids()), report.workload.mode
+    unread = []
+    for name in (summary.id for summary in report.plans if summary.id in stored):
+        try:
+            points += moved(context.plan(run, name), mode)
+        except AdvisorError as error:
+            unread.append(cannot_show(error))
+    if not points and not unread:
         text = (
             "It needs bytes: of kernels from counters (profile with --ncu), or of plans, which a "
             "bare trace has none of."
@@ -177,8 +201,9 @@ def _roofline(context: Context, run: RunDirectory, report: Report) -> Component:
     note = (
         "Above the line a kernel takes longer than its bytes need. Plans: predicted bytes and "
         f"times. Memory rate of {hardware.name}: {hardware.dram_bandwidth_provenance}."
+        f"{_UNCOUNTED if mode == COMPILED else ''}"
     )
-    return section(title, graph(figure, "roofline", label), note=note)
+    return section(title, graph(figure, "roofline", label), *unread, note=note)
 
 
 def _savings(report: Report) -> Component:

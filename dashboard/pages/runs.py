@@ -12,7 +12,7 @@ from advisor.errors import AdvisorError
 from advisor.report.document import visible
 from advisor.report.text import counted, headline
 from advisor.store.directory import RunDirectory
-from advisor.store.store import RunStore
+from advisor.store.store import MAX_ID, RunStore
 from advisor.units import UNKNOWN
 from dashboard import trends
 from dashboard.context import Context
@@ -22,10 +22,17 @@ from dashboard.pending import is_pending
 from dashboard.scripts import GRID
 
 _COLUMNS: tuple[dict[str, Any], ...] = (
-    {"field": "run", "headerName": "Run", "cellRenderer": "PageLink", "flex": 3, **WRAPPED},
-    {"field": "target", "headerName": "Workload", "flex": 3, "minWidth": 120, **WRAPPED},
+    {
+        "field": "run",
+        "headerName": "Run",
+        "cellRenderer": "PageLink",
+        "flex": 3,
+        "minWidth": 140,
+        **WRAPPED,
+    },
+    {"field": "target", "headerName": "Workload", "flex": 3, "minWidth": 140, **WRAPPED},
     {"field": "created", "headerName": "Made", "minWidth": 140, **WRAPPED},
-    {"field": "mode", "headerName": "Mode", "maxWidth": 110},
+    {"field": "mode", "headerName": "Mode", "maxWidth": 110, **WRAPPED},
     {"field": "gpu", "headerName": "GPU", "minWidth": 120, **WRAPPED},
     {
         "field": "saving_ns",
@@ -41,6 +48,7 @@ _COLUMNS: tuple[dict[str, Any], ...] = (
         "filter": "agNumberColumnFilter",
         "minWidth": 120,
         "maxWidth": 130,
+        **WRAPPED,
     },
     {"field": "applied", "headerName": "Applied", "minWidth": 120, **WRAPPED},
 )
@@ -81,7 +89,10 @@ def _unnamed(store: RunStore) -> list[Component]:
         return []
     shown = ", ".join(visible(name) for name in names[:_SHOWN_NAMES])
     more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    text = f"Rename with letters, digits, _ and - (a dot is none of them): {shown}{more}"
+    text = (
+        f"Rename with at most {MAX_ID} letters, digits, _ and - (a dot is none of them): "
+        f"{shown}{more}"
+    )
     return [message(f"{counted(len(names), 'folder')} with a run not shown", text, "orange")]
 
 

@@ -87,10 +87,11 @@ def test_causes_add_up_to_the_change_of_kernel_time() -> None:
 
 
 def test_a_plan_is_two_points_of_the_roofline() -> None:
-    points = moved(norm_plan())
+    points = moved(norm_plan(), "eager")
     assert [(p.kind, p.bytes, p.time_ns) for p in points] == [
         ("now", 2_300_000_000, 1_480_000), ("fused", 302_000_000, 122_000),
     ]  # fmt: skip
+    assert [p.kind for p in moved(norm_plan(), "compile")] == ["fused"]
     figure = memory_roofline(points, 4_000_000_000_000)
     line = figure.data[-1]
     assert line.y[0] == pytest.approx(1000 * line.x[0] / 4e12)
