@@ -28,7 +28,7 @@ LOST, NORM = "row-program-78bad7e912", "row-program-3fe649bf68"
 CROWDED = """() => [...document.querySelectorAll(".js-plotly-plot")].flatMap((chart) => {
   const frame = chart.getBoundingClientRect(), found = [];
   const texts = [...chart.querySelectorAll("text")].filter((t) => t.textContent.trim());
-  const boxes = texts.map((t) => t.getBoundingClientRect()).map((b, i) => [b, texts[i].textContent]);
+  const boxes = texts.map((t) => [t.getBoundingClientRect(), t.textContent]);
   for (const [a, said] of boxes) {
     if (a.width && (a.left < frame.left - 1 || a.right > frame.right + 1)) found.push(said);
     for (const [b, other] of boxes) {
@@ -172,9 +172,7 @@ def test_a_damaged_file_hides_nothing_but_its_part(browser: Any, served: Served)
         expect(page.get_by_role("link", name="Findings", exact=True)).to_be_visible()
 
 
-def test_a_run_without_findings_sends_nobody_to_look_for_them(
-    browser: Any, served: Served
-) -> None:
+def test_a_run_without_findings_sends_nobody_to_look_for_them(browser: Any, served: Served) -> None:
     run = served.store.open(copied(served, "nothing_found"))
     shutil.rmtree(run.plans_path)
     (run.path / "applied.json").unlink()
