@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
 from advisor.model.applied import (
+    ELSEWHERE,
     ActionVerdict,
     Applied,
     Comparison,
@@ -17,9 +18,10 @@ from advisor.model.applied import (
     SetVerdict,
 )
 from advisor.model.base import Range
-from advisor.report.text import counted, gain_text, insignificant
+from advisor.report.text import counted, gain_text, insignificant, speedup_text
 from advisor.report.verdict_words import (
     NOT_APPLICABLE,
+    STEP_METRICS,
     elsewhere_text,
     left_text,
     losses_text,
@@ -28,9 +30,10 @@ from advisor.report.verdict_words import (
     sites_words,
     swapped_text,
     tried,
+    why_text,
 )
 from advisor.store.directory import RunDirectory
-from advisor.units import UNKNOWN, format_bytes, format_ns
+from advisor.units import UNKNOWN, format_bytes, format_ns, format_value
 from dashboard import figures
 from dashboard.parts import (
     VERDICT_COLORS,
@@ -41,6 +44,7 @@ from dashboard.parts import (
     heading,
     message,
     moment,
+    plain_name,
     saving_text,
     section,
     table,
@@ -58,6 +62,11 @@ def set_section(run: RunDirectory, applied: Applied) -> Component:
         blocks.append(message("Not everything was tried", left, "orange"))
     if elsewhere := elsewhere_text(applied):
         blocks.append(message("Measured elsewhere", elsewhere, "orange"))
+    blocks += [
+        message(f"Warning: {w.code.replace('-', ' ')}", w.message, "orange")
+        for w in applied.warnings
+        if w.code != ELSEWHERE
+    ]
     if result.verdict == "kept":
         blocks.append(download(run))
     rows = _compared(result)
@@ -65,7 +74,7 @@ def set_section(run: RunDirectory, applied: Applied) -> Component:
         label = "Median time before and after applying, with intervals"
         blocks.append(graph(figures.comparison(rows), "before-after", label))
         blocks.append(comparisons(rows))
-    measured = [row for row in _other_figures(result) if set(row[1:]) != {UNKNOWN}]
+    measured = [row for row in _other_figures(applied) if set(row[1:]) != {UNKNOWN}]
     if measured:
         blocks.append(table(("Also measured", "Before", "After"), measured, "Other figures"))
     losses = losses_text(result)
@@ -76,9 +85,8 @@ def set_section(run: RunDirectory, applied: Applied) -> Component:
     if applied.plans:
         blocks += _plans(applied)
     blocks += folded(not_applicable(applied))
-    agree = {True: "; outputs agree", False: "; outputs differ", None: ""}[result.outputs_agree]
     took = "" if applied.duration_ns is None else f" in {format_ns(applied.duration_ns)}"
-    note = f"Applied {moment(applied.created)} on {applied.device}{took}{agree}"
+    note = f"Applied {moment(applied.created)} on {applied.device}{took}{_agreement(result)}"
     return section("Result", *blocks, note=note)
 
 
@@ -116,7 +124,7 @@ def actions(verdicts: Sequence[ActionVerdict]) -> list[Component]:
             gain_text(action.step),
             gain_text(action.gpu_time),
             peak_text(action),
-            html.Div([html.Div(action.reason), *_more(action)]),
+            html.Div([html.Div(why_text(action)), *_more(action)]),
         )
         for action in verdicts
     ]
@@ -133,6 +141,8 @@ def actions(verdicts: Sequence[ActionVerdict]) -> list[Component]:
 def _more(action: ActionVerdict) -> list[Component]:
     """What became of each place, and how a person would do it, folded away."""
     lines = [html.Li(text) for text in action.details]
+    if action.pool_bytes is not None:
+        lines.append(html.Li(f"Memory held by the graph: {format_bytes(action.pool_bytes)}"))
     if action.by_hand:
         lines.append(html.Li(f"By hand: {action.by_hand}"))
     if not lines:
@@ -208,11 +218,12 @@ def comparisons(rows: Sequence[tuple[str, Comparison]]) -> Component:
             format_ns(c.before.median_ns),
             format_ns(c.after.median_ns),
             saving_text(Range(low=c.gain_low_ns, mid=c.gain_mid_ns, high=c.gain_high_ns)),
+            speedup_text(c),
             _judged(c),
         )
         for label, c in rows
     ]
-    head = ("Compared", "Clock", "Before", "After", "Gain", "Judgement")
+    head = ("Compared", "Clock", "Before", "After", "Gain", "Speed-up", "Judgement")
     return table(head, cells, "Before and after, interleaved in one process")
 
 
@@ -223,9 +234,32 @@ def _judged(value: Comparison) -> str:
     return f"beyond noise, {'faster' if value.significant else 'slower'}"
 
 
-def _other_figures(result: SetVerdict) -> tuple[tuple[str, str, str], ...]:
+def _other_figures(applied: Applied) -> tuple[tuple[str, str, str], ...]:
+    result = applied.set
     memory = (result.peak_memory_before_bytes, result.peak_memory_after_bytes)
     return (
         ("Peak memory", format_bytes(memory[0]), format_bytes(memory[1])),
         ("Compile time", format_ns(result.compile_before_ns), format_ns(result.compile_after_ns)),
+        *_step_figures(applied),
     )
+
+
+def _step_figures(applied: Applied) -> Iterator[tuple[str, str, str]]:
+    """Metrics of the compiled step without and with what was kept, where both were traced."""
+    before, after = applied.metrics_before, applied.metrics_after
+    for name in STEP_METRICS:
+        if name in before and name in after:
+            texts = [
+                format_value(metrics[name].value, metrics[name].unit) for metrics in (before, after)
+            ]
+            yield plain_name(name).capitalize(), texts[0], texts[1]
+
+
+def _agreement(result: SetVerdict) -> str:
+    """Whether outputs agree, and how far they and those without plans are from exact ones."""
+    if result.outputs_agree is None:
+        return ""
+    error = format_value(result.output_error, "count")
+    own = format_value(result.baseline_error, "count")
+    said = "agree" if result.outputs_agree else "differ"
+    return f"; outputs {said} (error {error}, without plans {own})"

@@ -15,7 +15,7 @@ from advisor.model.applied import Applied, KernelResources, PlanVerdict
 from advisor.report.text import counted
 from advisor.report.verdict_words import launch_text, serves_text, sites_words
 from advisor.store.directory import RunDirectory
-from advisor.units import UNKNOWN, format_bytes, format_fraction, format_ns
+from advisor.units import UNKNOWN, format_bytes, format_fraction, format_ns, format_value
 from dashboard import figures
 from dashboard.cliffs import cliff_sections
 from dashboard.context import Context
@@ -224,7 +224,7 @@ def _numerics(verdict: PlanVerdict) -> Component:
 
 
 def _ulps(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.3g}"
+    return format_value(value, "count")
 
 
 def _timings(verdict: PlanVerdict) -> Component:
@@ -240,6 +240,7 @@ def _timings(verdict: PlanVerdict) -> Component:
             format_ns(t.eager.median_ns if t.eager else None),
             format_ns(t.inductor.median_ns if t.inductor else None),
             format_fraction(t.copy_bandwidth_fraction),
+            format_fraction(t.peak_copy_bandwidth_fraction),
             format_ns(t.launch_ns),
         )
         for t in verdict.timings
@@ -251,7 +252,8 @@ def _timings(verdict: PlanVerdict) -> Component:
         "Kernel",
         "Op by op",
         "Inductor",
-        "Of copy bandwidth",
+        "Of a copy",
+        "Of peak copy",
         "Host launch",
     )
     label = "Median time of the kernel and of its rivals, first shape"

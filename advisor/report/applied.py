@@ -34,6 +34,7 @@ from advisor.report.verdict_words import (
     NOT_APPLICABLE,
     SITES,
     SITES_TO_BE,
+    STEP_METRICS,
     change_text,
     elsewhere_text,
     launch_text,
@@ -52,7 +53,6 @@ from advisor.units import UNKNOWN, counted, format_bytes, format_fraction, forma
 
 VERDICT_STYLE = {"kept": "green", "reverted": "yellow", "refused": "red", "not_measured": "cyan"}
 INDENT = (0, 0, 0, 3)
-STEP_METRICS = ("kernels_per_step", "gpu_busy_per_step_ns")
 
 
 def render_applied(applied: Applied) -> RenderableType:

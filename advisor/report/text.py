@@ -46,9 +46,13 @@ def headline(value: Range) -> str:
 
 
 def spread(value: Range) -> str:
-    """What stands beside the headline: the interval, or the middle of an upper bound if it adds."""
+    """What stands beside the headline: the interval, or the middle of an upper bound, if it adds.
+
+    An interval narrower than the digits shown adds nothing.
+    """
     if not is_upper_bound(value):
-        return interval(value.low, value.high)
+        ends = {format_ns(end) for end in (value.low, value.mid, value.high)}
+        return interval(value.low, value.high) if len(ends) > 1 else ""
     return "" if value.mid in (0, value.high) else f"estimated {format_ns(value.mid)}"
 
 

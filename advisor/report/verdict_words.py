@@ -17,6 +17,7 @@ from advisor.report.text import counted, gain_text
 from advisor.units import UNKNOWN, format_value
 
 SITES, SITES_TO_BE = "sites replaced", "sites that can be replaced"
+STEP_METRICS = ("kernels_per_step", "gpu_busy_per_step_ns")
 NOT_APPLICABLE = "Actions that have nothing to change here"
 
 

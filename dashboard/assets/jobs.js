@@ -2,13 +2,21 @@
 (function () {
   "use strict";
 
+  const GONE = "the server does not answer: start it again (fusion-advisor serve)";
+
+  function ask(path, options) {
+    return fetch(path, options).catch(() => {
+      throw new Error(GONE);
+    });
+  }
+
   async function post(path, body) {
-    const issued = await fetch("/api/csrf", { headers: { Accept: "application/json" } });
+    const issued = await ask("/api/csrf", { headers: { Accept: "application/json" } });
     if (!issued.ok) {
       throw new Error("the server asks for a token: open /login");
     }
     const { token } = await issued.json();
-    const answer = await fetch(path, {
+    const answer = await ask(path, {
       method: "POST",
       headers: { "Content-Type": "application/json", "X-Fusion-CSRF": token },
       body: JSON.stringify(body),

@@ -30,7 +30,12 @@
       parts.append("size", file.size);
     }
     say("upload-note", "");
-    const issued = await fetch("/api/csrf", { headers: { Accept: "application/json" } });
+    const accept = { headers: { Accept: "application/json" } };
+    const issued = await fetch("/api/csrf", accept).catch(() => null);
+    if (issued === null) {
+      say("upload-note", "the server does not answer: start it again (fusion-advisor serve)");
+      return;
+    }
     if (!issued.ok) {
       say("upload-note", "the server asks for a token: open /login");
       return;

@@ -12,7 +12,7 @@ from advisor.errors import AdvisorError
 from advisor.model.metric_names import per_step_name
 from advisor.model.report import Metric, Report
 from advisor.report.text import headline
-from advisor.report.words import cannot_judge, nothing_found, verdicts, worth
+from advisor.report.words import cannot_judge, nothing_found, share, verdicts, worth
 from advisor.store.directory import RunDirectory
 from advisor.units import format_value
 from dashboard import arithmetic, figures, pending
@@ -29,7 +29,6 @@ from dashboard.parts import (
     kernel_time_ns,
     message,
     plain_name,
-    saving_text,
     section,
     table,
     worth_text,
@@ -151,7 +150,7 @@ def _actions(run: RunDirectory, report: Report) -> Component:
         for finding in chosen
     ]
     whole = report.recommended.set_saving_ns
-    together = saving_text(whole) if whole is not None else f"unknown, {_together(report)[1]}"
+    together = share(report, whole) if whole is not None else f"unknown, {_together(report)[1]}"
     note = (
         "In this order, least effort first. Savings are per step and overlap; together: "
         f"{together}."

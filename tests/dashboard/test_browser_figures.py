@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from rich.console import Group
 
 from advisor.model.applied import PlanVerdict
+from advisor.report.applied import render_applied
+from advisor.report.terminal import render_report
+from advisor.report.text import render
 from advisor.store import RunStore
 from dashboard.access import Access
 from dashboard.page import finding_path, run_path
@@ -55,6 +59,11 @@ CONTRASTS = """() => {
 }"""
 CUT = """() => [...document.querySelectorAll(".ag-cell")]
   .filter((c) => c.scrollWidth > c.clientWidth + 1).map((c) => c.textContent)"""
+
+
+# Figures with a unit; a word goes on behind none of them.
+FIGURE = re.compile(r"-?\d[\d,]*(?:\.\d+)? ?(?:ns|µs|ms|s|%|B|KiB|MiB|GiB|×)(?!\w)")
+ALL = "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
 
 
 @pytest.fixture(scope="module")
@@ -191,3 +200,41 @@ def test_a_name_that_is_too_long_for_an_address_is_told(browser: Any, served: Se
     with opened(browser) as page:
         page.goto(served.url("/"))
         expect(page.get_by_text("at most 120 letters")).to_be_visible()
+
+
+@pytest.mark.parametrize("name", [EAGER, COMPILED])
+def test_every_figure_of_the_terminal_is_on_a_page_of_the_run(
+    browser: Any, served: Served, name: str
+) -> None:
+    run = served.store.open(name)
+    report, applied = run.report(), run.applied()
+    assert applied is not None
+    told = render(Group(render_report(report), render_applied(applied)), width=200)
+    paths = [run_path(name), f"{run_path(name)}/findings", f"{run_path(name)}/calibration"]
+    paths += [finding_path(name, finding.id) for finding in report.findings]
+    shown: set[str] = {"0 B"}  # of spills, which the page calls none
+    with opened(browser) as page:
+        for path in paths:
+            page.goto(served.url(path))
+            expect(page.get_by_role("heading", level=1)).to_be_attached()
+            expect(page.locator(".js-plotly-plot .main-svg, .ag-row, table").first).to_be_attached()
+            page.evaluate(ALL)
+            shown |= set(FIGURE.findall(page.locator("main").inner_text()))
+    said = set(FIGURE.findall(" ".join(told.split())))
+    assert len(said) > 100
+    assert said - shown == set()
+
+
+def test_a_server_that_is_gone_is_told_until_it_is_back(browser: Any, served: Served) -> None:
+    lost = "The server does not answer"
+    with opened(browser) as page:
+        page.goto(served.url(run_path(EAGER)))
+        expect(page.get_by_role("heading", name="What to do")).to_be_visible()
+        served.stop()
+        try:
+            page.get_by_role("link", name="Compiler", exact=True).click()
+            expect(page.get_by_role("alert").filter(has_text=lost)).to_be_visible()
+        finally:
+            served.start()
+        expect(page.get_by_text(lost)).to_have_count(0)
+        expect(page.get_by_role("heading", name="Graph breaks")).to_be_visible()

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from advisor.errors import UnreadableError
 from advisor.model.applied import NO_TIME, ActionVerdict, RankVote
 from advisor.model.attempt import Attempt
+from advisor.model.base import Warning_
 from advisor.store import RunDirectory, RunStore
 from dashboard.access import Access, Tokens
 from dashboard.context import Context
@@ -245,3 +246,22 @@ def test_the_real_cliff_job_ends_with_the_cliff_on_the_page(store: RunStore) -> 
     assert cliff.gpu == run.report().hardware.key
     here = Context(store=store, runner=runner, access=Access(allow_apply=True))
     assert "Op by op on h200" in page(here, finding_path(run.id, "row-program-1"))
+
+
+def test_what_the_terminal_says_of_an_application_the_page_says_too(
+    context: Context, recorded: RunDirectory
+) -> None:
+    applied = recorded.applied()
+    assert applied is not None
+    graph = ActionVerdict(
+        kind="cuda_graph", title="CUDA graph of the step", verdict="kept", reason="faster",
+        applies=True, by_hand="capture it", pool_bytes=3 << 20,
+    )  # fmt: skip
+    warned = (Warning_(code="other-load", message="another process used the GPU", count=1),)
+    recorded.write_applied(replace(applied, actions=(graph,), warnings=warned))
+    text = page(context, run_path(recorded.id))
+    for expected in (
+        "another process used the GPU", "Memory held by the graph: 3 MiB", "1.158×",
+        "outputs agree (error", "Kernels per step", "GPU busy per step",
+    ):  # fmt: skip
+        assert expected in text

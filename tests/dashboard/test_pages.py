@@ -105,7 +105,8 @@ def test_the_overview_holds_metrics_actions_and_warnings(context: Context, store
     text = page(context, run_path(sample_run(store).id))
     for expected in (
         "6.42 ms", "measured", "Median of the step without a profiler", "unknown", "modelled",
-        "1.5 ms (1.2 ms to 1.8 ms)", "1.36 ms (1.09 ms to 1.63 ms)", "launch-outside-window",
+        "1.5 ms (1.2 ms … 1.8 ms) of a 6.42 ms step, 23.4 %", "1.36 ms (1.09 ms to 1.63 ms)",
+        "launch-outside-window",
         "against torch.compile", "beyond noise", "Kept", "9 of 9",
     ):  # fmt: skip
         assert expected in text

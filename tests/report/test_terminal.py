@@ -151,7 +151,7 @@ def test_only_ten_findings_are_detailed_and_all_are_listed() -> None:
         (price(0, 0, 400_000), "Worth: at most 400 µs of a 10.4 ms step, 3.8 %"),
         (price(0, 90_000, 400_000), "Worth: at most 400 µs (estimated 90 µs) of a 10.4 ms step"),
         (price(-5, 90_000, 400_000), "Worth: 90 µs (-5 ns … 400 µs) of a 10.4 ms step, 0.9 %"),
-        (price(0, 0, 0), "Worth: 0 ns (0 ns … 0 ns) of a 10.4 ms step, 0.0 %"),
+        (price(0, 0, 0), "Worth: 0 ns of a 10.4 ms step, 0.0 %"),
     ],
 )
 def test_an_upper_bound_is_not_a_value(saving: Range, text: str) -> None:
