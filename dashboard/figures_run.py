@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import plotly.graph_objects as go
@@ -22,6 +23,8 @@ BYTES_PER_GB = 1_000_000_000
 _MAX_TICKS = 12
 _MAX_LINE = 120
 _ROOM = 0.6
+_WORD_ROOM = 0.15
+_LEAST_SPAN = timedelta(minutes=1)
 KEPT_SYMBOLS = {"kept": "circle", "reverted": "x", "refused": "diamond", "not_measured": "square"}
 
 
@@ -166,8 +169,7 @@ def trend(places: Sequence[Place], metric: str) -> go.Figure:
         )
     )
     figure = styled(figure, "commit" if by_commit else "when the run was made", 6)
-    if by_commit:
-        figure.update_xaxes(**_commit_ticks(places))
+    figure.update_xaxes(**(_commit_ticks(places) if by_commit else _time_range(times)))
     figure.update_yaxes(title=f"{plain(metric)}, {name}", rangemode="tozero", showgrid=True)
     return figure
 
@@ -180,6 +182,16 @@ def _commit_ticks(places: Sequence[Place]) -> dict[str, object]:
     # Room beside the first and the last: plotly leaves out a label that would be cut off.
     ends = [-_ROOM, len(places) - 1 + _ROOM]
     return {"tickmode": "array", "tickvals": shown, "ticktext": labels, "range": ends}
+
+
+def _time_range(times: Sequence[str]) -> dict[str, object]:
+    """Ends around the times of runs: of one alone plotly would show thousandths of seconds."""
+    try:
+        found = [datetime.fromisoformat(text) for text in times]
+        room = max((max(found) - min(found)) / 20, _LEAST_SPAN)
+        return {"range": [(min(found) - room).isoformat(), (max(found) + room).isoformat()]}
+    except (ValueError, TypeError, OverflowError):  # a report may hold anything
+        return {}
 
 
 def causes(changes: Sequence[RoleChange]) -> go.Figure:
@@ -198,9 +210,8 @@ def causes(changes: Sequence[RoleChange]) -> go.Figure:
             hovertemplate="%{y}: %{x:+.3g} " + name + "<extra></extra>",
         )
     )
-    return styled(
-        figure, f"change of kernel time per step, {name}; right of 0 is slower", len(known)
-    )
+    title = f"change of kernel time per step, {name}; right of 0 is slower"
+    return _signed(styled(figure, title, len(known)), [change / unit for _, change in known])
 
 
 def shares(found: Bisection) -> go.Figure:
@@ -219,7 +230,15 @@ def shares(found: Bisection) -> go.Figure:
             hovertemplate="%{customdata}: %{x:+.3g} " + name + "<extra></extra>",
         )
     )
-    return styled(figure, f"change of the step, {name}; right of 0 is slower", len(known))
+    figure = styled(figure, f"change of the step, {name}; right of 0 is slower", len(known))
+    return _signed(figure, [share.change_ns / unit for share in known])
+
+
+def _signed(figure: go.Figure, changes: Sequence[float]) -> go.Figure:
+    """With room beside the bars for their words, which else lie on the names of the rows."""
+    low, high = min((0.0, *changes)), max((0.0, *changes))
+    room = _WORD_ROOM * (high - low)
+    return figure.update_xaxes(range=[low - room * (low < 0), high + room * (high > 0)])
 
 
 def _share_label(share: Share, number: int) -> str:

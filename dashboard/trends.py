@@ -13,7 +13,7 @@ from advisor.units import UNKNOWN, format_value
 from dashboard.commits import Place, Point, places
 from dashboard.context import Context, Summary
 from dashboard.figures_run import trend
-from dashboard.parts import error_state, graph, message, moment, plain_name, section, table
+from dashboard.parts import cannot_show, graph, message, moment, plain_name, section, table
 
 _MAX_RUNS = 200
 _NOTE = (
@@ -112,4 +112,4 @@ def register(app: Dash, context: Context) -> None:
         try:
             return chart(context, str(target), str(metric))  # a request may hold anything
         except AdvisorError as error:
-            return error_state(error)
+            return cannot_show(error)

@@ -10,11 +10,11 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from advisor.errors import AdvisorError
-from advisor.model.comparison import ReportComparison
+from advisor.model.comparison import Difference, ReportComparison
 from advisor.model.findings import Finding
 from advisor.model.report import Report
 from advisor.report.compare import compare_reports
-from advisor.report.compare_document import change_words, comparison_document
+from advisor.report.compare_document import LEGEND, change_words, comparison_document
 from advisor.report.report_document import short
 from advisor.report.words import STEP_METRIC
 from advisor.store.directory import RunDirectory
@@ -25,7 +25,7 @@ from dashboard.figures_run import causes, shares
 from dashboard.page import Page, run_path
 from dashboard.pages.frame import finding_link, frame
 from dashboard.parts import (
-    error_state,
+    cannot_show,
     figure_card,
     graph,
     heading,
@@ -83,7 +83,7 @@ def _compared(
     except AdvisorError as error:
         reports = [context.report(run) for run in (before, after)]
         plain = compare_reports(reports[0], reports[1], (before.id, after.id), accepted)
-        return plain, [error_state(error)]
+        return plain, [cannot_show(error)]
 
 
 def _headline(comparison: ReportComparison) -> list[Component]:
@@ -96,9 +96,17 @@ def _headline(comparison: ReportComparison) -> list[Component]:
             continue
         found = metric.difference
         ends = (format_value(value, metric.unit) for value in (found.before, found.after))
-        change = change_words(found, metric.unit).text
-        cards.append(figure_card(label, " → ".join(ends), change))
+        cards.append(figure_card(label, " → ".join(ends), _said(found, metric.unit)))
     return [html.Div(cards, className="cards")] if cards else []
+
+
+def _said(found: Difference, unit: str) -> str:
+    """The change, and what the mark before it means: the legend stands far below."""
+    text = change_words(found, unit).text
+    mark, _, meaning = LEGEND.get(found.significance, "").partition(" ")
+    return (
+        f"{text.removeprefix(mark).strip()}: {meaning}" if text.startswith(mark) and mark else text
+    )
 
 
 def _lost(comparison: ReportComparison) -> list[Component]:

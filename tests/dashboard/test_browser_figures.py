@@ -238,3 +238,28 @@ def test_a_server_that_is_gone_is_told_until_it_is_back(browser: Any, served: Se
             served.start()
         expect(page.get_by_text(lost)).to_have_count(0)
         expect(page.get_by_role("heading", name="Graph breaks")).to_be_visible()
+
+
+def test_a_comparison_and_a_trend_are_read(browser: Any, served: Served) -> None:
+    run = served.store.open(copied(served, "slower"))
+    said = json.loads((run.path / "report.json").read_text())
+    longest, *_, last = said["kernels"]
+    longest["time_ns"] += longest["time_ns"] // 2
+    last["time_ns"] -= last["time_ns"] // 10
+    said["metrics"]["step_ns"]["value"] *= 1.1
+    (run.path / "report.json").write_text(json.dumps(said))
+    with opened(browser) as page:
+        page.set_viewport_size({"width": 900, "height": 900})
+        page.goto(served.url(f"/compare/{EAGER}/{run.id}"))
+        expect(page.get_by_role("heading", level=1)).to_have_text("What changed between two runs")
+        card = page.locator(".cards > div", has_text="Step time")
+        expect(card).to_contain_text("+10.0 %): not significant: the interval of the change")
+        expect(page.locator("#causes .bartext").first).to_be_attached()
+        page.wait_for_timeout(500)
+        assert page.evaluate(CROWDED) == []
+        page.goto(served.url("/"))
+        expect(page.locator("#trend .xtick text").first).to_be_attached()
+        page.wait_for_timeout(500)
+        assert page.evaluate(CROWDED) == []
+        for tick in page.locator("#trend .xtick text").all_text_contents():
+            assert "." not in tick, "thousandths of a second"
