@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from dashboard import api, jobpanel, pending, proof, security, timeline_panel, t
 from dashboard.access import Access, check_access
 from dashboard.context import Context
 from dashboard.jobs import Command, JobRunner, cli_command
+from dashboard.legible import legible
 from dashboard.page import match
 from dashboard.pages import PAGES
 from dashboard.parts import error_state, marked
@@ -30,7 +32,20 @@ PAGE_ENDPOINTS = ("/", "/<path:path>")
 
 
 class Shell(Dash):
-    """Dash whose pages load their scripts as `dashboard.scripts` says."""
+    """Dash whose pages load their scripts as `dashboard.scripts` says, their text legible."""
+
+    def callback(self, *args: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+        """Registers a callback, of whose answers no name changes how the rest is read."""
+        register = super().callback(*args, **options)
+
+        def registered(function: Callable[..., Any]) -> Any:
+            @wraps(function)
+            def answered(*values: Any) -> Any:
+                return legible(function(*values))
+
+            return register(answered)
+
+        return registered
 
     def interpolate_index(self, *args: Any, **parts: Any) -> str:
         """The shell of the page that is asked for."""

@@ -30,9 +30,10 @@ def panel(context: Context) -> Component:
         return section("Trend", message("No workload has two runs yet", text))
     chosen = targets[0]
     names = [{"value": name, "label": plain_name(name)} for name in BETTER]
+    offered = [{"value": target, "label": target} for target in targets]
     picks = dmc.Group(
         [
-            dmc.Select(id="trend-target", label="Workload", data=targets, value=chosen,
+            dmc.Select(id="trend-target", label="Workload", data=offered, value=chosen,
                        allowDeselect=False, searchable=True, className="wide"),
             dmc.Select(id="trend-metric", label="Metric", data=names, value=STEP_METRIC,
                        allowDeselect=False, searchable=True),

@@ -263,3 +263,20 @@ def test_a_comparison_and_a_trend_are_read(browser: Any, served: Served) -> None
         assert page.evaluate(CROWDED) == []
         for tick in page.locator("#trend .xtick text").all_text_contents():
             assert "." not in tick, "thousandths of a second"
+
+
+def test_a_name_cannot_turn_the_figures_behind_it(browser: Any, served: Served) -> None:
+    run = served.store.open(copied(served, "turned"))
+    report = run.report()
+    first = report.findings[0]
+    turned = replace(first, title=f"\u202e{first.title}", action=f"\u2067{first.action}")
+    target = replace(report.workload, target="\u202eworkload \u05d0\u05d1 of 18 layers")
+    run.write_report(replace(report, workload=target, findings=(turned, *report.findings[1:])))
+    base = run_path(run.id)
+    with opened(browser) as page:
+        for path in ("/", base, f"{base}/findings", finding_path(run.id, first.id)):
+            page.goto(served.url(path))
+            expect(page.get_by_text("\\u202e").first).to_be_visible()
+            shown = page.locator("body").inner_text()
+            assert not {"\u202e", "\u2067"} & set(shown)
+        assert "\u05d0\u05d1" in shown
