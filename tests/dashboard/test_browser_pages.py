@@ -318,7 +318,9 @@ def test_a_page_prints_without_its_controls(browser: Any, served: Served) -> Non
             expect(page.locator(hidden).first).to_be_hidden()
         expect(page.get_by_text("What to do")).to_be_visible()
         # Charts in the colours of a dark page are not readable on paper.
-        expect(page.locator(".js-plotly-plot text").first).to_have_css("fill", "rgb(0, 0, 0)")
+        expect(page.locator(".js-plotly-plot .xtick text").first).to_have_css(
+            "fill", "rgb(0, 0, 0)"
+        )
 
 
 def test_names_without_end_do_not_widen_a_page(browser: Any, served: Served) -> None:
