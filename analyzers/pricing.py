@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from statistics import median
 
 import pandas as pd
@@ -28,20 +29,31 @@ LIBRARY_PRODUCTS = ("aten.mm.default", "aten.addmm.default")
 # A call of a generated kernel: its name, and the nodes that it computes.
 KernelCall = tuple[str, frozenset[str]]
 OpKey = tuple[str, tuple[tuple[str, tuple[int | str, ...]], ...]]
+Rows = tuple[int, ...]
+# The runs of some graphs in a step, in order: the place of the graph, and whether it is given the
+# sizes that it was captured with.
+Runs = Sequence[tuple[int, bool]]
 
 
 @dataclass(frozen=True)
 class Unit:
     """Kernels that run together for some nodes: one eager op, or one call of a generated kernel.
 
-    `kernels` are their rows in the trace's last step, empty where the unit was not found there.
+    `time_ns` and `launches` are those of all its `executions` in a step, `kernels` the rows of one
+    in the trace's last step, empty where the unit was not found there, `again` those of the others.
     """
 
     name: str
     nodes: frozenset[str]
     time_ns: int
     launches: int
-    kernels: tuple[int, ...] = ()
+    kernels: Rows = ()
+    again: tuple[Rows, ...] = ()
+
+    @property
+    def executions(self) -> int:
+        """How often it runs in a step."""
+        return 1 + len(self.again)
 
 
 @dataclass(frozen=True)
@@ -63,11 +75,23 @@ class Price:
 
     def members(self) -> tuple[Member, ...]:
         """The units by name, most expensive first."""
-        found: dict[str, list[int]] = {}
+        found: dict[str, list[Unit]] = {}
         for unit in self.units:
-            found.setdefault(unit.name, []).append(unit.time_ns)
-        rows = [Member(name=n, count=len(times), time_ns=sum(times)) for n, times in found.items()]
+            found.setdefault(unit.name, []).append(unit)
+        rows = [
+            Member(
+                name=name,
+                count=sum(unit.executions for unit in own),
+                time_ns=sum(unit.time_ns for unit in own),
+            )
+            for name, own in found.items()
+        ]
         return tuple(sorted(rows, key=lambda row: (-(row.time_ns or 0), row.name)))
+
+    def rows(self) -> list[list[int]]:
+        """The rows of the units' kernels in the trace's last step, execution by execution."""
+        runs = zip_longest(*((unit.kernels, *unit.again) for unit in self.units), fillvalue=())
+        return [[row for own in run for row in own] for run in runs]
 
 
 @dataclass(frozen=True)
@@ -112,27 +136,55 @@ def _computes(flow: Dataflow, name: str) -> bool:
     return node is not None and spec_of(node.op).kind != "view" and bool(node.args)
 
 
-def eager_prices(graphs: Sequence[Graph], trace: Trace) -> list[PriceList]:
+def eager_prices(
+    graphs: Sequence[Graph], trace: Trace, runs: Runs | None = None
+) -> list[PriceList]:
     """Price the source ops of a step's graphs by the same ops in an eager trace.
 
-    The k-th op of one name and inputs is the k-th such op of the last step, whichever of the
-    graphs, given in the order in which they run, it is in.
+    The k-th op of one name and inputs is the k-th such op of the last step, in the order of the
+    graphs' `runs`: by default one graph after the other.
     """
     costs = _op_costs(trace)
-    ops = [_keyed_ops(graph, costs) for graph in graphs]
-    wanted = Counter(op.key for own in ops for op in own)
+    ops = _that_ran([_keyed_ops(graph, costs) for graph in graphs], graphs, costs)
+    rows: list[list[list[Rows]]] = [[[] for _ in own] for own in ops]
+    for at, like in runs or _in_turn(graphs):
+        for op, known in zip(ops[at], rows[at], strict=True) if like else ():
+            known.append(costs[op.key].next())
+    return [
+        price_list(
+            [
+                _of_runs(op.key[0], op.nodes, costs[op.key], runs_of)
+                for op, runs_of in zip(own, known, strict=True)
+            ]
+        )
+        for own, known in zip(ops, rows, strict=True)
+    ]
+
+
+def _that_ran(
+    ops: Sequence[Sequence[_KeyedOp]], graphs: Sequence[Graph], costs: Mapping[OpKey, _OpCost]
+) -> list[list[_KeyedOp]]:
+    """The ops of each graph, less the repeats of equal ones that the step did not run."""
+    wanted: Counter[OpKey] = Counter()
+    for graph, own in zip(graphs, ops, strict=True):
+        for op in own:
+            wanted[op.key] += graph.executions
     # Equal ops are one node: more of them than ran in a step did not run.
     surplus = {key: number - len(costs[key].last) for key, number in wanted.items()}
-    priced = []
-    for own in reversed(ops):
+    ran = []
+    for graph, own in zip(reversed(graphs), reversed(ops), strict=True):
         kept = []
         for op in reversed(own):
             if op.is_repeat and surplus[op.key] > 0:
-                surplus[op.key] -= 1
+                surplus[op.key] -= graph.executions
             else:
                 kept.append(op)
-        priced.append(kept[::-1])
-    return [price_list([_unit(op, costs[op.key]) for op in own]) for own in reversed(priced)]
+        ran.append(kept[::-1])
+    return ran[::-1]
+
+
+def _in_turn(graphs: Sequence[Graph]) -> Runs:
+    return [(at, True) for at, graph in enumerate(graphs) for _ in range(graph.executions)]
 
 
 @dataclass(frozen=True)
@@ -157,41 +209,59 @@ def _keyed_ops(graph: Graph, costs: Mapping[OpKey, _OpCost]) -> list[_KeyedOp]:
     return found
 
 
-def _unit(op: _KeyedOp, cost: _OpCost) -> Unit:
-    return Unit(op.key[0], op.nodes, cost.time_ns, cost.launches, cost.next())
+def _of_runs(name: str, nodes: frozenset[str], cost: _OpCost, rows: Sequence[Rows]) -> Unit:
+    times = len(rows)
+    return Unit(name, nodes, times * cost.time_ns, times * cost.launches, rows[0], tuple(rows[1:]))
 
 
 def compiled_prices(
-    graphs: Sequence[tuple[Graph, Sequence[KernelCall]]], trace: Trace
+    graphs: Sequence[tuple[Graph, Sequence[KernelCall]]],
+    trace: Trace,
+    runs: Runs | None = None,
 ) -> list[PriceList]:
-    """Price the generated kernels of a step's graphs, given in the order in which they run.
+    """Price the generated kernels of a step's graphs, `runs` as for `eager_prices`.
 
     The k-th call of a kernel is its k-th execution in every step, whichever graph calls it: names
-    recur from graph to graph. Where the counts differ (a graph runs several times) every call costs
-    the median of all executions.
+    recur from graph to graph. Where the counts differ every call costs the median of all
+    executions.
     """
     executions, costs = _kernel_executions(trace), _op_costs(trace)
-    totals = Counter(name for _, calls in graphs for name, _ in calls)
+    order = runs or _in_turn([graph for graph, _ in graphs])
     seen: Counter[str] = Counter()
-    found = []
-    for graph, calls in graphs:
-        known = {node.id for node in graph.nodes}
-        units = []
-        for name, nodes in calls:
-            position = seen[name]
+    positions: list[list[list[int]]] = [[[] for _ in calls] for _, calls in graphs]
+    for at, like in order:
+        for (name, _), known in zip(graphs[at][1], positions[at], strict=True):
+            if like:
+                known.append(seen[name])
             seen[name] += 1
-            steps = executions.get(name)
-            if not steps:
-                continue
-            if all(len(step) == totals[name] for step in steps):
-                times = [step[position][1] for step in steps]
-            else:
-                times = [duration for step in steps for _, duration in step]
-            rows = tuple(row for row, _ in steps[-1][position : position + 1])
-            units.append(Unit(name, nodes & known, round(median(times)), 1, rows))
+    found = []
+    for (graph, calls), own in zip(graphs, positions, strict=True):
+        known_nodes = {node.id for node in graph.nodes}
+        units = [
+            _generated(name, nodes & known_nodes, executions[name], seen[name], places)
+            for (name, nodes), places in zip(calls, own, strict=True)
+            if executions.get(name) and places
+        ]
         held = price_list(units, fused=True)
         found.append(replace(held, products=_products(graph, held, costs)))
     return found
+
+
+def _generated(
+    name: str,
+    nodes: frozenset[str],
+    steps: Sequence[Sequence[tuple[int, int]]],
+    calls: int,
+    places: Sequence[int],
+) -> Unit:
+    """A call of a kernel, at these places among all `calls` of a step; executions step by step."""
+    if all(len(step) == calls for step in steps):
+        times = [round(median(step[place][1] for step in steps)) for place in places]
+    else:
+        usual = round(median(duration for step in steps for _, duration in step))
+        times = [usual] * len(places)
+    rows = [tuple(row for row, _ in steps[-1][place : place + 1]) for place in places]
+    return Unit(name, nodes, sum(times), len(places), rows[0], tuple(rows[1:]))
 
 
 def _products(graph: Graph, held: PriceList, costs: Mapping[OpKey, _OpCost]) -> dict[str, Unit]:
@@ -209,8 +279,8 @@ def _products(graph: Graph, held: PriceList, costs: Mapping[OpKey, _OpCost]) -> 
         name = "::".join(node.target.split(".")[:2])
         cost = costs.get((name, tuple(kinds))) or costs.get((name, tuple(kinds[:-1])))
         if cost is not None:
-            own = frozenset((node.id,))
-            found[node.id] = Unit(name, own, cost.time_ns, cost.launches, cost.next())
+            rows = [cost.next() for _ in range(graph.executions)]
+            found[node.id] = _of_runs(name, frozenset((node.id,)), cost, rows)
     return found
 
 

@@ -157,7 +157,8 @@ class Graph(Record, frozen=True, kw_only=True):
 
     `inputs` are nodes without arguments (parameters, activations, buffers); `outputs` the values
     that leave the graph; `size_hints` the value each symbolic size had when captured;
-    `eager_strides` those of values that the compiler lays out otherwise than eager code does.
+    `eager_strides` those of values that the compiler lays out otherwise than eager code does;
+    `executions` how often it runs in one step on the sizes that it was captured with.
     """
 
     id: str
@@ -169,6 +170,7 @@ class Graph(Record, frozen=True, kw_only=True):
     outputs: tuple[str, ...]
     size_hints: dict[str, int] = {}
     eager_strides: dict[str, tuple[int, ...]] = {}
+    executions: int = 1
 
     def check(self) -> None:
         known: dict[str, int] = {}

@@ -14,7 +14,8 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ from collectors.live.as_written import as_written, scales_as_written
 from collectors.live.compiler_facts import CompilerWatch
 from collectors.live.failures import not_compiled
 from collectors.live.fx_graph import Lowered, copied, lower
-from collectors.live.graph_runs import GraphRuns, compiled_by, compiles_itself
+from collectors.live.graph_runs import GraphCall, GraphRuns, compiled_by, compiles_itself
 from collectors.live.layouts import (
     hold_layouts,
     note_layouts,
@@ -66,11 +67,13 @@ def unseen(_: fx.GraphModule) -> None:
 class CapturedGraph:
     """One lowered graph and, if code was generated, which nodes each kernel call computes.
 
-    `kernels` lists (kernel name, node names) in the order of the calls in the generated code.
+    `kernels` lists (kernel name, node names) in the order of the calls in the generated code;
+    `number` is that of Dynamo's graph among those that were compiled.
     """
 
     lowered: Lowered
     kernels: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    number: int | None = None
 
 
 @dataclass
@@ -79,7 +82,7 @@ class Capture:
 
     Of a workload `on_gpu` what is on the CPU is nothing to make kernels of. `failures` are the
     words of what failed while graphs of a script were compiled, which may have gone on without;
-    `runs` what the graphs of a step were given.
+    `runs` what the graphs of a step were given: of the first that was watched, but `of_latest`.
     """
 
     graphs: list[CapturedGraph] = field(default_factory=list)
@@ -91,6 +94,12 @@ class Capture:
     watch: CompilerWatch | None = None
     failures: list[str] = field(default_factory=list)
     runs: GraphRuns = field(default_factory=GraphRuns)
+    of_latest: bool = False
+
+    def calls(self) -> list[GraphCall]:
+        """The runs of the graphs in the step that they are of, in order."""
+        told = [(item.number, item.lowered.graph.phase == "backward") for item in self.graphs]
+        return self.runs.calls(told, latest=self.of_latest)
 
     def compiler_facts(self) -> CompilerFacts:
         """What the compiler counted while capturing and, for a compiled step, in its runs since."""
@@ -100,12 +109,14 @@ class Capture:
 class HookPass(CustomGraphPass):
     """Calls a hook on every post-grad graph; `key` enters every compile-cache key.
 
-    With `holds` what a forward saves keeps its layout, whatever the hook does.
+    With `holds` what a forward saves keeps its layout, whatever the hook does. `phase` and `number`
+    are of the graph that is being compiled: a backward graph may be long after its forward.
     """
 
     def __init__(self, hook: GraphHook, key: str, *, holds: bool = False) -> None:
         self.hook, self.key, self.holds = hook, key, holds
         self.phase: Phase = "inference"
+        self.number: int | None = None
         self.count = 0
 
     def __call__(self, graph: fx.Graph) -> None:
@@ -128,7 +139,10 @@ def backend_with(
 ) -> Callable[..., Any]:
     """A Dynamo backend: Inductor's `compile_fx` with a post-grad hook and an inner compiler."""
 
-    def inner_compile(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
+    def inner_compile(
+        number: int | None, gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any
+    ) -> Any:
+        hook_pass.number = number
         if kwargs.get("is_backward"):
             hook_pass.phase = "backward"
         else:
@@ -139,6 +153,7 @@ def backend_with(
         gm: fx.GraphModule,
         example_inputs: Sequence[Any],
         config_patches: dict[str, Any] | None = None,
+        number: int | None = None,
         **_: Any,
     ) -> Any:
         settings = {
@@ -148,7 +163,10 @@ def backend_with(
         }
         with scales_as_written():
             return compile_fx(
-                gm, list(example_inputs), inner_compile=inner_compile, config_patches=settings
+                gm,
+                list(example_inputs),
+                inner_compile=partial(inner_compile, number),
+                config_patches=settings,
             )
 
     return backend
@@ -267,7 +285,7 @@ def _recording_backend(
         # A copy: later passes rewrite the compiler's own graph in place.
         lowered = lower(copied(graph), identity, phase, on_gpu=found.on_gpu)
         lowered.graph.check()
-        found.graphs.append(CapturedGraph(lowered))
+        found.graphs.append(CapturedGraph(lowered, number=hook.number))
 
     # What is measured runs as its user has it compiled.
     hook = HookPass(record, "fusion-advisor-capture", holds=not generate_code)
@@ -366,7 +384,7 @@ def _generating(found: Capture) -> Callable[..., Any]:
         # provenance: without one of its own it would have none.
         with reset_provenance_globals():
             result = compile_fx_inner(gm, example_inputs, **kwargs)
-        found.graphs[-1] = CapturedGraph(found.graphs[-1].lowered, nodes_of_kernels(result))
+        found.graphs[-1] = replace(found.graphs[-1], kernels=nodes_of_kernels(result))
         return result
 
     return inner
