@@ -66,14 +66,16 @@ def test_runs_on_other_sizes_are_passed_by() -> None:
     graph, name = of_one("exp", executions=2)
     trace = line(("k0", 1), ("k0", 50), ("k0", 3))
     runs = [(0, True), (0, False), (0, True)]
-    ((unit,),) = (p.units for p in compiled_prices([(graph, [("k0", {name})])], trace, runs))
+    ((unit,),) = (
+        p.units for p in compiled_prices([(graph, [("k0", frozenset({name}))])], trace, runs)
+    )
     assert (unit.time_ns, unit.kernels, unit.again) == (4 * US, (3,), ((5,),))
 
 
 def test_where_counts_differ_every_run_costs_the_median() -> None:
     graph, name = of_one("exp", executions=2)
     trace = line(("k0", 1), ("k0", 2), ("k0", 9))
-    ((unit,),) = (p.units for p in compiled_prices([(graph, [("k0", {name})])], trace))
+    ((unit,),) = (p.units for p in compiled_prices([(graph, [("k0", frozenset({name}))])], trace))
     assert unit.time_ns == 4 * US
 
 
@@ -126,7 +128,7 @@ def test_a_finding_is_worth_all_runs_and_leaves_a_kernel_of_each() -> None:
     situation = Situation(GPU, CALIBRATION, eager=True)
     found = []
     for runs in (1, 3):
-        often = replace(graph, executions=runs)
+        priced = replace(graph, executions=runs)
         units = [
             Unit(
                 node.id,
@@ -138,7 +140,7 @@ def test_a_finding_is_worth_all_runs_and_leaves_a_kernel_of_each() -> None:
             )
             for at, node in enumerate(node for node in graph.nodes if node.args)
         ]
-        advice = advise([PricedGraph(often, price_list(units))], situation)
+        advice = advise([PricedGraph(priced, price_list(units))], situation)
         (finding,), (plan,) = advice.findings, advice.plans
         found.append((finding, plan, advice.changes[finding.id]))
     (once, plan, change), (often, plans, changes) = found
