@@ -263,8 +263,8 @@ def _conclude(
     found: Capture, started_ns: int, before: tuple[int, Counter[str]], watch: CompilerWatch
 ) -> None:
     found.compile_ns = time.perf_counter_ns() - started_ns
-    found.graph_breaks = _breaks_since(before)
     found.facts = watch.facts()
+    found.graph_breaks = found.facts.break_places or _breaks_since(before)
 
 
 def _run_again(step: Callable[[], Any], found: Capture) -> None:
