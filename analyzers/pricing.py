@@ -8,27 +8,22 @@ node found in neither is unpriced, never free.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from statistics import median
 
-import pandas as pd
-
-from advisor.model.dtypes import RECORDED_DTYPES
 from advisor.model.findings import Member
-from advisor.model.graph import Graph, Node, node_of
+from advisor.model.graph import GRADIENT, Graph, Node, node_of
 from advisor.model.optable import spec_of
 from advisor.model.trace import Trace
-from analyzers.activities import NONE, activities, step_of
 from analyzers.dataflow import Dataflow
+from analyzers.recorded_costs import OpCost, OpKey, kernel_executions, op_costs
 
 LIBRARY_PRODUCTS = ("aten.mm.default", "aten.addmm.default")
 # A call of a generated kernel: its name, and the nodes that it computes.
 KernelCall = tuple[str, frozenset[str]]
-OpKey = tuple[str, tuple[tuple[str, tuple[int | str, ...]], ...]]
 Rows = tuple[int, ...]
 # The runs of some graphs in a step, in order: the place of the graph, and whether it is given the
 # sizes that it was captured with.
@@ -144,7 +139,7 @@ def eager_prices(
     The k-th op of one name and inputs is the k-th such op of the last step, in the order of the
     graphs' `runs`: by default one graph after the other.
     """
-    costs = _op_costs(trace)
+    costs = op_costs(trace)
     ops = _that_ran([_keyed_ops(graph, costs) for graph in graphs], graphs, costs)
     rows: list[list[list[Rows]]] = [[[] for _ in own] for own in ops]
     for at, like in runs or _in_turn(graphs):
@@ -162,7 +157,7 @@ def eager_prices(
 
 
 def _that_ran(
-    ops: Sequence[Sequence[_KeyedOp]], graphs: Sequence[Graph], costs: Mapping[OpKey, _OpCost]
+    ops: Sequence[Sequence[_KeyedOp]], graphs: Sequence[Graph], costs: Mapping[OpKey, OpCost]
 ) -> list[list[_KeyedOp]]:
     """The ops of each graph, less the repeats of equal ones that the step did not run."""
     wanted: Counter[OpKey] = Counter()
@@ -196,20 +191,20 @@ class _KeyedOp:
     is_repeat: bool
 
 
-def _keyed_ops(graph: Graph, costs: Mapping[OpKey, _OpCost]) -> list[_KeyedOp]:
+def _keyed_ops(graph: Graph, costs: Mapping[OpKey, OpCost]) -> list[_KeyedOp]:
     """The source ops of a graph that the trace has."""
     by_id = graph.by_id()
     found = []
     for (origin, label), nodes in _source_ops(graph):
-        key = _key(by_id, label, nodes)
-        if key is not None and key in costs:
+        key = next((key for key in _keys(by_id, label, nodes) if key in costs), None)
+        if key is not None:
             own = frozenset(node.id for node in nodes)
             first = any(((n.origin or n.id), n.label) == (origin, label) for n in nodes)
             found.append(_KeyedOp(key, own, not first))
     return found
 
 
-def _of_runs(name: str, nodes: frozenset[str], cost: _OpCost, rows: Sequence[Rows]) -> Unit:
+def _of_runs(name: str, nodes: frozenset[str], cost: OpCost, rows: Sequence[Rows]) -> Unit:
     times = len(rows)
     return Unit(name, nodes, times * cost.time_ns, times * cost.launches, rows[0], tuple(rows[1:]))
 
@@ -225,7 +220,7 @@ def compiled_prices(
     recur from graph to graph. Where the counts differ every call costs the median of all
     executions.
     """
-    executions, costs = _kernel_executions(trace), _op_costs(trace)
+    executions, costs = kernel_executions(trace), op_costs(trace)
     order = runs or _in_turn([graph for graph, _ in graphs])
     seen: Counter[str] = Counter()
     positions: list[list[list[int]]] = [[[] for _ in calls] for _, calls in graphs]
@@ -264,7 +259,7 @@ def _generated(
     return Unit(name, nodes, sum(times), len(places), rows[0], tuple(rows[1:]))
 
 
-def _products(graph: Graph, held: PriceList, costs: Mapping[OpKey, _OpCost]) -> dict[str, Unit]:
+def _products(graph: Graph, held: PriceList, costs: Mapping[OpKey, OpCost]) -> dict[str, Unit]:
     """Products that a library computes in a compiled graph, which gives them their result too."""
     found = {}
     by_id = graph.by_id()
@@ -297,6 +292,23 @@ def _source_ops(graph: Graph) -> list[tuple[tuple[str, str], list[Node]]]:
         for other in ((origin, node.label), *((op.origin, op.label) for op in node.repeats)):
             found.setdefault(other, []).append(node)
     return list(found.items())
+
+
+def _keys(by_id: Mapping[str, Node], label: str, nodes: Sequence[Node]) -> Iterator[OpKey]:
+    """What the trace may know an op by, the likelier first.
+
+    Of what the compiler computes again eager reads some as the forward pass saved it, and the rest
+    is a part of the gradient op that an equal one of the forward pass has stood in for. Autograd
+    adds the gradients of several uses in place where it can.
+    """
+    own = [node for node in nodes if not node.recomputed]
+    for group in (own, nodes) if own else ():
+        key = _key(by_id, label, group)
+        if key is None:
+            continue
+        if key[0] == "aten::add" and (group[0].origin or "").startswith(GRADIENT):
+            yield "aten::add_", key[1]
+        yield key
 
 
 def _key(by_id: Mapping[str, Node], label: str, nodes: Sequence[Node]) -> OpKey | None:
@@ -334,95 +346,3 @@ def _eager_name(label: str) -> str:
     if label.startswith(("prims.convert_element_type", "aten._to_copy")):
         return "aten::copy_"
     return "::".join(parts[:2]) if len(parts) > 1 else label
-
-
-@dataclass
-class _OpCost:
-    """Ops of one name and tensor inputs: kernel time and launches, and those of the last step."""
-
-    costs: list[tuple[int, int]] = field(default_factory=list)
-    last: list[tuple[int, ...]] = field(default_factory=list)
-    taken: int = 0
-
-    @property
-    def time_ns(self) -> int:
-        """The median kernel time."""
-        return round(median(time for time, _ in self.costs))
-
-    @property
-    def launches(self) -> int:
-        """The median number of launches."""
-        return round(median(count for _, count in self.costs))
-
-    def next(self) -> tuple[int, ...]:
-        """The kernels of the next such op of the last step, in order; () once all are taken."""
-        self.taken += 1
-        return self.last[self.taken - 1] if self.taken <= len(self.last) else ()
-
-
-def _op_costs(trace: Trace) -> dict[OpKey, _OpCost]:
-    """What every (name, tensor inputs) costs in the trace's steps."""
-    kernels = step_kernels(trace)
-    kernels = kernels[kernels["op"].notna()]
-    per_op = kernels.groupby("op")["duration_ns"].agg(["sum", "count"])
-    last = kernels[kernels["step"] == kernels["step"].max()]
-    own: dict[int, list[int]] = {}
-    for row, op in zip(last.index.tolist(), last["op"].astype(int).tolist(), strict=True):
-        own.setdefault(op, []).append(row)
-    ops = trace.ops.loc[per_op.index.astype(int)]
-    found: dict[OpKey, _OpCost] = {}
-    rows = zip(
-        ops.index.tolist(),
-        ops["name"],
-        ops["input_shapes"],
-        ops["input_dtypes"],
-        per_op["sum"],
-        per_op["count"],
-        strict=True,
-    )
-    for op, name, shapes, dtypes, total, count in rows:
-        key = _trace_key(str(name), shapes, dtypes)
-        if key is not None:
-            held = found.setdefault(key, _OpCost())
-            held.costs.append((int(total), int(count)))
-            if op in own:
-                held.last.append(tuple(own[op]))
-    return found
-
-
-def step_kernels(trace: Trace) -> pd.DataFrame:
-    """The kernels launched inside the trace's steps, with their step's row; without steps, all."""
-    steps = trace.steps()
-    kernels = trace.kernels
-    if not len(steps):
-        return kernels.assign(step=0)
-    owner = step_of(activities(trace), steps)[: len(kernels)]
-    stepped: pd.DataFrame = kernels.assign(step=owner)[owner != NONE]
-    return stepped
-
-
-def _trace_key(name: str, shapes: object, dtypes: object) -> OpKey | None:
-    if not isinstance(shapes, str) or not isinstance(dtypes, str):
-        return None
-    try:
-        listed, kinds = json.loads(shapes), json.loads(dtypes)
-    except ValueError:
-        return None
-    inputs = tuple(
-        (RECORDED_DTYPES.get(kind, kind), tuple(shape))
-        for shape, kind in zip(listed, kinds, strict=False)
-        if shape and all(isinstance(size, int) for size in shape)
-    )
-    return (name, inputs) if inputs else None
-
-
-def _kernel_executions(trace: Trace) -> dict[str, list[list[tuple[int, int]]]]:
-    """(row, duration) of every kernel by name: one list per step, in order of start."""
-    kernels = step_kernels(trace)
-    found: dict[str, list[list[tuple[int, int]]]] = {}
-    ordered = kernels.sort_values("start_ns")
-    for (name, _), group in ordered.groupby(["name", "step"], observed=True, sort=True):
-        times = group["duration_ns"].astype(int).tolist()
-        pairs = list(zip(group.index.tolist(), times, strict=True))
-        found.setdefault(str(name), []).append(pairs)
-    return found

@@ -174,14 +174,16 @@ def modelled_before(
 
     Eager launches one kernel for a source op (for batch norms a few), however many nodes it was
     decomposed into: it reads what the op reads once and writes what others read of it. Equal ops
-    are counted `again`, unless a compiler has made one of them.
+    are counted `again`, unless a compiler has made one of them; what it computes a second time in
+    a backward pass, eager has saved.
     """
     costs = []
     moved = 0
-    for nodes in source_ops(flow, members, again=again):
+    for group in source_ops(flow, members, again=again):
+        nodes = {name for name in group if not flow.nodes[name].recomputed}
         size = nodes_bytes(flow, nodes)
         moved += size
-        if not nodes & only or _launches_nothing(flow, nodes):
+        if not group & only or not nodes or _launches_nothing(flow, nodes):
             continue
         kernels = source_op_work(flow, nodes, size, gpu)
         costs += [work.time(gpu, calibration) for work in kernels]

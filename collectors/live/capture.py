@@ -12,7 +12,6 @@ import copy
 import json
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -109,14 +108,16 @@ class Capture:
 class HookPass(CustomGraphPass):
     """Calls a hook on every post-grad graph; `key` enters every compile-cache key.
 
-    With `holds` what a forward saves keeps its layout, whatever the hook does. `phase` and `number`
-    are of the graph that is being compiled: a backward graph may be long after its forward.
+    With `holds` what a forward saves keeps its layout, whatever the hook does. `phase`, `number`
+    and `dynamo`, the `id` of Dynamo's graph, are of what is being compiled: a backward graph may be
+    long after its forward.
     """
 
     def __init__(self, hook: GraphHook, key: str, *, holds: bool = False) -> None:
         self.hook, self.key, self.holds = hook, key, holds
         self.phase: Phase = "inference"
         self.number: int | None = None
+        self.dynamo: int | None = None
         self.count = 0
 
     def __call__(self, graph: fx.Graph) -> None:
@@ -140,9 +141,13 @@ def backend_with(
     """A Dynamo backend: Inductor's `compile_fx` with a post-grad hook and an inner compiler."""
 
     def inner_compile(
-        number: int | None, gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any
+        number: int | None,
+        dynamo: int,
+        gm: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        **kwargs: Any,
     ) -> Any:
-        hook_pass.number = number
+        hook_pass.number, hook_pass.dynamo = number, dynamo
         if kwargs.get("is_backward"):
             hook_pass.phase = "backward"
         else:
@@ -165,7 +170,7 @@ def backend_with(
             return compile_fx(
                 gm,
                 list(example_inputs),
-                inner_compile=partial(inner_compile, number),
+                inner_compile=partial(inner_compile, number, id(gm.graph)),
                 config_patches=settings,
             )
 
@@ -222,7 +227,7 @@ def _recorded(
     """Compile and run one step with an inner compiler; `found` is filled. Returns the step."""
     torch.compiler.reset()
     started = time.perf_counter_ns()
-    before, watch = _break_counts(), CompilerWatch()
+    watch = CompilerWatch()
     found.on_gpu = workload.device.type == "cuda"
     backend = _recording_backend(found, inner, generate_code=generate_code, eager=eager)
 
@@ -242,7 +247,7 @@ def _recorded(
         ):
             found.runs.watch()
             step()
-            _conclude(found, started, before, watch)
+            _conclude(found, started, watch)
             if again and not (inner is _passes_only and found.graph_breaks):
                 _run_again(step, found)
     except WorkloadError as error:
@@ -259,12 +264,10 @@ def _recorded(
     return step
 
 
-def _conclude(
-    found: Capture, started_ns: int, before: tuple[int, Counter[str]], watch: CompilerWatch
-) -> None:
+def _conclude(found: Capture, started_ns: int, watch: CompilerWatch) -> None:
     found.compile_ns = time.perf_counter_ns() - started_ns
     found.facts = watch.facts()
-    found.graph_breaks = found.facts.break_places or _breaks_since(before)
+    found.graph_breaks = found.facts.break_places
 
 
 def _run_again(step: Callable[[], Any], found: Capture) -> None:
@@ -283,7 +286,7 @@ def _recording_backend(
 
     def record(graph: fx.Graph, phase: Phase, identity: str) -> None:
         # A copy: later passes rewrite the compiler's own graph in place.
-        lowered = lower(copied(graph), identity, phase, on_gpu=found.on_gpu)
+        lowered = lower(copied(graph), identity, phase, on_gpu=found.on_gpu, dynamo=hook.dynamo)
         lowered.graph.check()
         found.graphs.append(CapturedGraph(lowered, number=hook.number))
 
@@ -324,18 +327,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-def _break_counts() -> tuple[int, Counter[str]]:
-    """Breaks counted with a reason, and how often each continuation of a function was compiled."""
-    counters = torch._dynamo.utils.counters
-    return sum(counters["graph_break"].values()), Counter(counters["resumes"])
-
-
-def _breaks_since(before: tuple[int, Counter[str]]) -> int:
-    """Dynamo counts no reason for some breaks (a branch on a tensor), but continues after each."""
-    reasons, resumed = _break_counts()
-    return max(reasons - before[0], len(resumed - before[1]))
 
 
 @contextlib.contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -47,7 +49,7 @@ def make():
 """
 
 
-def captured(part: object) -> Capture:
+def captured(part: Callable[[], Any]) -> Capture:
     with torch.no_grad():
         return capture(Workload("w", "step", CPU, part), generate_code=False)[0]
 
