@@ -107,7 +107,7 @@ def _counts() -> Counter[tuple[str, str]]:
 def _graph_breaks(reasons: Iterable[Any], compilations: Iterable[Any]) -> tuple[GraphBreak, ...]:
     """The breaks by line and reason; functions that were left to eager are in no list of reasons.
 
-    Dynamo leaves a function whole where it can not go on after a break, as in a loop.
+    Dynamo leaves a function whole where it cannot go on after a break, as in a loop.
     """
     found: dict[tuple[str | None, int | None, str], GraphBreak] = {}
 

@@ -96,7 +96,7 @@ class GraphRuns:
             given = tuple(shape_text(x) for x in inputs if isinstance(x, torch.Tensor))
             self._note(GraphRun(number, given))
             results = compiled(*inputs)
-            backward = _backward_of(results)
+            backward = _backward_of(inputs, results)
             if backward is not None:
                 gradients = GraphRun(number, given, backward=True)
                 backward.register_prehook(lambda _: self._note(gradients))
@@ -127,13 +127,14 @@ class GraphRuns:
         return [*found, *(GraphCall(at) for at in range(len(graphs)) if at not in seen)]
 
 
-def _backward_of(results: Any) -> torch.autograd.graph.Node | None:
+def _backward_of(given: Any, results: Any) -> torch.autograd.graph.Node | None:
     """The node of autograd that runs the gradients of a compiled graph; None if nothing has any.
 
-    A result that is a view of another hangs on the view's own node.
+    A result that is a view of another hangs on the view's own node; one that was given, on what
+    made it before.
     """
     pending = [x.grad_fn for x in results if isinstance(x, torch.Tensor)]
-    seen = set()
+    seen = {x.grad_fn for x in given if isinstance(x, torch.Tensor)}
     while pending:
         node = pending.pop()
         if node is None or node in seen:

@@ -156,3 +156,19 @@ def test_runs_on_other_sizes_are_told_apart() -> None:
     assert found.calls() == [GraphCall(0), GraphCall(0, like=False), GraphCall(0)]
     (priced,) = _priced(found, None, eager=True)[0]
     assert priced.graph.executions == 2
+
+
+def test_a_result_that_was_given_is_not_the_graph_s() -> None:
+    """The second graph has no gradients of its own, and hands on what the first one made."""
+    weight = nn.Parameter(torch.randn(8))
+
+    def step() -> None:
+        x = torch.randn(4, 8) * weight
+        torch._dynamo.graph_break()
+        with torch.no_grad():
+            scale = x.sum()
+        torch._dynamo.graph_break()
+        (x * scale.item()).sum().backward()
+
+    runs = captured(step).runs.steps[0]
+    assert len({(run.graph, run.backward) for run in runs}) == len(runs)
