@@ -16,7 +16,7 @@ from advisor.pipeline.profile_report import _priced
 from analyzers.exposure import Situation
 from analyzers.opportunities import Advice, advise
 from collectors.live.capture import Capture, capture
-from collectors.live.graph_runs import GraphCall
+from collectors.live.graph_runs import GraphCall, _backward_of
 from collectors.live.workload import Workload
 
 CPU = torch.device("cpu")
@@ -158,17 +158,11 @@ def test_runs_on_other_sizes_are_told_apart() -> None:
     assert priced.graph.executions == 2
 
 
-def test_a_result_that_was_given_is_not_the_graph_s() -> None:
-    """The second graph has no gradients of its own, and hands on what the first one made."""
-    weight = nn.Parameter(torch.randn(8))
-
-    def step() -> None:
-        x = torch.randn(4, 8) * weight
-        torch._dynamo.graph_break()
-        with torch.no_grad():
-            scale = x.sum()
-        torch._dynamo.graph_break()
-        (x * scale.item()).sum().backward()
-
-    runs = captured(step).runs.steps[0]
-    assert len({(run.graph, run.backward) for run in runs}) == len(runs)
+def test_gradients_are_those_of_the_graph_that_made_a_result() -> None:
+    weight = torch.randn(4, requires_grad=True)
+    made = torch.compile(lambda x: x * 2, backend="aot_eager")(weight)
+    assert _backward_of([weight], [made]) is made.grad_fn
+    assert _backward_of([weight], [torch.ones(2), made.view(2, 2)]) is made.grad_fn
+    assert _backward_of([made], [made]) is None, "what was given is an earlier graph's"
+    assert _backward_of([made], [made.view(2, 2)]) is None
+    assert _backward_of([weight], [torch.ones(2)]) is None
