@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from advisor.model.findings import Evidence
-from advisor.units import format_fraction
+from advisor.units import counted, format_fraction
 from analyzers.inferred import COMPILED
 from analyzers.kernel_roles import Kernel, classify
 from analyzers.rules.base import Match, Rule, note
@@ -38,8 +38,9 @@ def _graphed(subject: Subject) -> tuple[Match, ...]:
     inside = int((trace.launches["kind"].to_numpy()[calls] == "graph").sum())
     attributed = subject.metrics.get("attributed_time_fraction")
     share = attributed.value if attributed is not None else None
+    replays = counted(launches, "graph launch", "graph launches")
     text = (
-        f"{inside} of {len(trace.kernels)} kernels come from {launches} graph launches; their own "
+        f"{inside} of {len(trace.kernels)} kernels come from {replays}; their own "
         f"ops are unknown ({format_fraction(share)} of kernel time leads to an operator, of a "
         "replay to the one that launched it at most), so they are told by name only"
     )
@@ -48,7 +49,7 @@ def _graphed(subject: Subject) -> tuple[Match, ...]:
             RULE.id,
             subject,
             identity="already-graphed",
-            title="Already replayed as a CUDA graph",
+            title=_graph_title(subject, inside),
             action="nothing for the launches, which a replay has few of"
             + ("" if subject.provenance == "exact" else f"; {_UNSEEN}"),
             evidence=(
@@ -60,6 +61,16 @@ def _graphed(subject: Subject) -> tuple[Match, ...]:
             ),
         ),
     )
+
+
+def _graph_title(subject: Subject, inside: int) -> str:
+    """That graphs are replayed already, if they hold most kernels; whose graphs they are."""
+    trace = subject.trace
+    assert trace is not None
+    names = trace.launches["name"].cat.categories
+    kind = "HIP" if any(str(name).startswith("hip") for name in names) else "CUDA"
+    part = "Already" if inside > _FEW * len(trace.kernels) else "Partly"
+    return f"{part} replayed as a {kind} graph"
 
 
 def _fused(subject: Subject) -> tuple[Match, ...]:

@@ -15,7 +15,7 @@ from analyzers.subject import Subject
 # Below this share of the step the host is not what to fix first, whatever the profiler added.
 _SHARE = 0.1
 _MANY_REGIONS = 4
-_MISSING = "idle time may be recording that is missing: "
+_MISSING = "idle time is unreliable here: "
 _WHOLE = "record whole steps, or compare with the step's time without a profiler"
 _AS_IT_RAN = "profile again on a quiet machine: the traced step is not the one that was timed"
 
@@ -52,7 +52,7 @@ def _mostly_graphed(subject: Subject) -> bool:
 def _finding(subject: Subject, saving: Range, graph: Change) -> Match:
     balance = subject.balance
     assert balance is not None
-    share = 1 - min(balance.device_ns / balance.span_ns, 1.0)
+    share = _idle(subject)
     step = "step" if balance.clean else "profiled step"
     waits = subject.metric("starved_synchronisation_ns")
     starved = subject.metric("starved_ns")
@@ -88,6 +88,16 @@ def _finding(subject: Subject, saving: Range, graph: Change) -> Match:
         route="cuda_graph",
         change=graph,
     )
+
+
+def _idle(subject: Subject) -> float:
+    """The share of the span with nothing on the device; copies are no idleness."""
+    balance = subject.balance
+    assert balance is not None
+    idle = subject.metric("gpu_idle_fraction")
+    if idle is None or balance.clean:
+        return 1 - min(balance.device_ns / balance.span_ns, 1.0)
+    return idle
 
 
 def _whole(value: float | None) -> int | None:

@@ -120,7 +120,8 @@ def _inferred(subject: Subject, finding: Finding, places: Sequence[Place]) -> Ma
         )
         for other in finding.alternatives
     ]
-    evidence: tuple[Evidence, ...] = (*dataflow, traffic_evidence(cost), time_evidence(cost), host)
+    figures = (traffic_evidence(subject, cost), time_evidence(subject, cost), host)
+    evidence: tuple[Evidence, ...] = (*dataflow, *figures)
     return Match(
         msgspec.structs.replace(
             finding,

@@ -102,7 +102,8 @@ def test_the_gradients_of_written_out_norms_are_reduced_along_both_axes_in_one_p
         ("h200/llama_decode.eager.json.gz", "rotary-written-out", 8),
         ("h200/bert.eager.json.gz", "attention-written-out", 4),
         ("h200/bert.eager.json.gz", "library-norm", 9),
-        ("h200/resnet50.eager.json.gz", "batch-norm", 53),
+        # 53 norms, of which four end in the sum of another one.
+        ("h200/resnet50.eager.json.gz", "batch-norm", 49),
         ("h200/unet.eager.json.gz", "library-norm", 8),
         ("public/tl_h100_qwen0.5b.json.gz", "row_program", 49),
         ("public/tl_h100_qwen0.5b.json.gz", "rotary-written-out", 48),
