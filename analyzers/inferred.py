@@ -44,7 +44,10 @@ MOST_KERNELS = 20_000
 # What was guessed or left out, by the code of its warning.
 GUESSES = {
     "inferred-binding": "operands that fit several earlier values; the rules chose one",
-    "inferred-origin": "operands that fit no earlier value; taken as inputs of the step",
+    "inferred-origin": (
+        "operands that fit no earlier value, or one read before the last library call; taken as "
+        "inputs of the step"
+    ),
     "inferred-view": "views recovered from equal numbers of elements",
     "inferred-shape": "outputs of unknown ops taken to have their first operand's shape",
     "inferred-opaque": (

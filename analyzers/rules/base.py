@@ -231,12 +231,13 @@ def opportunity(
 
 
 def traffic_evidence(subject: Subject, cost: Cost) -> Evidence:
-    """Bytes before and after."""
+    """Bytes before and after: of an inferred graph the least, since some readers are not seen."""
+    least = "at least " if subject.provenance == "inferred" else ""
     return Evidence(
         kind="traffic",
         text=(
             f"{format_bytes(cost.bytes_before)} moved {subject.when} by these ops, "
-            f"{format_bytes(cost.bytes_after)} once fused"
+            f"{least}{format_bytes(cost.bytes_after)} once fused"
         ),
         values={"bytes_before": cost.bytes_before, "bytes_after": cost.bytes_after},
     )
@@ -245,11 +246,12 @@ def traffic_evidence(subject: Subject, cost: Cost) -> Evidence:
 def time_evidence(subject: Subject, cost: Cost) -> Evidence:
     """Kernel time now and what of it goes."""
     share = cost.saved_ns.mid / cost.time_ns if cost.time_ns else None
+    most = "up to " if subject.provenance == "inferred" else ""
     return Evidence(
         kind="time",
         text=(
             f"kernel time {subject.when} {format_ns(cost.time_ns)} now ({cost.basis}); "
-            f"{format_fraction(share)} of it goes at the bandwidth these kernels reach today"
+            f"{most}{format_fraction(share)} of it goes at the bandwidth these kernels reach today"
         ),
         values={"before_ns": cost.time_ns, "kernel_saving_ns": cost.saved_ns.mid},
     )

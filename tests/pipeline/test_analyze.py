@@ -126,6 +126,29 @@ def test_residuals_and_layers_of_qwen(name: str) -> None:
     assert by_rule(found, "rotary-written-out").evidence[0].values["pairs"] == 24
 
 
+def test_what_a_fused_norm_moves_is_a_least_figure_where_later_readers_are_not_seen() -> None:
+    """LLaMA's residual sums are read again two products later, which no trace tells."""
+    finding = by_rule(report("h200/llama_prefill.eager.json.gz"), "row_program")
+    told = {e.kind: e.text for e in finding.evidence}
+    tensor = 4 * 1024 * 2048 * 2
+    # Eight sums with their norm and a norm alone: nine weights besides.
+    seen, truth = (8 * 3 + 2) * tensor, (7 * 4 + 3 + 2) * tensor
+    after = {e.kind: e for e in finding.evidence}["traffic"].values["bytes_after"]
+    assert isinstance(after, int)
+    assert seen <= after < truth
+    assert "at least 416 MiB once fused" in told["traffic"]
+    assert "up to 86.0 % of it goes" in told["time"]
+    assert "besides what is read behind the next library call" in told["dataflow"]
+
+
+def test_compiled_is_not_fused() -> None:
+    """Of BERT's generated kernels more than half copy or apply a GELU, and nothing else."""
+    (note,) = [f for f in report("h200/bert.inductor.json.gz").findings if f.id == "already-fused"]
+    assert note.title == "Already compiled"
+    assert "100.0 % of the time" in note.evidence[0].text
+    assert "45.4 % in those whose names say several ops" in note.evidence[0].text
+
+
 def test_flags_and_graphs_are_to_be_done_before_kernels_are_written() -> None:
     found = report("h200/dlrm_train.eager.json.gz")
     by_id = {finding.id: finding.rule for finding in found.findings}
