@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
+REDUCER = "torch::distributed::reducer::"
 COMPILED = (COMPILED_REGION, COMPILED_FUNCTION, "triton_")
 # A step longer than this is analysed in its first part only: graphs are searched in Python.
 MOST_KERNELS = 20_000
@@ -81,6 +82,7 @@ class _Source:
     op: int | None
     kernels: tuple[int, ...]
     accumulates: bool = False
+    reduces: bool = False
 
 
 def infer_graph(trace: Trace, steps: pd.DataFrame) -> InferredGraph:
@@ -177,9 +179,11 @@ def _sources(trace: Trace, rows: NDArray[Any]) -> list[_Source]:
         else:
             key = ("op", _owner(op, parents, launching))
         grouped.setdefault(key, []).append(int(rows[index]))
-    adding = _accumulating(trace)
+    adding, reducing = _called_by(trace, ACCUMULATE), _called_by(trace, REDUCER)
     return [
-        _Source(at, tuple(found), at in adding) if what == "op" else _Source(None, tuple(found))
+        _Source(at, tuple(found), at in adding, at in reducing)
+        if what == "op"
+        else _Source(None, tuple(found))
         for (what, at), found in grouped.items()
     ]
 
@@ -276,7 +280,8 @@ def _translate(
         builder.end(library_call=True)
         return
     builder.begin(recorded, f"op{source.op}", accumulates=source.accumulates)
-    value = translate(builder, recorded)
+    # What the reducer of DDP does to a gradient in its bucket is no op of the program.
+    value = None if source.reduces else translate(builder, recorded)
     if value is None:
         meta, certain = output_of(recorded)
         builder.guessed_outputs += not certain
@@ -295,10 +300,10 @@ def _translate(
     )
 
 
-def _accumulating(trace: Trace) -> frozenset[int]:
-    """Ops by which autograd adds to the gradients of parameters."""
+def _called_by(trace: Trace, prefix: str) -> frozenset[int]:
+    """Ops called directly by one whose name begins so: by autograd, say, to add to gradients."""
     names = trace.ops["name"].cat
-    called = np.array([*(n == ACCUMULATE for n in names.categories), False])
+    called = np.array([*(str(n).startswith(prefix) for n in names.categories), False])
     parents = trace.ops["parent"].to_numpy(dtype=np.int64, na_value=NONE)
     inside = (parents != NONE) & called[names.codes.to_numpy()][parents]
     return frozenset(np.flatnonzero(inside).tolist())
