@@ -14,6 +14,7 @@ import numpy as np
 from advisor.model.trace import Trace
 from advisor.units import format_ns
 from analyzers.activities import NONE, Activities, host_steps
+from analyzers.starvation import starvation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +29,9 @@ _EARLY_NS = 10_000
 # No GPU ends a kernel this soon, and no driver takes this long for the quickest of its launches.
 _LEAST_KERNEL_NS, _MOST_LAUNCH_NS = 100, 200_000
 _FEWEST = 20
+# Recorded: behind a gap of this length a kernel starts 6 to 31 µs after its launch.
+_LONG_GAP_NS, _LATE_NS = 50_000, 500_000
+_FEWEST_GAPS = 10
 _SAME = ["device", "stream", "start_ns", "duration_ns", "name", "correlation"]
 
 
@@ -40,9 +44,10 @@ def doubts(trace: Trace, found: Activities, steps: pd.DataFrame, step: Ints) -> 
         _without_graphs(trace, found)
         or _empty_steps(found, steps, step)
         or _without_kernels(trace, found, steps)
-        or _before_launch(trace, found)
-        or _twice(trace)
         or _other_unit(trace)
+        or _before_launch(found)
+        or _long_after_launch(trace, found)
+        or _twice(trace)
     )
 
 
@@ -75,7 +80,7 @@ def _without_kernels(trace: Trace, found: Activities, steps: pd.DataFrame) -> st
     return f"{missing} of {int(calls.sum())} kernel launches have no recorded kernel"
 
 
-def _before_launch(trace: Trace, found: Activities) -> str:
+def _before_launch(found: Activities) -> str:
     known = found.kernel & (found.launch != NONE)
     early = int((found.start[known] + _EARLY_NS < found.launch_start[known]).sum())
     if early <= _SHARE * int(known.sum()):
@@ -86,9 +91,29 @@ def _before_launch(trace: Trace, found: Activities) -> str:
     )
 
 
+def _long_after_launch(trace: Trace, found: Activities) -> str:
+    """What a device with nothing to do takes up late, although it had been launched by then."""
+    gaps = starvation(trace, found)
+    ends = gaps.activity[gaps.attributed & (gaps.gap_ns > _LONG_GAP_NS)]
+    if len(ends) < _FEWEST_GAPS:
+        return ""
+    least = float(np.quantile(found.start[ends] - found.launch_start[ends], 0.05))
+    if least < _LATE_NS:
+        return ""
+    return (
+        f"the device stood idle before {len(ends)} kernels that had been launched "
+        f"{format_ns(round(least))} and more ahead: the clocks of host and device disagree"
+    )
+
+
 def _twice(trace: Trace) -> str:
-    again = int(trace.kernels.duplicated(subset=_SAME).sum())
-    if again <= _SHARE * len(trace.kernels):
+    start, length = (trace.kernels[name].to_numpy() for name in ("start_ns", "duration_ns"))
+    # Equal ones lie side by side: of few rows alone everything is compared.
+    like = np.zeros(len(start) + 1, dtype=bool)
+    like[1:-1] = (np.diff(start) == 0) & (np.diff(length) == 0)
+    rows = trace.kernels[like[1:] | like[:-1]]
+    again = int(rows.duplicated(subset=_SAME).sum())
+    if again <= _SHARE * len(start):
         return ""
     return f"{again} of {len(trace.kernels)} kernels are recorded twice"
 
