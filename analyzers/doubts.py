@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from advisor.model.range_names import STEP_PREFIX
 from advisor.model.trace import Trace
 from advisor.units import format_ns
 from analyzers.activities import NONE, Activities, host_steps
@@ -43,6 +44,8 @@ def doubts(trace: Trace, found: Activities, steps: pd.DataFrame, step: Ints) -> 
     return (
         _without_graphs(trace, found)
         or _empty_steps(found, steps, step)
+        or _cut(trace)
+        or _merged(steps)
         or _without_kernels(trace, found, steps)
         or _other_unit(trace)
         or _before_launch(found)
@@ -67,6 +70,21 @@ def _without_graphs(trace: Trace, found: Activities) -> str:
 def _empty_steps(found: Activities, steps: pd.DataFrame, step: Ints) -> str:
     empty = len(steps) - len(np.unique(step[(step != NONE) & found.kernel]))
     return f"{empty} of {len(steps)} steps have no kernels" if empty else ""
+
+
+def _cut(trace: Trace) -> str:
+    """Which events of a step stood behind the cut, nobody knows: files are in no order of time."""
+    return "" if trace.info.complete else "the file ends early, and events of any moment with it"
+
+
+def _merged(steps: pd.DataFrame) -> str:
+    """The profiler numbers the steps of a recording, each once."""
+    names = steps["name"].astype(str)
+    numbered = names[names.str.startswith(STEP_PREFIX)]
+    again = numbered[numbered.duplicated()]
+    if not len(again):
+        return ""
+    return f"{again.iloc[0]} is marked more than once: the file holds several recordings"
 
 
 def _without_kernels(trace: Trace, found: Activities, steps: pd.DataFrame) -> str:

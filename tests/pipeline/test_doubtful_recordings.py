@@ -96,6 +96,23 @@ def test_figures_that_rest_on_such_a_recording_are_unknown(
     assert "UNRELIABLE" in report.metrics["gpu_idle_fraction_per_step"].definition
 
 
+def test_a_file_that_ends_early_is_doubted(tmp_path: Path) -> None:
+    whole = gzip.decompress((H200 / "llama_prefill.eager.json.gz").read_bytes())
+    path = tmp_path / "cut.json"
+    path.write_bytes(whole[: int(len(whole) * 0.92)])
+    report = analyze([path])
+    assert "the file ends early" in codes(report)["recording-doubtful"]
+    assert report.findings
+    assert all(finding.exposed_saving_ns is None for finding in report.findings)
+
+
+def test_two_recordings_in_one_file_are_told(tmp_path: Path) -> None:
+    other = json.loads(gzip.decompress((H200 / "unet.eager.json.gz").read_bytes()))["traceEvents"]
+    report = analyze([changed(tmp_path, lambda events: events + other)])
+    told = codes(report)["recording-doubtful"]
+    assert "ProfilerStep#0 is marked more than once" in told
+
+
 def test_recordings_that_are_whole_are_not_doubted() -> None:
     for path in (*sorted(H200.glob("*.json.gz")), *sorted(PUBLIC.glob("*/*.json.gz"))):
         assert "recording-doubtful" not in codes(analyze([path])), path.name
