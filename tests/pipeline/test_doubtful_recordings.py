@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from advisor.model.gate import CaptureLimit
 from advisor.model.report import Report
 from advisor.pipeline.analyze import analyze
 from advisor.report.compare_work import comparability, unmade
+from advisor.report.gate import capture_check
 from advisor.report.terminal import render_report
 from advisor.report.text import render
 from tests.builders.trace import SHARED
@@ -93,6 +95,7 @@ def test_figures_that_rest_on_such_a_recording_are_unknown(
         assert finding.exposed_saving_ns is None, finding.title
         assert not finding.title.startswith("Host-bound")
     assert why in codes(report)["recording-doubtful"]
+    assert capture_check("report", report, CaptureLimit()).status == "failed"
     assert "UNRELIABLE" in report.metrics["gpu_idle_fraction_per_step"].definition
 
 
