@@ -31,7 +31,7 @@ from analyzers.library_ops import (
     output_of,
 )
 from analyzers.pricing import PriceList, Unit, price_list
-from analyzers.recorded_ops import RecordedOp, recorded_op
+from analyzers.recorded_ops import Operand, RecordedOp, recorded_op
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -280,16 +280,20 @@ def _translate(
         builder.end(library_call=True)
         return
     builder.begin(recorded, f"op{source.op}", accumulates=source.accumulates)
-    # What the reducer of DDP does to a gradient in its bucket is no op of the program.
-    value = None if source.reduces else translate(builder, recorded)
+    # What autograd and DDP do to a parameter's gradient is no op of the program: a compiler that
+    # is given the module or its loss leaves it where it is.
+    outside = source.accumulates or source.reduces
+    value = None if outside else translate(builder, recorded)
     if value is None:
         meta, certain = output_of(recorded)
         builder.guessed_outputs += not certain
         left = left_operand(recorded)
-        value = builder.opaque(meta, operands_of(recorded), attributes_of(recorded), left)
-        if meta is not None:
+        value = builder.opaque(meta, _read(source, recorded), attributes_of(recorded), left)
+        if outside:
+            builder.store(value)
+        elif meta is not None:
             builder.publish(value)
-    elif source.accumulates or writes_elsewhere(recorded):
+    elif writes_elsewhere(recorded):
         builder.store(value)
     else:
         builder.publish(value)
@@ -298,6 +302,13 @@ def _translate(
         library_call=communicates or is_library_call(recorded.name),
         product=left_operand(recorded) is not None,
     )
+
+
+def _read(source: _Source, op: RecordedOp) -> tuple[Operand, ...]:
+    """The tensors an opaque op reads; the buffer of a gradient, which no op made, left out."""
+    if source.accumulates:
+        return op.tensors[1:2]
+    return op.tensors[:1] if source.reduces else operands_of(op)
 
 
 def _called_by(trace: Trace, prefix: str) -> frozenset[int]:
