@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _HASHED_BYTES = 64 << 20
 _PIECE_BYTES = 1 << 18
+# Loading a kernel for the first time takes the host milliseconds, which no fusion saves.
+_NO_STEP = "no range marks a step: set-up and warm-up are in it"
 _ONE_BY_ONE = "a counter profiler ran the kernels one by one"
 # Parts of the names of metrics that say something of gaps between kernels.
 _OF_GAPS = ("idle", "span", "starved", "exposed", "launches", "attributed")
@@ -84,8 +86,11 @@ def analyzed(
     subject, guesses = trace_subject(
         trace, metrics, step_prefix, gpu=device, calibration=known, ranks=ranks
     )
+    doubt = subject.doubt
     if counters_only(trace):
         subject = replace(subject, doubt=_ONE_BY_ONE)
+    elif not doubt and not len(steps):
+        subject = replace(subject, doubt=_NO_STEP)
     step = step_facts(trace, step_prefix=step_prefix, gpu=device)
     matches = find_all(replace(subject, step=step))
     findings = without_overlaps(matches)
@@ -101,7 +106,7 @@ def analyzed(
         recommended=recommend(findings, subject.exposure, changes_of(matches)),
         warnings=(*trace.warnings, *counted.warnings, *guesses,
                   *sizes_vary(trace, steps, LAST_STEP),
-                  *trace_notes(trace, steps, len(traces), device, subject.doubt)),
+                  *trace_notes(trace, steps, len(traces), device, doubt)),
     )  # fmt: skip
     report.check()
     return report, step

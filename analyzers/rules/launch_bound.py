@@ -26,7 +26,8 @@ def find(subject: Subject) -> tuple[Match, ...]:
     if balance is None or exposure is None or balance.span_ns <= 0:
         return ()
     waits = balance.device_ns < balance.span_ns * (1 - _SHARE)
-    if subject.doubt:
+    stepless = not balance.clean and not subject.steps
+    if subject.doubt and not stepless:
         return (_doubtful(subject, _MISSING + subject.doubt, _WHOLE),) if waits else ()
     if exposure.doubt:
         return (_doubtful(subject, exposure.doubt, _AS_IT_RAN),) if waits else ()
@@ -34,7 +35,7 @@ def find(subject: Subject) -> tuple[Match, ...]:
     graph = Change(graph="step" if many else "regions")
     if exposure.certain_share(graph) < _SHARE or _mostly_graphed(subject):
         return ()
-    if not balance.clean and not subject.steps:
+    if stepless:
         return (_stepless(subject),)
     return (_finding(subject, exposure.saved(graph), graph),)
 

@@ -159,6 +159,17 @@ def test_without_a_marked_step_nothing_is_said_of_one(tmp_path: Path) -> None:
     assert "steps-missing" not in codes(analyze([H200 / "bert.eager.json.gz"]))
 
 
+def test_what_was_launched_for_the_first_time_is_no_saving() -> None:
+    """Three sums of 8 x 16 values: 19 ms of host time went to loading their kernel."""
+    norms = SHARED / "engine_outputs/kineto_gpu/mi300x_norm_layers_miopen.trace.json.gz"
+    report = analyze([norms])
+    assert any(finding.kind == "opportunity" for finding in report.findings)
+    assert all(finding.exposed_saving_ns is None for finding in report.findings)
+    # Autograd adds up the gradients of parameters, not the module.
+    assert not any("aten::add_" in m.name for f in report.findings for m in f.members)
+    assert "recording-doubtful" not in codes(report)
+
+
 @pytest.mark.skipif(not CPU.exists(), reason="the shared engine outputs are not here")
 def test_a_trace_without_a_gpu_is_not_judged() -> None:
     """Its convolutions, batch norms and activations are apart, and none of that was looked at."""
