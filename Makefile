@@ -36,7 +36,7 @@ demo: $(READY) ## profile the bundled transformer block, then prove and apply wh
 	$(BIN)/fusion-advisor apply $(RUN)
 	@printf '\nTo open the dashboard:  %s/fusion-advisor serve %s --allow-apply\n' '$(BIN)' runs
 
-test: $(READY) browser check ## create what is missing, then run every check and test
+test: $(READY) browser check ## what CI runs: create what is missing, then every check and test
 
 # The page tests drive Debian's Chromium; without it they are skipped and say so.
 browser:
@@ -45,7 +45,7 @@ browser:
 	    apt-get install -qq -y --no-install-recommends chromium >/dev/null; } || \
 	  echo 'chromium could not be installed: browser tests will be skipped'
 
-check: lint ## what CI runs: lint, formatting, types, import contracts, tests
+check: lint ## the same without the browser: lint, formatting, types, import contracts, tests
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 lint: $(READY) ## the checks that run no test

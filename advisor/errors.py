@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 EXIT_OK = 0
 EXIT_GATE_FAILED = 1
 EXIT_USAGE = 2
@@ -9,6 +11,9 @@ EXIT_UNREADABLE = 3
 EXIT_UNKNOWN = 4
 # Of a path in a message, in characters; no more than that is read.
 LONGEST_PATH = 500
+# Into the environment of this very program: whatever another `pip` on the path is of.
+INSTALL = f"{sys.executable} -m pip install"
+INSTALL_TORCH = f"{INSTALL} torch triton"
 
 
 class AdvisorError(Exception):

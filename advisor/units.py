@@ -45,8 +45,8 @@ def format_bytes(value: float | None) -> str:
 
 
 def format_fraction(value: float | None) -> str:
-    """A fraction as a percentage."""
-    return UNKNOWN if value is None else f"{100 * value:.1f} %"
+    """A fraction as a percentage; less than nothing that rounds to nothing has no sign."""
+    return UNKNOWN if value is None else f"{round(100 * value, 1) + 0.0:.1f} %"
 
 
 def format_ratio(value: float | None) -> str:
@@ -73,6 +73,11 @@ def format_value(value: float | None, unit: str) -> str:
         return _BY_UNIT[unit](value)
     text = f"{value:,}" if isinstance(value, int) else _digits(value, 4)
     return text if unit == "count" else f"{text} {unit}"
+
+
+def runs_text(most: float) -> str:
+    """How often the busiest site of some runs in a step, to follow figures; empty if once."""
+    return f", a site up to {most:g} times a step" if most > 1 else ""
 
 
 def counted(number: float, noun: str, plural: str = "") -> str:

@@ -25,8 +25,8 @@ def walk(plan: FusionPlan, site: Site) -> Evidence:
         reads = "programs of many rows, which read them again in a later pass: one launch reads"
     tensors = sum(item.counts is None for item in plan.inputs)
     text = (
-        f"the ops share one iteration space of {site.rows:,} rows × {site.columns:,} columns; "
-        f"{reads} {counted(tensors, 'tensor')} and "
+        f"the ops share one iteration space of {counted(site.rows, 'row')} × "
+        f"{counted(site.columns, 'column')}; {reads} {counted(tensors, 'tensor')} and "
         f"{'write' if split else 'writes'} {len(plan.outputs)}"
     )
     return Evidence(kind="dataflow", text=text, values={"rows": site.rows, "columns": site.columns})

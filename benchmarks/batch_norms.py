@@ -28,6 +28,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from descent import descended
+from needed import RECORDED, need_gpu
 
 from advisor.hardware.calibration import SHIPPED, read_calibration
 from advisor.hardware.gpus import gpu_by_key
@@ -89,6 +90,7 @@ def main() -> int:
         for name, value in asdict(fitted(fitted_on(read()))).items():
             sys.stdout.write(f"{name}: {value:.3g}\n")
     else:
+        need_gpu(RECORDED)
         write_atomic(RESULTS, encode(recorded()))
     return 0
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import torch
 from msgspec.structs import replace
+from needed import RECORDED, need_gpu
 from torch.nn import functional as nnf
 
 from advisor.apply.kernels import write_source
@@ -246,9 +247,7 @@ def main() -> int:
     if options.table:
         sys.stdout.write(table(read().rows))
         return 0
-    if not torch.cuda.is_available():
-        sys.stderr.write("a GPU is needed; --table prints what was recorded\n")
-        return 2
+    need_gpu(RECORDED)
     record([row for row in ROWS if options.only in row.name], again=options.again)
     return 0
 

@@ -27,6 +27,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from needed import need_gpu
+
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 WINDOW_S, WINDOWS, WARM_UP_S = 1.0, 5, 0.3
@@ -61,6 +63,7 @@ def main() -> None:
     elif options.table:
         (HERE / "gpm.md").write_text(_markdown(json.loads(options.table.read_text())))
     elif options.out:
+        need_gpu()
         options.out.write_text(json.dumps(_measure(), indent=1) + "\n")
     else:
         parser.error("give --out or --table")

@@ -34,6 +34,7 @@ import kernel_model_ncu
 import msgspec
 import pandas as pd
 from descent import descended
+from needed import need_traces
 
 from advisor.hardware.calibration import (
     L2_SHARE,
@@ -109,6 +110,7 @@ def main() -> None:
     parser.add_argument("--fit", action="store_true", help="find the constants and print them")
     parser.add_argument("--calibration", type=Path, help="measured instead of the table's figures")
     options = parser.parse_args()
+    need_traces(RECORDED)
     fitted = [kernel for name in FITTED_ON for kernel in recorded(name)]
     if options.fit:
         _fit(fitted)

@@ -36,6 +36,7 @@ import torch
 from kernel_rows import FIELDS, TUNED, Results, Row, read
 from kernel_table import line, table
 from msgspec.structs import replace
+from needed import RECORDED, need_gpu
 
 from advisor.errors import AdvisorError
 from advisor.folders import triton_cache
@@ -92,9 +93,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(table(read(options.results), wanted_keys()))
     if options.table or options.merge:
         return 0
-    if not torch.cuda.is_available():
-        sys.stderr.write("a GPU is needed; --table prints what was recorded\n")
-        return 2
+    need_gpu(RECORDED)
     if (kept := triton_cache()) is not None:
         os.environ["TRITON_CACHE_DIR"] = str(kept)  # what was sized is compiled already
     record_rows(options)

@@ -26,6 +26,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from needed import need_traces
 from reading_inputs import Tiled, tile
 
 HERE = Path(__file__).parent
@@ -90,9 +91,8 @@ def _options() -> argparse.Namespace:
 
 
 def _inputs(folder: Path, size_mb: int) -> dict[str, Tiled]:
+    need_traces(RECORDED)
     sources = sorted(RECORDED.glob("*.json.gz"))
-    if not sources:
-        sys.exit(f"no recorded traces in {RECORDED}: set FUSION_ADVISOR_SHARED")
     with_stacks = [p for p in sources if b"python_function" in gzip.decompress(p.read_bytes())]
     without = [path for path in sources if path not in with_stacks]
     made = {}

@@ -27,6 +27,8 @@ import statistics
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from needed import need_results
+
 from advisor.model.trace import Trace
 from analyzers.exposure import replay_window
 from analyzers.replay import NONE, Step, replay
@@ -92,7 +94,8 @@ def main() -> None:
 
 def _recorded(folder: Path) -> list[Recorded]:
     """What `replay_record.py` wrote, eager and compiled of each model."""
-    clean = json.loads((folder / "clean.json").read_text())
+    (kept,) = need_results([*folder.glob("clean.json")], folder)
+    clean = json.loads(kept.read_text())
     return [
         Recorded(f"{model}.{suffix}", model, read_trace(path), times[mode] * 1e6)
         for model, times in sorted(clean.items())

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from needed import need_gpu
 
 from advisor.verify.timing import time_steps
 from collectors.live.recorder import TRACED_STEPS, record_steps
@@ -41,8 +42,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=())
     options = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit("steps are recorded on a GPU; there is none here")
+    need_gpu()
     options.out.mkdir(parents=True, exist_ok=True)
     kept = options.out / "clean.json"
     clean: dict[str, dict[str, float]] = json.loads(kept.read_text()) if kept.exists() else {}

@@ -29,6 +29,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from needed import need_gpu, need_results
+
 if TYPE_CHECKING:
     from advisor.model.scores import HeldOut
 
@@ -67,6 +69,7 @@ def main() -> None:
 
 
 def _shards(options: argparse.Namespace) -> None:
+    need_gpu()
     from zoo_models import ZOO
 
     for name in options.models or [factory.__name__ for factory in ZOO]:
@@ -262,7 +265,8 @@ def _gains(applied: Any) -> dict[str, int]:
 
 
 def _write_table(folder: Path) -> None:
-    rows = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    found = need_results(sorted(folder.glob("*.json")), folder)
+    rows = [json.loads(path.read_text()) for path in found]
     (HERE / "zoo.json").write_text(json.dumps(rows, indent=1) + "\n")
     (HERE / "zoo.md").write_text(_markdown(rows))
 

@@ -24,6 +24,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from needed import need_gpu, need_results
+
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 MODES = ("eager", "compile")
@@ -47,7 +49,8 @@ def main() -> None:
         parser.error("--out FOLDER is needed")
     options.out.mkdir(parents=True, exist_ok=True)
     if options.table:
-        rows = [json.loads(path.read_text()) for path in sorted(options.out.glob("*/row.json"))]
+        found = need_results(sorted(options.out.glob("*/row.json")), options.out)
+        rows = [json.loads(path.read_text()) for path in found]
         (HERE / "zoo_profiles.md").write_text(_markdown(rows))
     elif options.in_process:
         _profile(options.models[0], options.mode[0], options.out)
@@ -66,6 +69,7 @@ def _keep(finished: Path) -> None:
 
 
 def _shards(options: argparse.Namespace) -> None:
+    need_gpu()
     from zoo_models import ZOO
 
     names = options.models or [factory.__name__ for factory in ZOO]

@@ -166,7 +166,7 @@ def _resources(verdict: PlanVerdict) -> Component:
             UNKNOWN if r.registers is None else str(r.registers),
             _spills(r),
             format_bytes(r.shared_bytes),
-            f"{format_fraction(r.occupancy)}{f' ({r.limiter})' if r.limiter else ''}",
+            f"{format_fraction(r.occupancy)}{_limiter(r)}",
         )
         for r in rows
     ]
@@ -183,6 +183,10 @@ def _resources(verdict: PlanVerdict) -> Component:
         table(head, cells, "Resources of the kernel"),
         note="Read from the compiled binaries; no GPU is needed for it.",
     )
+
+
+def _limiter(resources: KernelResources) -> str:
+    return f" ({resources.limiter.replace('_', ' ')})" if resources.limiter else ""
 
 
 def _spills(resources: KernelResources) -> str:

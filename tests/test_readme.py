@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
+import click
 import pytest
 
-from advisor.cli.main import run
+from advisor.cli.main import cli, run
+from advisor.report.gate_config import read_config
 from advisor.store import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,3 +86,30 @@ def test_the_trace_commands(
     printed = capsys.readouterr().out
     assert "Findings" in printed
     assert "What the change is made of" in printed
+
+
+COMMANDS = re.findall(r"^fusion-advisor (.+?) *(?:#.*)?$", README, re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_command_can_be_called_so(line: str) -> None:
+    name, *arguments = shlex.split(line.partition(" > ")[0])
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    command.make_context(name, arguments)
+
+
+def test_the_limits_that_are_printed_can_be_used() -> None:
+    text = re.search(r"```toml\n(.*?)```", README, re.DOTALL)
+    assert text
+    config = read_config(text[1].encode(), "gates.toml")
+    assert config.metric
+    assert config.finding
+
+
+def test_every_file_of_the_users_own_that_a_command_names_is_introduced() -> None:
+    """Whoever follows the text has to know what to save under which name."""
+    written = {"workload.py", "train.py", "gates.toml"}
+    named = set(re.findall(r"(?<![\w/])[a-z]+\.(?:py|toml)\b", " ".join(COMMANDS)))
+    assert named == written
+    assert all(f"`{name}`" in README for name in written)

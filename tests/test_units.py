@@ -115,3 +115,8 @@ def test_counts_are_exact_however_large() -> None:
     assert counted(12_345, "time") == "12,345 times"
     assert counted(2, "softmax", "softmaxes") == "2 softmaxes"
     assert counted(2.5, "kernel") == "2.5 kernels"
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, -0.0004, 0.0004])
+def test_a_fraction_that_rounds_to_nothing_has_no_sign(value: float) -> None:
+    assert format_fraction(value) == "0.0 %"

@@ -27,7 +27,10 @@ def options_of(run: RunDirectory) -> tuple[ProfileOptions, Path]:
         options = msgspec.convert(given, ProfileOptions, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidRecordError(
-            "cannot be profiled again", where=str(run.path), why=str(error)
+            "cannot be profiled again",
+            where=str(run.path),
+            why=f"it was profiled in a way that this version does not know: {error}",
+            remedy=f"profile {info.target} itself",
         ) from error
     return options, Path(info.working_directory)
 

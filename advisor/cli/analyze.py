@@ -67,6 +67,7 @@ def analyze(
     job. A CSV of `ncu --csv --page raw` by itself shows kernels that spill, and no gaps. Nothing is
     run and no GPU is needed.
     """
+    from advisor.cli.output import check_folder
     from advisor.errors import UsageError
     from advisor.pipeline.analyze import analyzed as run
     from advisor.pipeline.source_commit import SHORT_HASH
@@ -79,7 +80,13 @@ def analyze(
             remedy="for instance --out runs/first: letters, digits, - and _",
         )
     if commit is not None and not COMMIT.fullmatch(commit):
-        raise UsageError("--commit is no hash", where=commit[:60], remedy="git rev-parse HEAD")
+        raise UsageError(
+            "--commit is no hash of 7 to 64 hex digits",
+            where=commit[:60],
+            remedy="`git rev-parse HEAD` prints it",
+        )
+    if output is not None and str(output) != "-":
+        check_folder(output)
     named = {} if step_range is None else {"step_prefix": step_range}
     short = None if commit is None else commit.lower()[:SHORT_HASH]
     with ExitStack() as undo:

@@ -53,12 +53,21 @@ def _named(places: Sequence[Path]) -> Iterator[RunDirectory]:
             continue
         if not place.is_dir():
             raise UsageError(
-                "no run and no folder of runs", where=str(place), remedy="give a path that exists"
+                "no run and no folder of runs",
+                where=str(place),
+                why="it is no directory" if place.exists() else "there is no such directory",
+                remedy="give a run directory, or a folder of them",
             )
         yield from RunStore(place).runs()
 
 
 def _learn(scores: Scores) -> Path:
+    if not scores.plans:
+        raise UsageError(
+            "there is nothing to learn from",
+            why="no plan has both a prediction and a measurement",
+            remedy="`fusion-advisor apply` a run on a GPU first",
+        )
     devices = {item.gpu for item in scores.plans}
     gpu = find_gpu(next(iter(devices))) if len(devices) == 1 else None
     if gpu is None:

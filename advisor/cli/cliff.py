@@ -32,7 +32,10 @@ from advisor.store.files import make_directory, write_atomic
               help="GPUs, separated by commas; none of them has to be here.  "
               "[default: that of the run, else h200]")  # fmt: skip
 @click.option(
-    "--only", multiple=True, metavar="ID", help="The plan or finding of RUN (repeatable)."
+    "--only",
+    multiple=True,
+    metavar="ID",
+    help="The plan or finding of RUN, this by id or number (repeatable).",
 )
 @click.option("--timeout", type=float, callback=seconds, default=60.0, show_default=True,
               metavar="SECONDS", help="How long one compilation may take.")  # fmt: skip

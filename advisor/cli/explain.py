@@ -16,7 +16,7 @@ from advisor.model.findings import Finding
 from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
 from advisor.report.explain import render_explanation
-from advisor.report.words import ranked
+from advisor.report.words import numbered
 from advisor.store import RunDirectory
 
 
@@ -41,9 +41,8 @@ def explain(run: Path, finding: str) -> None:
 
 
 def _chosen(report: Report, name: str) -> Finding:
-    # The numbers are those that `show` prints.
-    for number, finding in enumerate(ranked(report), 1):
-        if name in (finding.id, str(number)) or (finding.plan_id or "") == name:
+    for number, finding in numbered(report).items():
+        if name in (number, finding.id, finding.plan_id):
             return finding
     raise UsageError(
         f"{name!r} is no finding of this run",

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
-from advisor.cli.output import echo, echo_json, write_text
+from advisor.cli.output import check_folder, echo, echo_json, write_text
 from advisor.cli.reports import read_report
 from advisor.errors import UnreadableError, UsageError
 from advisor.model.base import encode
@@ -21,7 +21,9 @@ from advisor.report.junit import to_junit
 from advisor.report.markdown import to_markdown
 from advisor.report.plain_document import to_terminal
 from advisor.report.sarif import to_sarif
-from advisor.store.files import read_bounded
+from advisor.store.files import read_named
+
+NO_CONFIG = "name a TOML file with limits, or leave --config out"
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -62,7 +64,11 @@ def gate(
     `fusion-advisor schema gate` prints what the configuration may hold.
     """
     if github and as_json:
-        raise UsageError("--github and --json both print to standard output")
+        raise UsageError(
+            "--github and --json both print to standard output", remedy="give one of the two"
+        )
+    for written in filter(None, (junit, sarif, markdown)):
+        check_folder(written)
     subject = read_report(report)
     against, untold = None if baseline is None else read_report(baseline), ""
     if baseline is not None and against is not None:
@@ -73,7 +79,11 @@ def gate(
     limits = _config(config, subject, against)
     if allow_unknown:
         limits = replace(limits, comparison=replace(limits.comparison, allow_unknown=True))
-    result = judge(limits, subject, against, labels, untold)
+    try:
+        result = judge(limits, subject, against, labels, untold)
+    except UsageError as error:
+        where = ": ".join(filter(None, ("" if config is None else str(config), error.where)))
+        raise UsageError(error.what, where=where, why=error.why, remedy=error.remedy) from error
     for path, text in (
         (junit, to_junit(result, subject.created) if junit else ""),
         (sarif, to_sarif(result, subject, str(Path.cwd())) if sarif else ""),
@@ -89,9 +99,11 @@ def _config(path: Path | None, report: Report, baseline: Report | None) -> GateC
     if path is None:
         return default_config(report, baseline)
     try:
-        data = read_bounded(path.resolve(), MAX_CONFIG_BYTES)
+        data = read_named(path, MAX_CONFIG_BYTES, remedy=NO_CONFIG)
     except UnreadableError as error:
-        raise UsageError(error.what, where=str(path), why=error.why) from error
+        raise UsageError(
+            error.what, where=error.where, why=error.why, remedy=error.remedy
+        ) from error
     return read_config(data, str(path))
 
 

@@ -19,7 +19,8 @@ from advisor.report.text import plain
     "--only",
     multiple=True,
     metavar="ID",
-    help="Only this plan, or the plans of this finding (may be repeated).",
+    help="Only this plan, or the plans of this finding (its id, or its number in `show`; may be "
+    "repeated).",
 )
 @click.option(
     "-o",

@@ -18,6 +18,7 @@ from advisor.store.store import RUN_ID
 _NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 NARROWEST, WIDEST = 60, 140
 FILE_WIDTH = 100
+ANOTHER = "name a file in a folder that is there and may be written in"
 
 
 def echo(renderable: RenderableType) -> None:
@@ -60,11 +61,19 @@ def warn_unlisted(run: Path) -> None:
         )
 
 
+def check_folder(path: Path) -> None:
+    """Raises `UsageError`, before the work, for a file that is to be written where no folder is."""
+    if not path.parent.is_dir():
+        raise UsageError(
+            "cannot write", where=str(path), why="its folder is not there", remedy=ANOTHER
+        )
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file that the user named; raises `UsageError` where that is not possible."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(
-            "cannot write", where=str(path), why=error.strerror or str(error)
+            "cannot write", where=str(path), why=error.strerror or str(error), remedy=ANOTHER
         ) from error

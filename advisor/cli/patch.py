@@ -18,7 +18,8 @@ from advisor.store import RunDirectory
     "--only",
     multiple=True,
     metavar="ID",
-    help="Only what was kept of this finding, plan or action (may be repeated).",
+    help="Only what was kept of this finding (its id, or its number in `show`), plan or action "
+    "(may be repeated).",
 )
 @click.option(
     "-o",

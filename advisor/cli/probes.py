@@ -18,12 +18,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from advisor.errors import INSTALL, INSTALL_TORCH
 from advisor.model.base import Record
 
 CHILD_TIMEOUT_S = 60
 COUNTER_TIMEOUT_S = 120
 SUPPORTED_PYTHON = ((3, 10), (3, 13))
-INSTALL_GPU = 'pip install "kernel-fusion-advisor[gpu]"'
 
 TORCH_CODE = """
 import json, torch
@@ -64,10 +64,10 @@ def all_checks() -> tuple[Check, ...]:
     gpu = gpu_check(torch)
     return (
         python_check(),
-        package_check("pandas", "reading traces", "pip install kernel-fusion-advisor"),
-        package_check("dash", "serve", "pip install kernel-fusion-advisor"),
+        package_check("pandas", "reading traces", f"{INSTALL} pandas"),
+        package_check("dash", "serve", f"{INSTALL} dash"),
         torch_check(torch),
-        package_check("triton", "apply: no kernel can be compiled or checked", INSTALL_GPU),
+        package_check("triton", "apply: no kernel can be compiled or checked", INSTALL_TORCH),
         ptxas_check(),
         compiler_check("C compiler", "CC", ("gcc", "clang"), "running kernels on a GPU"),
         compiler_check("C++ compiler", "CXX", ("g++", "clang++"), "torch.compile on the CPU"),
@@ -138,7 +138,7 @@ def torch_check(answer: dict[str, Any] | str) -> Check:
     """PyTorch as its own child reports it: version and the platform it was built for."""
     if isinstance(answer, str):
         return Check(
-            name="torch", state="missing", detail=answer, remedy=INSTALL_GPU,
+            name="torch", state="missing", detail=answer, remedy=INSTALL_TORCH,
             disables="profile and apply: no workload can run; reading and reporting can",
         )  # fmt: skip
     built_for = (
@@ -183,7 +183,7 @@ def ptxas_check() -> Check:
     if path is None:
         return Check(
             name="ptxas", state="missing", detail="neither in Triton nor on the path",
-            disables="registers, spills and occupancy of generated kernels", remedy=INSTALL_GPU,
+            disables="registers, spills and occupancy of generated kernels", remedy=INSTALL_TORCH,
         )  # fmt: skip
     found = re.search(r"V(\d+\.\d+\.\d+)", run([path, "--version"], CHILD_TIMEOUT_S).stdout)
     return Check(name="ptxas", state="ok", detail=found[1] if found else "version unknown")

@@ -142,7 +142,9 @@ def _check(asked: Any, file: Path | None, directory: Path | None) -> None:
     if asked.gpu is not None:
         gpu_by_key(asked.gpu)
     if file is not None and not (directory or Path()).joinpath(file).is_file():
-        raise UsageError("no such file", where=str(file))
+        from collectors.live.target import no_such_file, workload_gone
+
+        raise no_such_file(file) if directory is None else workload_gone(directory / file)
 
 
 def _record(asked: Any, run: RunDirectory, directory: Path | None) -> None:

@@ -8,9 +8,9 @@ from advisor.model.applied import Applied
 from advisor.model.base import MAX_RECORD_BYTES, decode
 from advisor.model.report import Report
 from advisor.store.directory import RunDirectory
-from advisor.store.files import read_bounded
+from advisor.store.files import read_named
 
-REMEDY = "give a run directory, or a report.json"
+REMEDY = "give a run directory, or its report.json; a trace is read by `fusion-advisor analyze`"
 
 
 def read_report(path: Path) -> Report:
@@ -23,5 +23,5 @@ def read_run(path: Path) -> tuple[Report, Applied | None, str | None]:
     if path.is_dir():
         stored = RunDirectory.at(path)
         return stored.report(), stored.applied(), str(path)
-    data = read_bounded(path.resolve(), MAX_RECORD_BYTES, remedy=REMEDY)
-    return decode(data, Report, str(path)), None, None
+    data = read_named(path, MAX_RECORD_BYTES, remedy=REMEDY)
+    return decode(data, Report, str(path), REMEDY), None, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from advisor.errors import MissingDependencyError
+from advisor.errors import INSTALL_TORCH, MissingDependencyError
 
 
 def need_torch(command: str) -> None:
@@ -13,8 +13,5 @@ def need_torch(command: str) -> None:
     if missing:
         raise MissingDependencyError(
             f"`{command}` needs {' and '.join(missing)}",
-            remedy=(
-                'install "kernel-fusion-advisor[gpu]"; '
-                "`fusion-advisor doctor` says what else is missing"
-            ),
+            remedy=f"{INSTALL_TORCH}; `fusion-advisor doctor` says what else is missing",
         )

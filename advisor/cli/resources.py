@@ -31,7 +31,10 @@ from advisor.verify.kernel_file import file_requests
     help="GPUs, separated by commas; none of them has to be here.",
 )
 @click.option(
-    "--only", multiple=True, metavar="ID", help="Only this plan or finding of RUN (repeatable)."
+    "--only",
+    multiple=True,
+    metavar="ID",
+    help="Only this plan or finding of RUN, this by id or number (repeatable).",
 )
 @click.option(
     "--top",

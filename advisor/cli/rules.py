@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import click
 
 from advisor.cli.output import echo
@@ -12,6 +15,9 @@ from advisor.report.markdown import to_markdown
 from advisor.report.plain_document import to_terminal
 from advisor.report.rules_document import rule_document, rules_reference, rules_table
 
+if TYPE_CHECKING:
+    from analyzers.rules.base import Rule
+
 FORMATS = ("text", "markdown", "html")
 
 
@@ -19,23 +25,14 @@ FORMATS = ("text", "markdown", "html")
 @click.argument("rule_id", metavar="[ID]", required=False)
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
 def rules(rule_id: str | None, form: str) -> None:
-    """List the rules, or explain the rule ID.
+    """List the rules, or explain the rule ID, or that of the finding ID.
 
     As Markdown or HTML, without an ID, all rules are explained.
     """
     from analyzers.rules import RULES
 
     if rule_id is not None:
-        # Ids of findings begin with their rule's, in hyphens throughout.
-        spelt = rule_id.replace("_", "-")
-        chosen = next((rule for rule in RULES if rule.id.replace("_", "-") == spelt), None)
-        if chosen is None:
-            raise UsageError(
-                f"there is no rule called {rule_id[:80]!r}",
-                remedy=near(rule_id, [rule.id for rule in RULES])
-                or "`fusion-advisor rules` lists them",
-            )
-        document = rule_document(chosen)
+        document = rule_document(_chosen(rule_id, RULES))
     else:
         document = rules_table(RULES) if form == "text" else rules_reference(RULES)
     if form == "text":
@@ -44,3 +41,15 @@ def rules(rule_id: str | None, form: str) -> None:
         click.echo(to_markdown(document), nl=False)
     else:
         click.echo(to_html("Rules of the fusion advisor", document), nl=False)
+
+
+def _chosen(name: str, known: Sequence[Rule]) -> Rule:
+    # Ids of findings begin with their rule's, in hyphens throughout.
+    begins = f"{name.replace('_', '-')}-"
+    found = [rule for rule in known if begins.startswith(f"{rule.id.replace('_', '-')}-")]
+    if not found:
+        raise UsageError(
+            f"there is no rule called {name[:80]!r}",
+            remedy=near(name, [rule.id for rule in known]) or "`fusion-advisor rules` lists them",
+        )
+    return max(found, key=lambda rule: len(rule.id))

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from advisor.cli.apply import PROGRESS, apply_to, duration
+from advisor.cli.requirements import need_torch
 
 
 @click.command()
@@ -26,4 +27,5 @@ def unfuse(run: Path, kernel: str, budget: float | None, progress: str) -> None:
     faster in GPU time and step time is kept, as by `apply`: `revert` takes it out again. Without a
     GPU nothing is tried. Other launches of the same kernels: `apply RUN --only retune`.
     """
+    need_torch("unfuse")
     apply_to(run, (f"unfuse:{kernel}" if kernel else "unfuse",), budget, progress)

@@ -77,8 +77,11 @@ def encode(record: Record) -> bytes:
     return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
 
 
-def decode(data: bytes, kind: type[T], where: str = "") -> T:
-    """Bytes as a checked record; raises `InvalidRecordError` with the path of the fault."""
+def decode(data: bytes, kind: type[T], where: str = "", remedy: str = "") -> T:
+    """Bytes as a checked record; raises `InvalidRecordError` with the path of the fault.
+
+    `remedy` is what to do where they are no such record at all.
+    """
     if len(data) > MAX_RECORD_BYTES:
         raise InvalidRecordError(
             f"{len(data)} bytes is more than a {kind.__name__} may have", where=where
@@ -87,7 +90,7 @@ def decode(data: bytes, kind: type[T], where: str = "") -> T:
         record = msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         raise InvalidRecordError(
-            f"not a valid {kind.__name__}", where=where, why=str(error)
+            f"not a valid {kind.__name__}", where=where, why=str(error), remedy=remedy
         ) from error
     try:
         check_deep(record)

@@ -47,7 +47,11 @@ class MetricLimit(Record, frozen=True, kw_only=True):
         }
         known = {key: value for key, value in bounds.items() if value is not None}
         if not known:
-            raise InvalidRecordError("sets no bound", where=f"metric {self.name}")
+            raise InvalidRecordError(
+                "sets no bound",
+                where=f"metric {self.name}",
+                remedy=f"add one of {', '.join(bounds)}",
+            )
         for key, value in known.items():
             if not math.isfinite(value):
                 raise InvalidRecordError(f"{key} is {value}", where=f"metric {self.name}")
@@ -126,7 +130,7 @@ class GateConfig(Record, frozen=True, kw_only=True):
         if self.schema_version != GATE_SCHEMA_VERSION:
             raise InvalidRecordError(f"gate schema {self.schema_version} is not known")
         if not self.metric and not self.finding:
-            raise InvalidRecordError("sets no limit: add a [[metric]] or a [[finding]]")
+            raise InvalidRecordError("sets no limit", remedy="add a [[metric]] or a [[finding]]")
 
 
 class GateCheck(Record, frozen=True, kw_only=True):

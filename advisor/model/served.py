@@ -9,6 +9,7 @@ from advisor.model.gemm import product_rows
 from advisor.model.plan import FusionPlan, Site
 from advisor.model.site_work import site_bytes
 from advisor.model.winners import bucket_of
+from advisor.units import counted
 
 # Sizes that a line names; what is left is counted.
 MOST_NAMED = 4
@@ -21,8 +22,8 @@ def unserved(plan: FusionPlan, at: Site) -> str | None:
     of the site it was tuned for, the first, weigh most (bytes times executions).
     """
     if _length(plan, at) not in {_length(plan, site) for site in plan.sites}:
-        long = _times(at.column_axes)
-        return f"rows of {long} columns were not verified, those of its sites were"
+        long = _times(at.column_axes, "column")
+        return f"rows of {long} were not verified, those of its sites were"
     first = plan.sites[0]
     weights: Counter[tuple[int, int]] = Counter()
     for site in plan.sites:
@@ -56,8 +57,9 @@ def _size(plan: FusionPlan, site: Site) -> str:
         return f"{site.columns:,} elements of {len(plan.members)} programs"
     if plan.stepped:
         inner = f"{site.row_sizes[-1]:,} {'steps' if plan.states else 'deep'}"
-        return f"{_times(site.row_sizes[:-1])} rows × {inner} × {site.columns:,} columns"
-    return f"{site.rows:,} rows × {_times(site.column_axes)} columns"
+        rows, columns = _times(site.row_sizes[:-1], "row"), counted(site.columns, "column")
+        return f"{rows} × {inner} × {columns}"
+    return f"{counted(site.rows, 'row')} × {_times(site.column_axes, 'column')}"
 
 
 def _length(plan: FusionPlan, site: Site) -> tuple[int, ...]:
@@ -65,5 +67,7 @@ def _length(plan: FusionPlan, site: Site) -> tuple[int, ...]:
     return (*site.column_axes, *(site.row_sizes[-1:] if plan.product else ()))
 
 
-def _times(sizes: Sequence[int]) -> str:
-    return " × ".join(f"{size:,}" for size in sizes)
+def _times(sizes: Sequence[int], noun: str) -> str:
+    *outer, last = sizes
+    text = counted(last, noun) if not outer else f"{last:,} {noun}s"
+    return " × ".join([*(f"{size:,}" for size in outer), text])

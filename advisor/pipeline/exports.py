@@ -17,8 +17,9 @@ from advisor.model.configs import default_config
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.winners import known_winner, modelled_configs
+from advisor.report.words import numbered
 from advisor.store import RunDirectory
-from advisor.store.files import make_directory, read_bounded, write_atomic
+from advisor.store.files import make_directory, read_named, write_atomic
 
 REMEDY = "give a run directory, or one of its plans: RUN/plans/ID.json"
 NOT_TIMED = "the model's first choice, not timed"
@@ -38,14 +39,19 @@ def named_plans(
 ) -> tuple[tuple[FusionPlan, ...], RunDirectory | None]:
     """The plans of a run, or of one file, and the run that they are of, if they are of one.
 
-    `only` names plans or findings of a run; a file is of a run where it is its `plans/ID.json`.
+    `only` names plans or findings of a run, these by id or by the number that `show` prints; a
+    file is of a run where it is its `plans/ID.json`.
     Raises `UsageError` for a name that there is not, and for a run without plans.
     """
     if not path.is_dir():
-        data = read_bounded(path.resolve(), MAX_RECORD_BYTES, remedy=REMEDY)
-        plan = decode(data, FusionPlan, str(path))
+        data = read_named(path, MAX_RECORD_BYTES, remedy=REMEDY)
+        plan = decode(data, FusionPlan, str(path), REMEDY)
         if only and plan.id not in only:
-            raise UsageError(f"{only[0]!r} is not the plan of this file", where=str(path))
+            raise UsageError(
+                f"{only[0]!r} is not the plan of this file",
+                where=str(path),
+                remedy=f"leave --only out: it holds {plan.id} alone",
+            )
         return (plan,), _run_of(path)
     run = RunDirectory.at(path)
     known = run.plan_ids()
@@ -68,14 +74,19 @@ def _run_of(path: Path) -> RunDirectory | None:
 def _named(run: RunDirectory, known: Sequence[str], name: str) -> tuple[str, ...]:
     if name in known:
         return (name,)
-    findings = {finding.id: finding for finding in run.report().findings}
+    report = run.report()
+    findings = {finding.id: finding for finding in report.findings} | numbered(report)
     if name in findings:
         finding = findings[name]
         ids = [finding.plan_id, *(i for way in finding.alternatives for i in way.plan_ids)]
         found = tuple(i for i in dict.fromkeys(ids) if i is not None and i in known)
         if found:
             return found
-        raise UsageError(f"{name} has no plan: no kernel answers it", where=run.id)
+        raise UsageError(
+            f"{finding.id} has no plan: no kernel answers it",
+            where=run.id,
+            remedy=f"what to do: {finding.action}",
+        )
     near = get_close_matches(name, [*known, *findings], n=3, cutoff=0.5)
     raise UsageError(
         f"{name[:60]!r} is no plan or finding of this run",

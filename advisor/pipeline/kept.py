@@ -9,8 +9,8 @@ from pathlib import Path
 
 from advisor.apply.kernels import ReadyKernel, load_kernel
 from advisor.apply.recipe import Recipe
-from advisor.errors import UsageError
 from advisor.folders import cache_folder
+from advisor.pipeline.nothing_kept import nothing_kept
 from advisor.pipeline.ranks import rank_here, run_here
 from advisor.store import RunDirectory
 
@@ -38,12 +38,7 @@ def kept_recipe(run: RunDirectory) -> Recipe:
     """
     applied = run.applied()
     if applied is None or applied.set.verdict != "kept":
-        raise UsageError(
-            "nothing is kept in this run",
-            where=str(run.path),
-            why="" if applied is None else f"it was applied: {applied.set.reason}",
-            remedy="`fusion-advisor apply` it first" if applied is None else "",
-        )
+        raise nothing_kept(applied, "nothing is kept in this run", str(run.path))
     verdicts = {verdict.plan_id: verdict for verdict in applied.plans}
     kernels: list[ReadyKernel] = []
     for plan_id in applied.set.plans:

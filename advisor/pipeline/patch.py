@@ -28,9 +28,11 @@ from advisor.model.base import encode
 from advisor.model.forward import Forwards, WholeForward
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.exports import chosen_launch
+from advisor.pipeline.nothing_kept import nothing_kept
 from advisor.report.markdown import to_markdown
 from advisor.report.patch_document import patch_document
 from advisor.report.source_diff import source_diff
+from advisor.report.words import numbered
 from advisor.store import RunDirectory, verify
 from advisor.store.files import make_directory, write_atomic
 
@@ -154,12 +156,7 @@ def kept_only(run: RunDirectory, only: Sequence[str]) -> Applied:
     """The record of an application less all that was not kept, or is not in `only`."""
     applied = run.applied()
     if applied is None or applied.set.verdict != "kept":
-        raise UsageError(
-            "nothing is kept in this run, so there is no patch",
-            where=run.id,
-            why="" if applied is None else f"it was applied: {applied.set.reason}",
-            remedy="`fusion-advisor apply` it first" if applied is None else "",
-        )
+        raise nothing_kept(applied, "nothing is kept in this run, so there is no patch", run.id)
     wanted = {named for name in only for named in _named(run, name)}
     plans = tuple(p for p in applied.set.plans if not only or p in wanted)
     actions = tuple(a for a in applied.set.actions if not only or a in wanted)
@@ -183,9 +180,9 @@ def kept_only(run: RunDirectory, only: Sequence[str]) -> Applied:
 
 
 def _named(run: RunDirectory, name: str) -> set[str]:
-    """The plans and actions that a name stands for: a finding's, or itself."""
-    for finding in run.report().findings:
-        if finding.id == name:
+    """The plans and actions that a name stands for: a finding's, by id or number, or itself."""
+    for number, finding in numbered(run.report()).items():
+        if name in (number, finding.id):
             ids = {i for way in finding.alternatives for i in way.plan_ids}
             return {finding.plan_id or "", *ids, *ANSWERS.get(finding.rule, ())}
     return {name}

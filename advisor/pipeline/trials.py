@@ -15,9 +15,9 @@ from advisor.model.findings import Finding
 from advisor.model.report import Report
 from advisor.model.run import RunInfo
 from advisor.pipeline.unfinished import is_incomplete
-from advisor.report.words import ranked
+from advisor.report.words import numbered
 from advisor.store import RunDirectory, verify
-from collectors.live.target import parse_target
+from collectors.live.target import parse_target, workload_gone
 
 # In place of a finding: what an earlier application kept, and a later one starts from.
 KEPT_BEFORE = "kept before"
@@ -110,12 +110,7 @@ def _check_target(info: RunInfo) -> None:
         )
     path = Path(info.working_directory, target.file or "")
     if target.file is not None and not path.is_file():
-        raise UsageError(
-            "the file of the workload is missing",
-            where=str(path),
-            why="the run was profiled from it",
-            remedy="put it back, or profile again",
-        )
+        raise workload_gone(path)
 
 
 def trials_of(report: Report, only: Sequence[str]) -> list[Trial]:
@@ -128,8 +123,8 @@ def trials_of(report: Report, only: Sequence[str]) -> list[Trial]:
     """
     by_id = {finding.id: finding for finding in report.findings}
     plans = {plan.id for plan in report.plans}
-    numbered = {str(number): found.id for number, found in enumerate(ranked(report), 1)}
-    asked = dict.fromkeys(name if name in plans else numbered.get(name, name) for name in only)
+    numbers = {number: found.id for number, found in numbered(report).items()}
+    asked = dict.fromkeys(name if name in plans else numbers.get(name, name) for name in only)
     trials = []
     for name in asked or report.recommended.order:
         if name in plans:

@@ -300,6 +300,6 @@ def _resources(resources: tuple[KernelResources, ...]) -> RenderableType:
         rows.add_row(
             plain(item.gpu), plain(item.config), format_value(item.registers, "count"),
             Text(format_bytes(spilled), style="red" if spilled else ""),
-            format_fraction(item.occupancy), plain(item.limiter or UNKNOWN),
+            format_fraction(item.occupancy), plain((item.limiter or UNKNOWN).replace("_", " ")),
         )  # fmt: skip
     return rows

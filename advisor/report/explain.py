@@ -188,7 +188,7 @@ def _size(plan: FusionPlan, site: Site) -> str:
         return sizes_text(site)
     if plan.product is not None:
         return product_text(site)
-    return f"{site.rows:,} rows × {site.columns:,} columns"
+    return f"{counted(site.rows, 'row')} × {counted(site.columns, 'column')}"
 
 
 def _places(

@@ -25,6 +25,7 @@ MAX_CONFIG_BYTES = 1 << 20
 # What is held against a baseline where no configuration says otherwise.
 DEFAULT_METRICS = ("step_ns", "gpu_busy_per_step_ns", "kernel_launches_per_step")
 DEFAULT_TOLERANCE = 0.05
+REMEDY = "`fusion-advisor schema gate` prints what it may hold"
 _NAMES_SHOWN = 3
 _INTEGERS = range(-(1 << 63), 1 << 63)
 
@@ -37,19 +38,20 @@ def read_config(data: bytes, where: str) -> GateConfig:
         config = msgspec.convert(table, GateConfig)
         check_deep(config)
     except UnicodeDecodeError as error:
-        raise UsageError("not UTF-8 text", where=where, why=str(error)) from error
+        raise UsageError("not UTF-8 text", where=where, why=str(error), remedy=REMEDY) from error
     except msgspec.ValidationError as error:
         raise UsageError(
             "not a gate configuration",
             where=where,
             why=str(error),
-            remedy="`fusion-advisor schema gate` prints what it may hold",
+            remedy=REMEDY,
         ) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError("not a TOML file", where=where, why=str(error)) from error
+        raise UsageError("not a TOML file", where=where, why=str(error), remedy=REMEDY) from error
     except InvalidRecordError as error:
         place = f"{where}: {error.where}" if error.where else where
-        raise UsageError(error.what, where=place, why=error.why) from error
+        remedy = error.remedy or REMEDY
+        raise UsageError(error.what, where=place, why=error.why, remedy=remedy) from error
     return config
 
 

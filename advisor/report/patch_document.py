@@ -47,7 +47,7 @@ def patch_document(
     blocks: list[Block] = [Heading(f"Patch for {target}", 1), Paragraph(made)]
     if not whole:
         blocks.append(Paragraph(Words(IN_PART, "strong")))
-    blocks += [Heading("Use"), Listing(USE.replace("NAME", package)), *_needs(package)]
+    blocks += [Heading("Use"), Listing(_use(package)), *_needs(package)]
     blocks += [Heading("Measured"), Paragraph(_origin(applied)), *_measured(applied.set)]
     blocks += [Heading("What it does, in this order"), *_contents(applied)]
     if applied.plans:
@@ -55,11 +55,19 @@ def patch_document(
     return tuple(blocks)
 
 
-USE = """import NAME
+USE = (
+    ("fast = NAME.apply(model)", "inference: call it as you call the model"),
+    ("step = NAME.apply(model, optimizer, loss)", "training: step() is one step"),
+    ("model = step.revert()", "or fast.revert(): take it out again"),
+)
 
-fast = NAME.apply(model)                     # inference: call it as you call the model
-step = NAME.apply(model, optimizer, loss)    # training: step() is one step
-model = step.revert()                        # or fast.revert(): take it out again"""
+
+def _use(package: str) -> str:
+    lines = [(call.replace("NAME", package), comment) for call, comment in USE]
+    width = max(len(call) for call, _ in lines)
+    return "\n".join(
+        (f"import {package}", "", *(f"{call:{width}}  # {comment}" for call, comment in lines))
+    )
 
 
 def _needs(package: str) -> list[Paragraph]:
@@ -69,8 +77,8 @@ def _needs(package: str) -> list[Paragraph]:
         Words(" must be where Python looks for modules, or name the folder: "),
         code(f'advisor.load("{package}").apply(model)'),
         Words(". Either needs fusion advisor ("),
-        code("pip install kernel-fusion-advisor"),
-        Words("), which finds the places in the compiled graphs; the run is not needed."),
+        code("pip install -e '.[gpu]'"),
+        Words(" in its checkout), which finds the places in compiled graphs; no run is needed."),
     )
     second = (
         "A kernel is put in wherever the graph computes exactly what it replaces, whatever the "

@@ -67,7 +67,8 @@ def render_report(report: Report) -> RenderableType:
 def render_next(report: Report, run: str, applied: Applied | None) -> RenderableType:
     """What to type next, given the run directory and what came of its plans, if they were tried.
 
-    A script cannot be applied to. On a GPU there are actions to try even without plans.
+    A script cannot be applied to, but its kernels can be written. On a GPU there are actions to try
+    even without plans.
     """
     name, script = shlex.quote(run), names_script(report.workload.target)
     steps: list[tuple[str, str]] = []
@@ -76,8 +77,11 @@ def render_next(report: Report, run: str, applied: Applied | None) -> Renderable
     if applied is not None and applied.set.verdict == "kept":
         steps.append((f"fusion-advisor patch {name}", "take what was kept elsewhere"))
         steps.append((f"fusion-advisor revert {name}", "take the kept fusions out again"))
-    elif applied is None and not script and (report.plans or report.hardware.present):
-        steps.append((_apply_command(report, run), "prove the kernels, keep those that pay"))
+    elif script and report.plans:
+        steps.append((f"fusion-advisor generate {name}", "the kernels as files, to call from it"))
+    elif applied is None and (report.plans or report.hardware.present):
+        keep = "keep those that pay" if report.hardware.present else "to be timed and kept on a GPU"
+        steps.append((_apply_command(report, run), f"prove the kernels, {keep}"))
     steps.append((f"fusion-advisor show {name} --json", "the same as data"))
     lines = [
         part

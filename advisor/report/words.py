@@ -60,6 +60,11 @@ def ranked(report: Report) -> tuple[Finding, ...]:
     return tuple(sorted(report.findings, key=key))
 
 
+def numbered(report: Report) -> dict[str, Finding]:
+    """Findings by the numbers that `show` prints."""
+    return {str(number): found for number, found in enumerate(ranked(report), 1)}
+
+
 def first_to_fuse(report: Report) -> Finding | None:
     """The recommended finding that saves most, else the opportunity whose saving is certain.
 

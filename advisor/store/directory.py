@@ -31,6 +31,21 @@ PLAN_ID = re.compile(r"[0-9a-f]{16}")
 T = TypeVar("T", bound=Record)
 
 
+def _holds_run(path: Path) -> bool:
+    return (path / "run.json").is_file() or (path / "report.json").is_file()
+
+
+def _meant(path: Path) -> str:
+    """What may be meant by a path that is no run: the run that it is a file of, or one inside."""
+    if path.is_file() and _holds_run(path.resolve().parent):
+        return f"give the directory that it is in: {path.parent}"
+    with suppress(OSError):
+        inside = sorted(place.name for place in path.iterdir() if _holds_run(place))
+        if inside:
+            return f"give one of the runs in it, such as {path / inside[0]}"
+    return "give the directory that `fusion-advisor profile` printed"
+
+
 class RunDirectory:
     """The typed files of one run; every read is bounded, every write atomic.
 
@@ -49,7 +64,7 @@ class RunDirectory:
     def at(cls, path: Path) -> RunDirectory:
         """An existing run by its path; raises `UsageError` if there is none."""
         resolved = path.resolve()
-        if not (resolved / "run.json").is_file() and not (resolved / "report.json").is_file():
+        if not _holds_run(resolved):
             why = "it holds neither run.json nor report.json"
             if not resolved.is_dir():
                 why = "it is no directory" if resolved.exists() else "there is no such directory"
@@ -57,7 +72,7 @@ class RunDirectory:
                 "not a run directory",
                 where=str(path),
                 why=why,
-                remedy="give the directory that `fusion-advisor profile` printed",
+                remedy=_meant(path),
             )
         return cls(resolved)
 
@@ -71,7 +86,10 @@ class RunDirectory:
             used = any(resolved.iterdir())
         except OSError as error:
             raise UsageError(
-                "cannot create the run directory", where=str(path), why=error.strerror or str(error)
+                "cannot create the run directory",
+                where=str(path),
+                why=error.strerror or str(error),
+                remedy="choose another --out",
             ) from error
         if used:
             raise UsageError(

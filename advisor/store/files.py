@@ -55,6 +55,14 @@ def read_bounded(path: Path, limit: int, *, remedy: str = "") -> bytes:
     return data
 
 
+def read_named(path: Path, limit: int, *, remedy: str) -> bytes:
+    """`read_bounded` of a file that the user named: a link is followed, an error has the name."""
+    try:
+        return read_bounded(path.resolve(), limit, remedy=remedy)
+    except UnreadableError as error:
+        raise type(error)(error.what, where=str(path), why=error.why, remedy=remedy) from error
+
+
 def read_tail(path: Path, limit: int) -> bytes:
     """The last `limit` bytes of a regular file, empty if there is none; never reads more."""
     try:

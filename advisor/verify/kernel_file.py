@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from advisor.errors import UnreadableError, UsageError
-from advisor.store.files import read_bounded
+from advisor.store.files import read_named
 from advisor.verify._resource_worker import Constant
 from advisor.verify.resources import ResourceRequest
 
 MAX_FILE_BYTES = 4 << 20
+REMEDY = "give a plan, a run directory, or a .py file with a function that triton.jit decorates"
 _TYPE = re.compile(r"(\*?(?:[iu](?:1|8|16|32|64)|bf16|fp(?:16|32|64|8e\w+)))(:16)?")
 _WORDS = {
     "int1": "i1", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
@@ -61,11 +62,13 @@ class FileKernel:
 
 def kernels_in(path: Path) -> tuple[FileKernel, ...]:
     """The kernels of a file; raises `UnreadableError` if it is no Python, `UsageError` if none."""
-    data = read_bounded(path.resolve(), MAX_FILE_BYTES)
+    data = read_named(path, MAX_FILE_BYTES, remedy=REMEDY)
     try:
         tree = ast.parse(data, filename=str(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UnreadableError("not a Python file", where=str(path), why=str(error)) from error
+        raise UnreadableError(
+            "not a Python file", where=str(path), why=str(error), remedy=REMEDY
+        ) from error
     jitted = [s for s in tree.body if isinstance(s, ast.FunctionDef) and _is_jitted(s)]
     names = {function.name for function in jitted}
     called = {name for function in jitted for name in _calls(function) if name in names}
@@ -80,6 +83,7 @@ def kernels_in(path: Path) -> tuple[FileKernel, ...]:
             "the file has no Triton kernel",
             where=str(path),
             why="no function of it is decorated with triton.jit",
+            remedy=REMEDY,
         )
     return found
 

@@ -49,7 +49,7 @@ def region_disagreement(
         return next((f"a member: {reason}" for reason in why if reason), None)
     missing = [v for v in (*site.inputs, *site.outputs) if v not in fx_aliases]
     if missing:
-        return f"the graph has no {missing[0]}"
+        return f"the graph has no {missing[0]}: the workload has changed, profile again"
     inputs = [fx_aliases[value] for value in site.inputs]
     outputs = [fx_aliases[value][0] for value in site.outputs]
     nodes = [*(held[0] for held in inputs), *outputs]

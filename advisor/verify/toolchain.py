@@ -10,7 +10,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from advisor.errors import MissingDependencyError
+from advisor.errors import INSTALL_TORCH, MissingDependencyError
 from advisor.hardware.gpu import Target
 
 _FIRST_BLACKWELL = 100
@@ -21,7 +21,7 @@ def triton_version() -> str:
     if importlib.util.find_spec("triton") is None:
         raise MissingDependencyError(
             "kernel resources need triton",
-            remedy="pip install 'kernel-fusion-advisor[gpu]' on Linux",
+            remedy=f"{INSTALL_TORCH}, on Linux",
         )
     return importlib.metadata.version("triton")
 

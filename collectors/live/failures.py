@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import torch
 
@@ -13,6 +14,7 @@ HOST_MEMORY = ("can't allocate memory", "not enough memory: you tried to allocat
 MOST_SAID = 400
 _QUOTED = re.compile(r"Explanation: .*: got (?P<error>\w+\(.*\))")
 SMALLER = "use a smaller batch or model"
+BY_ITSELF = "run it by itself to see the whole traceback"
 
 
 def failure(
@@ -28,6 +30,8 @@ def failure(
         return WorkloadError(f"{what}: out of GPU memory", where=where, why=line, remedy=SMALLER)
     if isinstance(error, MemoryError) or any(words in line for words in HOST_MEMORY):
         return WorkloadError(f"{what}: out of host memory", where=where, why=line, remedy=SMALLER)
+    if isinstance(error, ModuleNotFoundError):
+        remedy = f"install it where fusion-advisor is installed: {sys.prefix}"
     return WorkloadError(what, where=where, why=line, remedy=remedy)
 
 

@@ -19,9 +19,8 @@ import torch
 from torch.profiler import profile
 
 from advisor import steps
-from advisor.errors import UsageError
-from collectors.live.failures import failure
-from collectors.live.target import Target
+from collectors.live.failures import BY_ITSELF, failure
+from collectors.live.target import Target, no_such_file
 
 
 class StepListener(steps.Listener, Protocol):
@@ -46,7 +45,7 @@ def run_script(target: Target, name: str, listener: StepListener, *, seed: int =
     """
     path = target.file
     if path is None or not path.is_file():
-        raise UsageError("no such file", where=target.place)
+        raise no_such_file(target.place)
     torch.manual_seed(seed)
     with _as_main(path, target.arguments) as main, _profiler_marks(listener):
         steps.listen(listener)
@@ -56,9 +55,10 @@ def run_script(target: Target, name: str, listener: StepListener, *, seed: int =
             return True
         except SystemExit as error:
             if error.code not in (None, 0):
-                raise failure("the script failed", error, where=name) from error
+                raise failure("the script failed", error, where=name, remedy=BY_ITSELF) from error
         except Exception as error:
-            raise failure("the script failed", error, where=_where(error, path, name)) from error
+            place = _where(error, path, name)
+            raise failure("the script failed", error, where=place, remedy=BY_ITSELF) from error
         finally:
             steps.listen(None)
     return False

@@ -51,6 +51,22 @@ def parse_target(text: str) -> Target:
     return Target(place, factory)
 
 
+def no_such_file(place: str | Path) -> UsageError:
+    """The error of a target whose file is not there."""
+    remedy = "check the spelling; a path begins at the directory that you are in"
+    return UsageError("no such file", where=str(place), remedy=remedy)
+
+
+def workload_gone(path: Path) -> UsageError:
+    """The error of a run whose workload is no longer where it was profiled from."""
+    return UsageError(
+        "the file of the workload is missing",
+        where=str(path),
+        why="the run was profiled from it",
+        remedy="put it back, or profile again",
+    )
+
+
 def source_file(text: str) -> Path | None:
     """The file that a target's code stands in; of a module only once it is imported."""
     parsed = parse_target(text)

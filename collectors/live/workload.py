@@ -32,10 +32,10 @@ from torch.utils import _pytree as pytree
 from advisor.errors import AdvisorError, UsageError, WorkloadError
 from advisor.samples import PREFIX
 from collectors.live.closures import one_step
-from collectors.live.failures import failure
+from collectors.live.failures import BY_ITSELF, failure
 from collectors.live.loss_calls import LossOfParts, WithLoss, loss_of
 from collectors.live.random_numbers import seed_all, seeded
-from collectors.live.target import parse_target
+from collectors.live.target import no_such_file, parse_target
 
 Step = Callable[[], Any]
 Part = Callable[..., Any] | WithLoss
@@ -337,7 +337,7 @@ def _functions_of(module: Any) -> str:
 
 def _module_of_file(path: Path, target: str) -> Any:
     if not path.is_file():
-        raise UsageError("no such file", where=str(path))
+        raise no_such_file(path)
     # A file named like a module in use must not take its place.
     name = f"fusion_advisor_target_{path.stem}" if path.stem in sys.modules else path.stem
     spec = importlib.util.spec_from_file_location(name, path)
@@ -370,4 +370,5 @@ def _imported(load: Callable[[], Any], target: str) -> Any:
     try:
         return load()
     except (Exception, SystemExit) as error:  # importing runs the user's code
-        raise failure("the target cannot be imported", error, where=target) from error
+        what = "the target cannot be imported"
+        raise failure(what, error, where=target, remedy=BY_ITSELF) from error

@@ -22,6 +22,7 @@ from advisor.model.plan import FusionPlan
 from advisor.model.resources import Cliff, ResourceTable
 from advisor.pipeline.cliff import _suited
 from advisor.pipeline.sizing import in_flight_bytes, judged
+from advisor.report.words import numbered
 from advisor.store import RunDirectory
 from tests.builders.plan import rms_norm
 
@@ -70,6 +71,21 @@ def test_one_plan_by_itself_by_its_finding_and_for_a_gpu(
     softmax = "attention-written-out-03f39030"
     output(capsys, "generate", EAGER, "--only", softmax, "-o", tmp_path / "two")
     assert [path.stem for path in (tmp_path / "two").iterdir()] == ["a0b8f1c45a543ba4"]
+
+
+def test_a_finding_is_named_by_its_number_as_for_apply_and_explain(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    numbers = {
+        found.id: number for number, found in numbered(RunDirectory.at(EAGER).report()).items()
+    }
+    softmax = "attention-written-out-03f39030"
+    output(capsys, "generate", EAGER, "--only", numbers[softmax], "-o", tmp_path / "files")
+    assert [path.stem for path in (tmp_path / "files").iterdir()] == ["a0b8f1c45a543ba4"]
+    output(capsys, "patch", EAGER, "--only", numbers[softmax], "-o", tmp_path / "patch")
+    assert [path.stem for path in (tmp_path / "patch").glob("plans/*")] == ["a0b8f1c45a543ba4"]
+    none = output(capsys, "resources", EAGER, "--only", numbers["launch-bound"], status=2)
+    assert "launch-bound has no plan: no kernel answers it. what to do: " in none
 
 
 def test_a_plan_of_a_run_is_launched_as_the_run_measured_it_however_it_is_named(

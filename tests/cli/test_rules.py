@@ -54,8 +54,12 @@ def test_one_rule_is_explained(form: str, capsys: pytest.CaptureFixture[str]) ->
 def test_a_rule_is_found_by_the_id_that_its_findings_begin_with(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(["rules", "row-program"]) == 0
-    assert "row_program" in capsys.readouterr().out
+    """Of which a report prints the whole id, and not the rule's."""
+    for name in ("row-program", "row-program-3e81faf3ed"):
+        assert run(["rules", name]) == 0
+        assert "row_program" in capsys.readouterr().out
+    assert run(["rules", "row-programs"]) == 2
+    assert "there is no rule called 'row-programs'" in capsys.readouterr().err
 
 
 def test_an_unknown_rule_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,8 @@ import pytest
 
 from advisor.cli.main import run
 from advisor.model.base import encode
+from advisor.report.terminal import render_next
+from advisor.report.text import render
 from tests.model import builders
 
 COMMAND = [sys.executable, "-m", "advisor.cli.main", "show"]
@@ -36,6 +38,28 @@ def test_a_run_that_was_not_applied_says_how_to(
     out = capsys.readouterr().out
     assert f"fusion-advisor apply {run_directory}" in out
     assert "Applied" not in out
+
+
+@pytest.mark.parametrize(
+    ("target", "present", "purpose", "line"),
+    [
+        ("m.py:f", True, "prove the kernels, keep those that pay", "fusion-advisor apply run"),
+        ("m.py:f", False, "to be timed and kept on a GPU", "fusion-advisor apply run"),
+        ("train.py", False, "the kernels as files, to call from it", "fusion-advisor generate run"),
+    ],
+)
+def test_what_comes_next_is_possible_there(
+    target: str, present: bool, purpose: str, line: str
+) -> None:
+    report = builders.report()
+    report = msgspec.structs.replace(
+        report,
+        workload=msgspec.structs.replace(report.workload, target=target),
+        hardware=msgspec.structs.replace(report.hardware, present=present),
+    )
+    out = render(render_next(report, "run", None), width=100, colour=False)
+    assert purpose in out
+    assert line in out
 
 
 def test_a_bare_report_has_no_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
+import sys
 from pathlib import Path
 
 import click
@@ -181,3 +183,18 @@ def test_what_nobody_expected_of_the_system_stays_a_mistake_of_ours() -> None:
 def test_what_was_typed_is_not_repeated_without_end(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(said(["doctor", "a" * 5000], capsys)) < 500
     assert len(said(["schema", "a" * 5000], capsys)) < 500
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("profile", ["sample:dlrm"]), ("apply", ["x"]), ("unfuse", ["x"]), ("calibrate", [])],
+)
+def test_without_torch_the_command_says_what_to_install_and_where(
+    name: str,
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    line = said([name, *arguments], capsys)
+    assert f"error: `{name}` needs torch and triton. {sys.executable} -m pip install torch" in line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,3 +35,10 @@ def test_the_errors_of_other_code_keep_their_own_words() -> None:
         inner_exception = ValueError("another")
 
     assert first_line(OwnError("mine")) == "OwnError: mine"
+
+
+def test_a_package_that_is_missing_is_to_be_installed_where_the_tool_is() -> None:
+    error = ModuleNotFoundError("No module named 'transformers'", name="transformers")
+    line = failure("the factory failed", error, where="a.py:f", remedy="it must return").line()
+    assert line.startswith("a.py:f: the factory failed: ModuleNotFoundError: No module named")
+    assert line.endswith(f". install it where fusion-advisor is installed: {sys.prefix}")

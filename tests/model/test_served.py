@@ -56,3 +56,8 @@ def test_many_sizes_are_counted_and_no_site_is_no_size() -> None:
     assert "69 rows" not in (sizes_served(plan) or "")
     assert " and 2 more; " in (sizes_served(plan) or "")
     assert sizes_served(msgspec.structs.replace(plan, sites=())) is None
+
+
+def test_one_row_or_column_is_one() -> None:
+    assert (sizes_served(softmax((1, 4096, 1.0))) or "").startswith("1 row × 4,096 columns; ")
+    assert (sizes_served(softmax((4096, 1, 1.0))) or "").startswith("4,096 rows × 1 column; ")

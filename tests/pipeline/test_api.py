@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -14,12 +15,14 @@ import advisor
 from advisor.apply.model.step_graph import _alike, on_host
 from advisor.errors import IllegalFusionError, UsageError
 from advisor.model.actions import ActionKind, facts_of
-from advisor.model.applied import ActionVerdict, Applied, SetVerdict
+from advisor.model.applied import ActionVerdict, Applied, SetVerdict, Verdict
 from advisor.pipeline import api, optimizing
 from advisor.pipeline.api import Given
+from advisor.pipeline.nothing_kept import nothing_kept
 from advisor.pipeline.ranks import Rank
 from advisor.store import RunDirectory
 from collectors.live.workload import load_workload
+from tests.model import builders
 
 
 @pytest.fixture(autouse=True)
@@ -104,8 +107,20 @@ def test_another_model_than_the_runs_is_refused(kept: Callable[..., Path]) -> No
 
 
 def test_a_run_that_kept_nothing_has_nothing_to_load(kept: Callable[..., Path]) -> None:
-    with pytest.raises(UsageError, match="nothing is kept in this run"):
+    with pytest.raises(UsageError, match=r"nothing is kept in this run.* show` says what each"):
         advisor.load(kept("autotune", verdict="reverted"))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "remedy"),
+    [("reverted", "`fusion-advisor show` says"), ("not_measured", "that was profiled on a GPU")],
+)
+def test_what_to_do_where_nothing_was_kept(verdict: Verdict, remedy: str) -> None:
+    applied = builders.applied()
+    outcome = msgspec.structs.replace(applied.set, verdict=verdict)
+    error = nothing_kept(msgspec.structs.replace(applied, set=outcome), "nothing is kept", "run")
+    assert remedy in error.line()
+    assert "apply` it first" in nothing_kept(None, "nothing is kept", "run").line()
 
 
 def test_a_call_that_fails_leaves_the_model_to_be_called_again(

@@ -188,3 +188,12 @@ def test_an_edited_patch_is_refused(tmp_path: Path) -> None:
     plan.write_text(plan.read_text().replace('"op": "mul"', '"op": "__import__"'))
     with pytest.raises(InvalidRecordError):
         advisor.load(tmp_path / "p")
+
+
+def test_the_readme_aligns_its_comments_and_installs_from_a_checkout() -> None:
+    """No index serves the tool; the comments were apart under any name but the usual one."""
+    text = patch_files(RunDirectory.at(PREFILL), package="sp")["README.md"].decode()
+    uses = [line for line in text.splitlines() if "  # " in line]
+    assert len(uses) == 3
+    assert len({line.index("  # ") for line in uses}) == 1
+    assert "pip install -e '.[gpu]'` in its checkout" in text
