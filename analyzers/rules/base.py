@@ -223,8 +223,8 @@ def opportunity(
     exposed, host = exposure(subject, change)
     evidence = [
         Evidence(kind="dataflow", text=dataflow, values={"sites": len(places), **(values or {})}),
-        traffic_evidence(cost),
-        time_evidence(cost),
+        traffic_evidence(subject, cost),
+        time_evidence(subject, cost),
         host,
     ]
     finding = Finding(
@@ -244,26 +244,28 @@ def opportunity(
     return Match(finding, nodes, cost.saved_ns, route, change)
 
 
-def traffic_evidence(cost: Cost) -> Evidence:
-    """Bytes before and after."""
+def traffic_evidence(subject: Subject, cost: Cost) -> Evidence:
+    """Bytes before and after: of an inferred graph the least, since some readers are not seen."""
+    least = "at least " if subject.provenance == "inferred" else ""
     return Evidence(
         kind="traffic",
         text=(
-            f"{format_bytes(cost.bytes_before)} moved per step by these ops, "
-            f"{format_bytes(cost.bytes_after)} once fused{runs_text(cost.executions)}"
+            f"{format_bytes(cost.bytes_before)} moved {subject.when} by these ops, "
+            f"{least}{format_bytes(cost.bytes_after)} once fused{runs_text(cost.executions)}"
         ),
         values={"bytes_before": cost.bytes_before, "bytes_after": cost.bytes_after},
     )
 
 
-def time_evidence(cost: Cost) -> Evidence:
+def time_evidence(subject: Subject, cost: Cost) -> Evidence:
     """Kernel time now and what of it goes."""
     share = cost.saved_ns.mid / cost.time_ns if cost.time_ns else None
+    most = "up to " if subject.provenance == "inferred" else ""
     return Evidence(
         kind="time",
         text=(
-            f"kernel time per step {format_ns(cost.time_ns)} now ({cost.basis}); "
-            f"{format_fraction(share)} of it goes at the bandwidth these kernels reach today"
+            f"kernel time {subject.when} {format_ns(cost.time_ns)} now ({cost.basis}); "
+            f"{most}{format_fraction(share)} of it goes at the bandwidth these kernels reach today"
         ),
         values={"before_ns": cost.time_ns, "kernel_saving_ns": cost.saved_ns.mid},
     )

@@ -68,8 +68,8 @@ def _repeated(subject: Subject) -> tuple[Match, ...]:
             Evidence(
                 kind="time",
                 text=(
-                    f"{format_ns(time)} per step; those that the next op could read in place, or "
-                    "write in the wanted order, can go: which is not known, half is taken"
+                    f"{format_ns(time)} {subject.when}; those that the next op could read in "
+                    "place, or write in the wanted order, can go: which is not known, half is taken"
                 ),
                 values={"before_ns": time, "kernel_saving_ns": time // 2},
             ),

@@ -72,7 +72,7 @@ def _match(subject: Subject, item: GemmPlan) -> Match:
         ),
         evidence=(
             _dataflow(item),
-            traffic_evidence(cost),
+            traffic_evidence(subject, cost),
             _both_sides(item),
             host,
             *_out(item),
