@@ -75,6 +75,11 @@ def format_value(value: float | None, unit: str) -> str:
     return text if unit == "count" else f"{text} {unit}"
 
 
+def runs_text(most: float) -> str:
+    """How often the busiest site of some runs in a step, to follow figures; empty if once."""
+    return f", a site up to {most:g} times a step" if most > 1 else ""
+
+
 def counted(number: float, noun: str, plural: str = "") -> str:
     """A number with its noun: `9 sites`, `1 softmax`; `plural` where that is not noun and s."""
     return f"{format_value(number, 'count')} {noun if number == 1 else plural or f'{noun}s'}"

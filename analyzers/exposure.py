@@ -103,6 +103,11 @@ class Exposure:
         scales = (self.scale.low, self.scale.mid, self.scale.high)
         return {scale: replay(self.step, scale).step_ns for scale in scales}
 
+    @property
+    def longest_ns(self) -> float:
+        """The step with the slowest host that is possible: nothing saves more."""
+        return max(self._before.values())
+
     def knows(self, change: Change) -> bool:
         """Whether the replayed step holds what the change speaks for."""
         return self._changes.known(change)
@@ -129,7 +134,7 @@ class Exposure:
         if all(change.saved_ns.low >= 0 for change in changes):
             # Of less work the step never gets longer; that it moves within the step is noise.
             low, mid = max(low, 0.0), max(mid, 0.0)
-        high = max(min(high, max(self._before.values())), mid)
+        high = max(min(high, self.longest_ns), mid)
         return Range(low=round(low), mid=round(mid), high=round(high))
 
     def certain_share(self, *changes: Change) -> float:

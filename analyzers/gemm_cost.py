@@ -150,8 +150,7 @@ def place_worth(plan: FusionPlan, place: GemmPlace, situation: Situation) -> Wor
         mid=follows.mid + product.mid - after.mid,
         high=follows.high + product.low - after.low,
     )
-    scaled = (one.scaled(site.executions) for one in (besides, saving, after))
-    return Worth(product, follows, *scaled)
+    return Worth(product, follows, besides, saving, after)
 
 
 def share_of(plan: FusionPlan, site: Site, product: Range, situation: Situation) -> Share:
@@ -245,12 +244,13 @@ def _following(place: GemmPlace, situation: Situation) -> Range:
 
 
 def _besides(plan: FusionPlan, site: Site, situation: Situation) -> Range:
-    """What the kernel moves beyond the product's own traffic, without a launch of its own."""
+    """What the kernel moves beyond the product's traffic in a step, without launches of its own."""
     more = max(site_bytes(plan, site) - product_bytes(plan, site), 0)
     floor = situation.calibration.kernel_floor_ns
     cost = kernel_time(situation.gpu, situation.calibration, bytes_moved=more)
     high = max(cost.high - floor, 0)
-    return Range(low=0, mid=min(max(cost.mid - floor, 0), high), high=high)
+    found = Range(low=0, mid=min(max(cost.mid - floor, 0), high), high=high)
+    return found.scaled(site.executions)
 
 
 def gemm_prediction(
@@ -266,8 +266,8 @@ def gemm_prediction(
             situation.calibration,
             only=frozenset(),
         )
-        moved += size + product_bytes(plan, place.site)
-    after = sum(site_bytes(plan, place.site) for place in places)
+        moved += size + round(product_bytes(plan, place.site) * place.site.executions)
+    after = round(sum(site_bytes(plan, p.site) * p.site.executions for p in places))
     return Prediction(
         before_ns=worth.product.plus(worth.follows),
         after_ns=worth.after,

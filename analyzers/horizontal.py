@@ -20,7 +20,7 @@ from advisor.model.findings import Alternative, Evidence, Finding, finding_id
 from advisor.model.joining import join
 from advisor.model.members import split
 from advisor.model.plan import FusionPlan, Site, plan_id
-from advisor.units import counted, format_bytes, format_ns
+from advisor.units import counted, format_bytes, format_ns, runs_text
 from analyzers.dataflow import Dataflow
 from analyzers.exposure import Situation, judged
 from analyzers.independent import NOBODY, Candidate, candidates, independent_sets
@@ -122,7 +122,7 @@ def _built(
         prediction=prediction,
     )
     plan.check()
-    today = [[row for unit in place.price.units for row in unit.kernels] for place in places]
+    today = [rows for place in places for rows in place.price.rows()]
     change = Change(sites=distinct(today), saved_ns=prediction.saving_ns)
     return plan, _finding(plan, places, misses, change, situation), change
 
@@ -174,6 +174,8 @@ def _evidence(
     assert prediction is not None
     alone = sum(place.alone_ns for place in places)
     members = len(plan.members)
+    runs = [round(site.executions) for site in plan.sites]
+    launches = max(sum(runs), 1)
     return [
         Evidence(
             kind="dataflow",
@@ -187,8 +189,8 @@ def _evidence(
             kind="traffic",
             text=(
                 f"{format_bytes(prediction.bytes_after)} moved per step in one launch a place: "
-                f"{format_bytes(prediction.bytes_after // (members * len(places)))} a member, "
-                "mostly launch and tail"
+                f"{format_bytes(prediction.bytes_after // (members * launches))} a member, "
+                f"mostly launch and tail{runs_text(max(runs))}"
             ),
             values={
                 "bytes_before": prediction.bytes_before,

@@ -31,20 +31,24 @@ from analyzers.library_ops import (
     output_of,
 )
 from analyzers.pricing import PriceList, Unit, price_list
-from analyzers.recorded_ops import RecordedOp, recorded_op
+from analyzers.recorded_ops import Operand, RecordedOp, recorded_op
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
+REDUCER = "torch::distributed::reducer::"
 COMPILED = (COMPILED_REGION, COMPILED_FUNCTION, "triton_")
 # A step longer than this is analysed in its first part only: graphs are searched in Python.
 MOST_KERNELS = 20_000
 # What was guessed or left out, by the code of its warning.
 GUESSES = {
     "inferred-binding": "operands that fit several earlier values; the rules chose one",
-    "inferred-origin": "operands that fit no earlier value; taken as inputs of the step",
+    "inferred-origin": (
+        "operands that fit no earlier value, or one read before the last library call; taken as "
+        "inputs of the step"
+    ),
     "inferred-view": "views recovered from equal numbers of elements",
     "inferred-shape": "outputs of unknown ops taken to have their first operand's shape",
     "inferred-opaque": (
@@ -78,6 +82,7 @@ class _Source:
     op: int | None
     kernels: tuple[int, ...]
     accumulates: bool = False
+    reduces: bool = False
 
 
 def infer_graph(trace: Trace, steps: pd.DataFrame) -> InferredGraph:
@@ -174,9 +179,11 @@ def _sources(trace: Trace, rows: NDArray[Any]) -> list[_Source]:
         else:
             key = ("op", _owner(op, parents, launching))
         grouped.setdefault(key, []).append(int(rows[index]))
-    adding = _accumulating(trace)
+    adding, reducing = _called_by(trace, ACCUMULATE), _called_by(trace, REDUCER)
     return [
-        _Source(at, tuple(found), at in adding) if what == "op" else _Source(None, tuple(found))
+        _Source(at, tuple(found), at in adding, at in reducing)
+        if what == "op"
+        else _Source(None, tuple(found))
         for (what, at), found in grouped.items()
     ]
 
@@ -273,15 +280,20 @@ def _translate(
         builder.end(library_call=True)
         return
     builder.begin(recorded, f"op{source.op}", accumulates=source.accumulates)
-    value = translate(builder, recorded)
+    # What autograd and DDP do to a parameter's gradient is no op of the program: a compiler that
+    # is given the module or its loss leaves it where it is.
+    outside = source.accumulates or source.reduces
+    value = None if outside else translate(builder, recorded)
     if value is None:
         meta, certain = output_of(recorded)
         builder.guessed_outputs += not certain
         left = left_operand(recorded)
-        value = builder.opaque(meta, operands_of(recorded), attributes_of(recorded), left)
-        if meta is not None:
+        value = builder.opaque(meta, _read(source, recorded), attributes_of(recorded), left)
+        if outside:
+            builder.store(value)
+        elif meta is not None:
             builder.publish(value)
-    elif source.accumulates or writes_elsewhere(recorded):
+    elif writes_elsewhere(recorded):
         builder.store(value)
     else:
         builder.publish(value)
@@ -292,10 +304,17 @@ def _translate(
     )
 
 
-def _accumulating(trace: Trace) -> frozenset[int]:
-    """Ops by which autograd adds to the gradients of parameters."""
+def _read(source: _Source, op: RecordedOp) -> tuple[Operand, ...]:
+    """The tensors an opaque op reads; the buffer of a gradient, which no op made, left out."""
+    if source.accumulates:
+        return op.tensors[1:2]
+    return op.tensors[:1] if source.reduces else operands_of(op)
+
+
+def _called_by(trace: Trace, prefix: str) -> frozenset[int]:
+    """Ops called directly by one whose name begins so: by autograd, say, to add to gradients."""
     names = trace.ops["name"].cat
-    called = np.array([*(n == ACCUMULATE for n in names.categories), False])
+    called = np.array([*(str(n).startswith(prefix) for n in names.categories), False])
     parents = trace.ops["parent"].to_numpy(dtype=np.int64, na_value=NONE)
     inside = (parents != NONE) & called[names.codes.to_numpy()][parents]
     return frozenset(np.flatnonzero(inside).tolist())

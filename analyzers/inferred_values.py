@@ -2,12 +2,13 @@
 
 A trace without tensor ids says only shape, dtype and strides of what an op read. Dense operands of
 n elements can only hold a value of n elements and the same dtype; a strided part belongs to a value
-as large as its slowest axis. Among the values that fit, the choice is:
+as large as its slowest axis. Programs merge and split axes that lie side by side: a dense
+(8192, 2048) is not read as a dense (2048, 8192). Among the values that fit, the choice is:
 
 1. not one that another operand of the same op reads already, and none that was overwritten;
 2. one that nobody has read yet before one already read (who cut out a part has not read it);
 3. one laid out exactly as read (strides of axes of size 1 included) before one that a view would
-   have to reshape;
+   have to reshape, and of those one whose axes are merged or split alone, not both;
 4. the latest.
 
 A value that nobody read in the last hundred ops is a result, not an operand; a loop that reads it
@@ -114,12 +115,23 @@ class ValuePool:
         open_ = [
             v
             for v in fitting
-            if v.name not in taken and self._readable(v) and not (written and v.buffer)
+            if v.name not in taken
+            and self._readable(v)
+            and not (written and v.buffer)
+            and _shared_borders(v.meta, operand)[0]
         ]
         if not open_:
             self.unknown += 1
             return None
-        chosen = max(open_, key=lambda v: (v.reads == 0, *_likeness(v.meta, operand), v.made_at))
+        chosen = max(
+            open_,
+            key=lambda v: (
+                v.reads == 0,
+                *_likeness(v.meta, operand),
+                _shared_borders(v.meta, operand)[1],
+                v.made_at,
+            ),
+        )
         self.ambiguous += len(open_) > 1
         return chosen
 
@@ -138,6 +150,32 @@ def elements_of(meta: TensorMeta) -> int:
         assert isinstance(size, int)
         total *= size
     return total
+
+
+def _shared_borders(meta: TensorMeta, operand: Operand) -> tuple[bool, bool]:
+    """(whether a view of the value may be the operand, whether by merging or splitting alone).
+
+    Compared are the borders between axes as they lie in memory; True where one of the two has gaps.
+    """
+    mine = _borders(meta.shape, meta.strides)
+    theirs = _borders(operand.shape, operand.strides or row_major(operand.shape))
+    if mine is None or theirs is None or not mine or not theirs:
+        return True, True
+    return bool(mine & theirs), mine <= theirs or theirs <= mine
+
+
+def _borders(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> set[int] | None:
+    """The steps in memory from axis to axis, of (4, 3, 2) 6 and 2; None with gaps or overlaps."""
+    axes = sorted((int(step), int(size)) for size, step in zip(shape, strides, strict=True))
+    wanted, found = 1, set()
+    for step, size in axes:
+        if size == 1:
+            continue
+        if step != wanted:
+            return None
+        found.add(step)
+        wanted *= size
+    return found - {1}
 
 
 def same_layout(meta: TensorMeta, operand: Operand) -> bool:

@@ -108,11 +108,12 @@ def _units(graphs: Sequence[GraphFacts]) -> dict[int, OpWork]:
     found: dict[int, OpWork] = {}
     for facts in graphs:
         for unit in facts.prices.units:
-            if len(unit.kernels) != 1:
+            single = [rows[0] for rows in (unit.kernels, *unit.again) if len(rows) == 1]
+            if not single:
                 continue
             work = group_work(facts.flow, _whole(facts.flow, facts.prices, unit.nodes))
             if work is not None:
-                found.setdefault(unit.kernels[0], work)
+                found = {**dict.fromkeys(single, work), **found}
     return found
 
 

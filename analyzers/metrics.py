@@ -21,6 +21,7 @@ from advisor.model.report import KernelRow, Metric
 from advisor.model.trace import Trace
 from analyzers.activities import NONE, Activities, activities, host_steps, step_of
 from analyzers.counters import RowCounters
+from analyzers.doubts import doubts
 from analyzers.host_time import host_metrics
 from analyzers.intervals import intersect
 from analyzers.kernel_roles import classify
@@ -53,7 +54,7 @@ def trace_metrics(trace: Trace, step_prefix: str = STEP_PREFIX) -> dict[str, Met
     metrics |= _attribution(trace)
     metrics |= _starved(starvation(trace, found), step, len(steps))
     metrics |= host_metrics(trace, steps)
-    return _doubted(trace, found, step, len(steps), metrics)
+    return _doubted(doubts(trace, found, steps, step), metrics)
 
 
 def _kernel_count(found: Activities) -> int:
@@ -225,11 +226,8 @@ def _starved(gaps: Starvation, step: Ints, steps: int) -> dict[str, Metric]:
     return metrics
 
 
-def _doubted(
-    trace: Trace, found: Activities, step: Ints, steps: int, metrics: dict[str, Metric]
-) -> dict[str, Metric]:
-    """Idle and starved figures are only `estimated` where device events seem to be missing."""
-    why = doubts(trace, found, step, steps)
+def _doubted(why: str, metrics: dict[str, Metric]) -> dict[str, Metric]:
+    """Idle and starved figures are only `estimated` where the recording is doubtful."""
     if not why:
         return metrics
     return {
@@ -244,18 +242,6 @@ def _doubted(
         else m
         for name, m in metrics.items()
     }
-
-
-def doubts(trace: Trace, found: Activities, step: Ints, steps: int) -> str:
-    """Why idle time may be recording that is missing; "" where nothing speaks for it."""
-    graphs = np.flatnonzero((trace.launches["kind"] == "graph").to_numpy())
-    launched = np.zeros(len(trace.launches) + 1, dtype=bool)
-    launched[found.launch] = True  # NONE marks the last place
-    missing = len(graphs) - int(launched[graphs].sum())
-    if missing:
-        return f"{missing} of {len(graphs)} graph launches have no recorded kernels"
-    empty = steps - len(np.unique(step[(step != NONE) & found.kernel]))
-    return f"{empty} of {steps} steps have no kernels" if empty else ""
 
 
 def gpu_busy_by_range(trace: Trace, prefix: str) -> dict[str, list[int]]:

@@ -89,7 +89,7 @@ def predicted(
         after_ns=after,
         saving_ns=_saving(before, after),
         bytes_before=moved,
-        bytes_after=sum(site_bytes(plan, site) for plan, site in kernels),
+        bytes_after=round(sum(site_bytes(plan, site) * site.executions for plan, site in kernels)),
         basis=basis,
         modelled_saving_ns=None if learned == AS_MODELLED else _saving(before, modelled),
     )
@@ -156,5 +156,8 @@ def present_members(
             )
     if times:
         return tuple(sorted(times.values(), key=lambda row: -(row.time_ns or 0)))
-    counts = Counter(op.op for plan, _ in kernels for op in plan.ops)
+    counts: Counter[str] = Counter()
+    for plan, site in kernels:
+        for op in plan.ops:
+            counts[op.op] += round(site.executions)
     return tuple(Member(name=name, count=count) for name, count in counts.items())

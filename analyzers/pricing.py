@@ -8,40 +8,47 @@ node found in neither is unpriced, never free.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from statistics import median
 
-import pandas as pd
-
-from advisor.model.dtypes import RECORDED_DTYPES
 from advisor.model.findings import Member
-from advisor.model.graph import Graph, Node, node_of
+from advisor.model.graph import GRADIENT, Graph, Node, node_of
 from advisor.model.optable import spec_of
 from advisor.model.trace import Trace
-from analyzers.activities import NONE, activities, step_of
 from analyzers.dataflow import Dataflow
+from analyzers.recorded_costs import OpCost, OpKey, kernel_executions, op_costs
 
 LIBRARY_PRODUCTS = ("aten.mm.default", "aten.addmm.default")
 # A call of a generated kernel: its name, and the nodes that it computes.
 KernelCall = tuple[str, frozenset[str]]
-OpKey = tuple[str, tuple[tuple[str, tuple[int | str, ...]], ...]]
+Rows = tuple[int, ...]
+# The runs of some graphs in a step, in order: the place of the graph, and whether it is given the
+# sizes that it was captured with.
+Runs = Sequence[tuple[int, bool]]
 
 
 @dataclass(frozen=True)
 class Unit:
     """Kernels that run together for some nodes: one eager op, or one call of a generated kernel.
 
-    `kernels` are their rows in the trace's last step, empty where the unit was not found there.
+    `time_ns` and `launches` are those of all its `executions` in a step, `kernels` the rows of one
+    in the trace's last step, empty where the unit was not found there, `again` those of the others.
     """
 
     name: str
     nodes: frozenset[str]
     time_ns: int
     launches: int
-    kernels: tuple[int, ...] = ()
+    kernels: Rows = ()
+    again: tuple[Rows, ...] = ()
+
+    @property
+    def executions(self) -> int:
+        """How often it runs in a step."""
+        return 1 + len(self.again)
 
 
 @dataclass(frozen=True)
@@ -63,11 +70,23 @@ class Price:
 
     def members(self) -> tuple[Member, ...]:
         """The units by name, most expensive first."""
-        found: dict[str, list[int]] = {}
+        found: dict[str, list[Unit]] = {}
         for unit in self.units:
-            found.setdefault(unit.name, []).append(unit.time_ns)
-        rows = [Member(name=n, count=len(times), time_ns=sum(times)) for n, times in found.items()]
+            found.setdefault(unit.name, []).append(unit)
+        rows = [
+            Member(
+                name=name,
+                count=sum(unit.executions for unit in own),
+                time_ns=sum(unit.time_ns for unit in own),
+            )
+            for name, own in found.items()
+        ]
         return tuple(sorted(rows, key=lambda row: (-(row.time_ns or 0), row.name)))
+
+    def rows(self) -> list[list[int]]:
+        """The rows of the units' kernels in the trace's last step, execution by execution."""
+        runs = zip_longest(*((unit.kernels, *unit.again) for unit in self.units), fillvalue=())
+        return [[row for own in run for row in own] for run in runs]
 
 
 @dataclass(frozen=True)
@@ -112,27 +131,55 @@ def _computes(flow: Dataflow, name: str) -> bool:
     return node is not None and spec_of(node.op).kind != "view" and bool(node.args)
 
 
-def eager_prices(graphs: Sequence[Graph], trace: Trace) -> list[PriceList]:
+def eager_prices(
+    graphs: Sequence[Graph], trace: Trace, runs: Runs | None = None
+) -> list[PriceList]:
     """Price the source ops of a step's graphs by the same ops in an eager trace.
 
-    The k-th op of one name and inputs is the k-th such op of the last step, whichever of the
-    graphs, given in the order in which they run, it is in.
+    The k-th op of one name and inputs is the k-th such op of the last step, in the order of the
+    graphs' `runs`: by default one graph after the other.
     """
-    costs = _op_costs(trace)
-    ops = [_keyed_ops(graph, costs) for graph in graphs]
-    wanted = Counter(op.key for own in ops for op in own)
+    costs = op_costs(trace)
+    ops = _that_ran([_keyed_ops(graph, costs) for graph in graphs], graphs, costs)
+    rows: list[list[list[Rows]]] = [[[] for _ in own] for own in ops]
+    for at, like in runs or _in_turn(graphs):
+        for op, known in zip(ops[at], rows[at], strict=True) if like else ():
+            known.append(costs[op.key].next())
+    return [
+        price_list(
+            [
+                _of_runs(op.key[0], op.nodes, costs[op.key], runs_of)
+                for op, runs_of in zip(own, known, strict=True)
+            ]
+        )
+        for own, known in zip(ops, rows, strict=True)
+    ]
+
+
+def _that_ran(
+    ops: Sequence[Sequence[_KeyedOp]], graphs: Sequence[Graph], costs: Mapping[OpKey, OpCost]
+) -> list[list[_KeyedOp]]:
+    """The ops of each graph, less the repeats of equal ones that the step did not run."""
+    wanted: Counter[OpKey] = Counter()
+    for graph, own in zip(graphs, ops, strict=True):
+        for op in own:
+            wanted[op.key] += graph.executions
     # Equal ops are one node: more of them than ran in a step did not run.
     surplus = {key: number - len(costs[key].last) for key, number in wanted.items()}
-    priced = []
-    for own in reversed(ops):
+    ran = []
+    for graph, own in zip(reversed(graphs), reversed(ops), strict=True):
         kept = []
         for op in reversed(own):
             if op.is_repeat and surplus[op.key] > 0:
-                surplus[op.key] -= 1
+                surplus[op.key] -= graph.executions
             else:
                 kept.append(op)
-        priced.append(kept[::-1])
-    return [price_list([_unit(op, costs[op.key]) for op in own]) for own in reversed(priced)]
+        ran.append(kept[::-1])
+    return ran[::-1]
+
+
+def _in_turn(graphs: Sequence[Graph]) -> Runs:
+    return [(at, True) for at, graph in enumerate(graphs) for _ in range(graph.executions)]
 
 
 @dataclass(frozen=True)
@@ -144,57 +191,75 @@ class _KeyedOp:
     is_repeat: bool
 
 
-def _keyed_ops(graph: Graph, costs: Mapping[OpKey, _OpCost]) -> list[_KeyedOp]:
+def _keyed_ops(graph: Graph, costs: Mapping[OpKey, OpCost]) -> list[_KeyedOp]:
     """The source ops of a graph that the trace has."""
     by_id = graph.by_id()
     found = []
     for (origin, label), nodes in _source_ops(graph):
-        key = _key(by_id, label, nodes)
-        if key is not None and key in costs:
+        key = next((key for key in _keys(by_id, label, nodes) if key in costs), None)
+        if key is not None:
             own = frozenset(node.id for node in nodes)
             first = any(((n.origin or n.id), n.label) == (origin, label) for n in nodes)
             found.append(_KeyedOp(key, own, not first))
     return found
 
 
-def _unit(op: _KeyedOp, cost: _OpCost) -> Unit:
-    return Unit(op.key[0], op.nodes, cost.time_ns, cost.launches, cost.next())
+def _of_runs(name: str, nodes: frozenset[str], cost: OpCost, rows: Sequence[Rows]) -> Unit:
+    times = len(rows)
+    return Unit(name, nodes, times * cost.time_ns, times * cost.launches, rows[0], tuple(rows[1:]))
 
 
 def compiled_prices(
-    graphs: Sequence[tuple[Graph, Sequence[KernelCall]]], trace: Trace
+    graphs: Sequence[tuple[Graph, Sequence[KernelCall]]],
+    trace: Trace,
+    runs: Runs | None = None,
 ) -> list[PriceList]:
-    """Price the generated kernels of a step's graphs, given in the order in which they run.
+    """Price the generated kernels of a step's graphs, `runs` as for `eager_prices`.
 
     The k-th call of a kernel is its k-th execution in every step, whichever graph calls it: names
-    recur from graph to graph. Where the counts differ (a graph runs several times) every call costs
-    the median of all executions.
+    recur from graph to graph. Where the counts differ every call costs the median of all
+    executions.
     """
-    executions, costs = _kernel_executions(trace), _op_costs(trace)
-    totals = Counter(name for _, calls in graphs for name, _ in calls)
+    executions, costs = kernel_executions(trace), op_costs(trace)
+    order = runs or _in_turn([graph for graph, _ in graphs])
     seen: Counter[str] = Counter()
-    found = []
-    for graph, calls in graphs:
-        known = {node.id for node in graph.nodes}
-        units = []
-        for name, nodes in calls:
-            position = seen[name]
+    positions: list[list[list[int]]] = [[[] for _ in calls] for _, calls in graphs]
+    for at, like in order:
+        for (name, _), known in zip(graphs[at][1], positions[at], strict=True):
+            if like:
+                known.append(seen[name])
             seen[name] += 1
-            steps = executions.get(name)
-            if not steps:
-                continue
-            if all(len(step) == totals[name] for step in steps):
-                times = [step[position][1] for step in steps]
-            else:
-                times = [duration for step in steps for _, duration in step]
-            rows = tuple(row for row, _ in steps[-1][position : position + 1])
-            units.append(Unit(name, nodes & known, round(median(times)), 1, rows))
+    found = []
+    for (graph, calls), own in zip(graphs, positions, strict=True):
+        known_nodes = {node.id for node in graph.nodes}
+        units = [
+            _generated(name, nodes & known_nodes, executions[name], seen[name], places)
+            for (name, nodes), places in zip(calls, own, strict=True)
+            if executions.get(name) and places
+        ]
         held = price_list(units, fused=True)
         found.append(replace(held, products=_products(graph, held, costs)))
     return found
 
 
-def _products(graph: Graph, held: PriceList, costs: Mapping[OpKey, _OpCost]) -> dict[str, Unit]:
+def _generated(
+    name: str,
+    nodes: frozenset[str],
+    steps: Sequence[Sequence[tuple[int, int]]],
+    calls: int,
+    places: Sequence[int],
+) -> Unit:
+    """A call of a kernel, at these places among all `calls` of a step; executions step by step."""
+    if all(len(step) == calls for step in steps):
+        times = [round(median(step[place][1] for step in steps)) for place in places]
+    else:
+        usual = round(median(duration for step in steps for _, duration in step))
+        times = [usual] * len(places)
+    rows = [tuple(row for row, _ in steps[-1][place : place + 1]) for place in places]
+    return Unit(name, nodes, sum(times), len(places), rows[0], tuple(rows[1:]))
+
+
+def _products(graph: Graph, held: PriceList, costs: Mapping[OpKey, OpCost]) -> dict[str, Unit]:
     """Products that a library computes in a compiled graph, which gives them their result too."""
     found = {}
     by_id = graph.by_id()
@@ -209,8 +274,8 @@ def _products(graph: Graph, held: PriceList, costs: Mapping[OpKey, _OpCost]) -> 
         name = "::".join(node.target.split(".")[:2])
         cost = costs.get((name, tuple(kinds))) or costs.get((name, tuple(kinds[:-1])))
         if cost is not None:
-            own = frozenset((node.id,))
-            found[node.id] = Unit(name, own, cost.time_ns, cost.launches, cost.next())
+            rows = [cost.next() for _ in range(graph.executions)]
+            found[node.id] = _of_runs(name, frozenset((node.id,)), cost, rows)
     return found
 
 
@@ -227,6 +292,23 @@ def _source_ops(graph: Graph) -> list[tuple[tuple[str, str], list[Node]]]:
         for other in ((origin, node.label), *((op.origin, op.label) for op in node.repeats)):
             found.setdefault(other, []).append(node)
     return list(found.items())
+
+
+def _keys(by_id: Mapping[str, Node], label: str, nodes: Sequence[Node]) -> Iterator[OpKey]:
+    """What the trace may know an op by, the likelier first.
+
+    Of what the compiler computes again eager reads some as the forward pass saved it, and the rest
+    is a part of the gradient op that an equal one of the forward pass has stood in for. Autograd
+    adds the gradients of several uses in place where it can.
+    """
+    own = [node for node in nodes if not node.recomputed]
+    for group in (own, nodes) if own else ():
+        key = _key(by_id, label, group)
+        if key is None:
+            continue
+        if key[0] == "aten::add" and (group[0].origin or "").startswith(GRADIENT):
+            yield "aten::add_", key[1]
+        yield key
 
 
 def _key(by_id: Mapping[str, Node], label: str, nodes: Sequence[Node]) -> OpKey | None:
@@ -264,95 +346,3 @@ def _eager_name(label: str) -> str:
     if label.startswith(("prims.convert_element_type", "aten._to_copy")):
         return "aten::copy_"
     return "::".join(parts[:2]) if len(parts) > 1 else label
-
-
-@dataclass
-class _OpCost:
-    """Ops of one name and tensor inputs: kernel time and launches, and those of the last step."""
-
-    costs: list[tuple[int, int]] = field(default_factory=list)
-    last: list[tuple[int, ...]] = field(default_factory=list)
-    taken: int = 0
-
-    @property
-    def time_ns(self) -> int:
-        """The median kernel time."""
-        return round(median(time for time, _ in self.costs))
-
-    @property
-    def launches(self) -> int:
-        """The median number of launches."""
-        return round(median(count for _, count in self.costs))
-
-    def next(self) -> tuple[int, ...]:
-        """The kernels of the next such op of the last step, in order; () once all are taken."""
-        self.taken += 1
-        return self.last[self.taken - 1] if self.taken <= len(self.last) else ()
-
-
-def _op_costs(trace: Trace) -> dict[OpKey, _OpCost]:
-    """What every (name, tensor inputs) costs in the trace's steps."""
-    kernels = step_kernels(trace)
-    kernels = kernels[kernels["op"].notna()]
-    per_op = kernels.groupby("op")["duration_ns"].agg(["sum", "count"])
-    last = kernels[kernels["step"] == kernels["step"].max()]
-    own: dict[int, list[int]] = {}
-    for row, op in zip(last.index.tolist(), last["op"].astype(int).tolist(), strict=True):
-        own.setdefault(op, []).append(row)
-    ops = trace.ops.loc[per_op.index.astype(int)]
-    found: dict[OpKey, _OpCost] = {}
-    rows = zip(
-        ops.index.tolist(),
-        ops["name"],
-        ops["input_shapes"],
-        ops["input_dtypes"],
-        per_op["sum"],
-        per_op["count"],
-        strict=True,
-    )
-    for op, name, shapes, dtypes, total, count in rows:
-        key = _trace_key(str(name), shapes, dtypes)
-        if key is not None:
-            held = found.setdefault(key, _OpCost())
-            held.costs.append((int(total), int(count)))
-            if op in own:
-                held.last.append(tuple(own[op]))
-    return found
-
-
-def step_kernels(trace: Trace) -> pd.DataFrame:
-    """The kernels launched inside the trace's steps, with their step's row; without steps, all."""
-    steps = trace.steps()
-    kernels = trace.kernels
-    if not len(steps):
-        return kernels.assign(step=0)
-    owner = step_of(activities(trace), steps)[: len(kernels)]
-    stepped: pd.DataFrame = kernels.assign(step=owner)[owner != NONE]
-    return stepped
-
-
-def _trace_key(name: str, shapes: object, dtypes: object) -> OpKey | None:
-    if not isinstance(shapes, str) or not isinstance(dtypes, str):
-        return None
-    try:
-        listed, kinds = json.loads(shapes), json.loads(dtypes)
-    except ValueError:
-        return None
-    inputs = tuple(
-        (RECORDED_DTYPES.get(kind, kind), tuple(shape))
-        for shape, kind in zip(listed, kinds, strict=False)
-        if shape and all(isinstance(size, int) for size in shape)
-    )
-    return (name, inputs) if inputs else None
-
-
-def _kernel_executions(trace: Trace) -> dict[str, list[list[tuple[int, int]]]]:
-    """(row, duration) of every kernel by name: one list per step, in order of start."""
-    kernels = step_kernels(trace)
-    found: dict[str, list[list[tuple[int, int]]]] = {}
-    ordered = kernels.sort_values("start_ns")
-    for (name, _), group in ordered.groupby(["name", "step"], observed=True, sort=True):
-        times = group["duration_ns"].astype(int).tolist()
-        pairs = list(zip(group.index.tolist(), times, strict=True))
-        found.setdefault(str(name), []).append(pairs)
-    return found

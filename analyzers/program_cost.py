@@ -170,22 +170,25 @@ def modelled_before(
     only: frozenset[str],
     again: bool = True,
 ) -> tuple[Range, int]:
-    """(modelled time of source ops with nodes in `only`, bytes that all source ops move), eager.
+    """(modelled time of source ops with nodes in `only`, bytes of all source ops), a step, eager.
 
     Eager launches one kernel for a source op (for batch norms a few), however many nodes it was
     decomposed into: it reads what the op reads once and writes what others read of it. Equal ops
-    are counted `again`, unless a compiler has made one of them.
+    are counted `again`, unless a compiler has made one of them; what it computes a second time in
+    a backward pass, eager has saved.
     """
     costs = []
     moved = 0
-    for nodes in source_ops(flow, members, again=again):
+    for group in source_ops(flow, members, again=again):
+        nodes = {name for name in group if not flow.nodes[name].recomputed}
         size = nodes_bytes(flow, nodes)
         moved += size
-        if not nodes & only or _launches_nothing(flow, nodes):
+        if not group & only or not nodes or _launches_nothing(flow, nodes):
             continue
         kernels = source_op_work(flow, nodes, size, gpu)
         costs += [work.time(gpu, calibration) for work in kernels]
-    return sum_of(costs), moved
+    executions = flow.graph.executions
+    return sum_of(costs).scaled(executions), moved * executions
 
 
 def _launches_nothing(flow: Dataflow, nodes: set[str]) -> bool:
@@ -226,7 +229,7 @@ def _product_of(flow: Dataflow, op: tuple[str, str]) -> str:
 def residual_time(
     flow: Dataflow, shared: Sequence[Unit], gone: frozenset[str], gpu: Gpu, calibration: Calibration
 ) -> Range | None:
-    """The time of what partly replaced kernels must still do, each left-over node counted once."""
+    """What partly replaced kernels must still do, ns a step; each left-over node counts once."""
     costs = []
     done = set(gone)
     for unit in shared:
@@ -239,7 +242,7 @@ def residual_time(
         size = nodes_bytes(flow, left)
         if size:
             costs.append(kernel_time(gpu, calibration, bytes_moved=size))
-    return sum_of(costs) if costs else None
+    return sum_of(costs).scaled(flow.graph.executions) if costs else None
 
 
 def nodes_bytes(flow: Dataflow, names: set[str]) -> int:

@@ -76,7 +76,8 @@ def _together(
 ) -> Range | None:
     """One replay with all changes; a price that rests on other ranks is not in it.
 
-    Of such prices the set saves at least as much as the best alone, at most all of them besides.
+    Of such prices the set saves at least as much as the best alone, at most all of them besides,
+    and never more than the step takes: a rank that comes last comes earlier by what it is spared.
     """
     priced = [item for item in chosen if item.exposed_saving_ns is not None]
     if len(priced) == 1:
@@ -85,14 +86,16 @@ def _together(
     if exposure is None or exposure.doubt or not held:
         return None
     besides = [item.exposed_saving_ns for item in priced if item.id not in changes]
-    return _joined(exposure.saved(*held), [one for one in besides if one is not None])
+    priced_besides = [one for one in besides if one is not None]
+    return _joined(exposure.saved(*held), priced_besides, round(exposure.longest_ns))
 
 
-def _joined(saved: Range, besides: Sequence[Range]) -> Range:
+def _joined(saved: Range, besides: Sequence[Range], most: int) -> Range:
     every = (saved, *besides)
+    best = max(one.high for one in every)
     return Range(
         low=max(one.low for one in every),
         mid=max(one.mid for one in every),
-        high=sum(one.high for one in every),
+        high=max(min(sum(one.high for one in every), most), best),
         coverage=saved.coverage,
     )

@@ -324,6 +324,7 @@ class _Canonical:
             ),
             output_strides=tuple(self._numbers(strides) for strides in written),
             location=self._location(),
+            executions=self.flow.graph.executions,
             run_time=self._run_time(bounds, written),
             table_rows=tuple(self._table_rows(bound) for bound in bounds) if self.lookups else (),
         )

@@ -369,4 +369,5 @@ class _Canonical:
             output_strides=tuple(along(output.strides) for output in outputs),
             input_offsets=tuple(read.offset for read in self.inputs),
             location=location,
+            executions=self.steps.flow.graph.executions,
         )

@@ -87,6 +87,13 @@ class Subject:
                 return float(found.value)
         return None
 
+    @property
+    def when(self) -> str:
+        """What figures are of: a step, or all of a trace in which none is marked."""
+        clean = self.balance is not None and self.balance.clean
+        marked = self.trace is None or self.steps > 0 or clean
+        return "per step" if marked else "in the whole recording"
+
     def free(self, facts: GraphFacts, name: str) -> bool:
         """Whether no earlier rule has claimed a node."""
         return (facts.graph.id, name) not in self.claimed

@@ -12,9 +12,10 @@ from advisor.model.trace import Trace
 from analyzers.activities import activities, step_of
 from analyzers.balance import Balance
 from analyzers.dataflow import dataflow
+from analyzers.doubts import doubts
 from analyzers.exposure import exposure_of
 from analyzers.inferred import infer_graph
-from analyzers.metrics import doubts, trace_metrics
+from analyzers.metrics import trace_metrics
 from analyzers.subject import GraphFacts, RankFacts, Subject
 
 
@@ -58,7 +59,7 @@ def trace_subject(
         step_prefix=step_prefix,
         steps=len(steps),
         ranks=ranks,
-        doubt=doubts(trace, found, step_of(found, steps), len(steps)),
+        doubt=doubts(trace, found, steps, step_of(found, steps)),
     )
     return subject, inferred.warnings
 

@@ -16,7 +16,7 @@ from advisor.model.findings import Alternative, Evidence, Finding
 from advisor.model.graph import node_of
 from advisor.model.guards import Prediction
 from advisor.model.plan import FusionPlan, Site
-from advisor.units import counted, format_bytes, format_ns
+from advisor.units import counted, format_bytes, format_ns, runs_text
 from analyzers.exposure import Situation, judged
 from analyzers.fan_out import FanOut
 from analyzers.naming import describe, op_word
@@ -171,7 +171,7 @@ class FindingVariants:
         sites = []
         for claim in self._claims(best.plans):
             price = claim.place.facts.prices.price(claim.place.facts.flow, claim.site.nodes)
-            sites.append([row for unit in price.units for row in unit.kernels])
+            sites += price.rows()
         return Change(sites=distinct(sites), saved_ns=best.prediction.saving_ns)
 
     def _finding(self, main: FusionPlan, variants: Sequence[Variant], change: Change) -> Finding:
@@ -218,6 +218,7 @@ class FindingVariants:
         traffic = (
             f"{format_bytes(prediction.bytes_after)} moved per step after fusing, "
             f"{format_bytes(prediction.bytes_before)} before"
+            f"{runs_text(max(site.executions for site in plan.sites))}"
         )
         time = (
             f"kernel time per step {format_ns(prediction.before_ns.mid)} now "

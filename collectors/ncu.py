@@ -21,6 +21,7 @@ from collectors.bytes_in import Source
 
 MAX_BYTES = 1 << 30
 _NAME, _ID = "Kernel Name", "ID"
+_DEVICE = "device__attribute_display_name"
 _LONG_FORM = "Metric Name"
 _PERMISSION = "ERR_NVGPUCTRPERM"
 _TRIPLE = re.compile(r"\(([\d,]+), ([\d,]+), ([\d,]+)\)")
@@ -87,15 +88,17 @@ def read_ncu(path: Path) -> CounterFile:
             remedy="write it with ncu --csv --page raw, without --print-units",
         )
     columns = {name: (at, units[at]) for at, name in enumerate(header)}
-    kernels, damaged = [], 0
+    kernels, damaged, device = [], 0, None
     for row in rows:
         if len(row) == len(header):
+            device = device or (row[columns[_DEVICE][0]] if _DEVICE in columns else None)
             kernels.append(_kernel(row, columns))
         elif row and not row[0].startswith("=="):
             damaged += 1
     note = Warning_(code="ncu-row", message="rows of another length left out", count=damaged)
     return CounterFile(
         source=str(path),
+        device=device or None,
         kernels=tuple(kernels),
         local_bytes=_local_provenance(columns),
         warnings=(note,) if damaged else (),

@@ -26,6 +26,8 @@ def read(path: Path) -> Trace:
     builder = TraceBuilder(source=path.name)
     for column in ("spill_load_bytes", "spill_store_bytes"):
         builder.modelled[f"kernels.{column}"] = counters.local_bytes
+    if counters.device is not None:
+        builder.event("devices", device=0, name=counters.device, rank=0)
     start_ns = 0
     for kernel in counters.kernels:
         builder.event("kernels", **_row(kernel, start_ns))

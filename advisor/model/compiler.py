@@ -10,6 +10,8 @@ class GraphBreak(Record, frozen=True, kw_only=True):
     """A place where the compiler left the graph.
 
     `hint` is the compiler's own first advice, where it gives one; `count` how often it broke here.
+    `left_to_eager` are the functions, each with where it begins, of which it compiled nothing
+    therefore.
     """
 
     location: Location
@@ -17,6 +19,7 @@ class GraphBreak(Record, frozen=True, kw_only=True):
     reason: str
     hint: str | None = None
     count: int = 1
+    left_to_eager: tuple[str, ...] = ()
 
 
 class Recompile(Record, frozen=True, kw_only=True):
@@ -68,6 +71,12 @@ class CompilerFacts(Record, frozen=True, kw_only=True):
         generated = [kernel.code for kernel in self.kernels if kernel.code is not None]
         names = {code.name for code in generated}
         return (*generated, *(code for code in self.written if code.name not in names))
+
+    @property
+    def break_places(self) -> int:
+        """The lines at which the compiler left the graph; what has none counts by itself."""
+        lines = [(item.location.file, item.location.line) for item in self.graph_breaks]
+        return len({line for line in lines if line[0]}) + sum(not line[0] for line in lines)
 
     @property
     def cache_hit_fraction(self) -> float | None:

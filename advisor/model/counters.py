@@ -34,10 +34,12 @@ class KernelCounters(Record, frozen=True, kw_only=True):
 class CounterFile(Record, frozen=True, kw_only=True):
     """All executions of one file, as launched; `local_bytes` says where the local traffic is from.
 
-    It is `measured` where bytes were counted, `estimated` where instructions were.
+    It is `measured` where bytes were counted, `estimated` where instructions were. `device` is the
+    name of the GPU, None where the file does not hold it.
     """
 
     source: str
+    device: str | None = None
     kernels: tuple[KernelCounters, ...]
     local_bytes: Provenance = "unknown"
     warnings: tuple[Warning_, ...] = ()

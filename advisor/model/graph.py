@@ -114,7 +114,9 @@ class Node(Record, frozen=True, kw_only=True):
     whose storage the output shares. `stream` is the user's own stream that it runs on, None for the
     one that is current. A `boundary` of streams orders everything before it and after it; one of
     communication is work of other GPUs that its readers wait for. The value of a `hidden` node is
-    in no op of the captured graph, but inside one: no kernel can read or write it.
+    in no op of the captured graph, but inside one: no kernel can read or write it. What the
+    compiler has `recomputed` in a backward graph is part of the gradient that needs it; eager has
+    saved the value.
     """
 
     id: str
@@ -132,6 +134,7 @@ class Node(Record, frozen=True, kw_only=True):
     stream: int | None = None
     boundary: Boundary | None = None
     hidden: bool = False
+    recomputed: bool = False
     location: Location = Location()
 
     @property
@@ -157,7 +160,8 @@ class Graph(Record, frozen=True, kw_only=True):
 
     `inputs` are nodes without arguments (parameters, activations, buffers); `outputs` the values
     that leave the graph; `size_hints` the value each symbolic size had when captured;
-    `eager_strides` those of values that the compiler lays out otherwise than eager code does.
+    `eager_strides` those of values that the compiler lays out otherwise than eager code does;
+    `executions` how often it runs in one step on the sizes that it was captured with.
     """
 
     id: str
@@ -169,6 +173,7 @@ class Graph(Record, frozen=True, kw_only=True):
     outputs: tuple[str, ...]
     size_hints: dict[str, int] = {}
     eager_strides: dict[str, tuple[int, ...]] = {}
+    executions: int = 1
 
     def check(self) -> None:
         known: dict[str, int] = {}

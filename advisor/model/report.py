@@ -9,6 +9,8 @@ from advisor.model.findings import Finding
 REPORT_SCHEMA_VERSION = 1
 # The code of the warning that marks the report of a run that did not come to its end.
 INCOMPLETE = "incomplete"
+# The name of a device that no recording names.
+UNKNOWN_GPU = "unknown GPU"
 
 
 class Tool(Record, frozen=True, kw_only=True):

@@ -15,10 +15,11 @@ from advisor.hardware.gpu import Gpu
 from advisor.hardware.gpus import find_gpu, gpu_by_key
 from advisor.model.base import Warning_
 from advisor.model.range_names import STEP_PREFIX
-from advisor.model.report import Commit, Hardware, Metric, Report, Source, Workload
+from advisor.model.report import UNKNOWN_GPU, Commit, Hardware, Metric, Report, Source, Workload
 from advisor.model.step_record import StepRecord
 from advisor.model.trace import Trace
 from advisor.pipeline.facts import TOOL, hardware_of, now
+from advisor.pipeline.trace_notes import counters_only, trace_notes
 from analyzers.counters import counter_metrics, join_counters
 from analyzers.kernel_work import with_work
 from analyzers.metrics import kernel_rows, trace_metrics
@@ -29,7 +30,6 @@ from analyzers.step_sizes import LAST_STEP, sizes_vary
 from analyzers.subject import RankFacts, Subject
 from analyzers.trace_subject import rank_facts, trace_subject
 from collectors.ncu import read_ncu
-from collectors.ncu_trace import COUNTERS_ONLY
 from collectors.ranks import read_ranks
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 _HASHED_BYTES = 64 << 20
 _PIECE_BYTES = 1 << 18
+# Loading a kernel for the first time takes the host milliseconds, which no fusion saves.
+_NO_STEP = "no range marks a step: set-up and warm-up are in it"
+_ONE_BY_ONE = "a counter profiler ran the kernels one by one"
 # Parts of the names of metrics that say something of gaps between kernels.
 _OF_GAPS = ("idle", "span", "starved", "exposed", "launches", "attributed")
 
@@ -83,6 +86,11 @@ def analyzed(
     subject, guesses = trace_subject(
         trace, metrics, step_prefix, gpu=device, calibration=known, ranks=ranks
     )
+    doubt = subject.doubt
+    if counters_only(trace):
+        subject = replace(subject, doubt=_ONE_BY_ONE)
+    elif not doubt and not len(steps):
+        subject = replace(subject, doubt=_NO_STEP)
     step = step_facts(trace, step_prefix=step_prefix, gpu=device)
     matches = find_all(replace(subject, step=step))
     findings = without_overlaps(matches)
@@ -97,7 +105,8 @@ def analyzed(
         findings=findings,
         recommended=recommend(findings, subject.exposure, changes_of(matches)),
         warnings=(*trace.warnings, *counted.warnings, *guesses,
-                  *sizes_vary(trace, steps, LAST_STEP), *_notes(trace, len(traces), device)),
+                  *sizes_vary(trace, steps, LAST_STEP),
+                  *trace_notes(trace, steps, len(traces), device, doubt)),
     )  # fmt: skip
     report.check()
     return report, step
@@ -107,10 +116,12 @@ def _workload(
     files: Sequence[Path], trace: Trace, subject: Subject, commit: str | None
 ) -> Workload:
     """What was traced, as far as the trace tells."""
+    graph = subject.graphs[0].graph
     return Workload(
         target=_name(files),
         mode="trace",
-        graph_hash=subject.graphs[0].graph.fingerprint(),
+        # Graphs of nothing are not the same work.
+        graph_hash=graph.fingerprint() if graph.nodes else None,
         gpu=subject.gpu.key if subject.gpu is not None else None,
         world_size=trace.info.world_size,
         rank=trace.info.rank,
@@ -121,7 +132,7 @@ def _workload(
 
 def _known(trace: Trace, metrics: dict[str, Metric]) -> dict[str, Metric]:
     """The metrics without those of gaps and hosts where only counters were recorded."""
-    if all(warning.code != COUNTERS_ONLY for warning in trace.warnings):
+    if not counters_only(trace):
         return metrics
     return {name: m for name, m in metrics.items() if not any(w in name for w in _OF_GAPS)}
 
@@ -173,29 +184,6 @@ def _recorded_gpu(trace: Trace) -> Gpu | None:
     return find_gpu(names.iloc[0]) if len(names) else None
 
 
-def _notes(trace: Trace, given: int, gpu: Gpu | None) -> tuple[Warning_, ...]:
-    """What the reader of the report should know about the input."""
-    notes = []
-    missing = trace.info.world_size - given
-    if missing > 0:
-        text = f"the job has {trace.info.world_size} ranks, {given} of them were given"
-        notes.append(Warning_(code="ranks-missing", message=text, count=missing))
-    ops = trace.ops
-    if len(ops) and not ops["input_shapes"].notna().any():
-        text = (
-            "no operand shapes were recorded, so who reads whom is unknown: profile with"
-            " record_shapes=True to learn what can be fused"
-        )
-        notes.append(Warning_(code="shapes-missing", message=text))
-    if gpu is None:
-        text = (
-            "the GPU is unknown: savings rest on the kernels' own bandwidth alone, and whether"
-            " fusing hurt is not judged; --gpu NAME adds the limits of the device"
-        )
-        notes.append(Warning_(code="gpu-unknown", message=text))
-    return tuple(notes)
-
-
 def _name(files: Sequence[Path]) -> str:
     first = files[0].name
     return first if len(files) == 1 else f"{first} and {len(files) - 1} more"
@@ -222,5 +210,5 @@ def _digest(path: Path) -> str:
 
 def _hardware(trace: Trace, gpu: Gpu | None) -> Hardware:
     names = trace.devices["name"].dropna().astype(str)
-    name = names.iloc[0] if len(names) else (gpu.name if gpu else "unknown GPU")
+    name = names.iloc[0] if len(names) else (gpu.name if gpu else UNKNOWN_GPU)
     return Hardware(name=name) if gpu is None else hardware_of(gpu, name)

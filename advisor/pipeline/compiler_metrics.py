@@ -27,7 +27,7 @@ def compiler_metrics(captured: Capture, facts: CompilerFacts) -> dict[str, Metri
             "graphs the compiler made of one step (forward and backward each count)",
         ),
         "graph_breaks": _count(
-            captured.graph_breaks, "places where the compiler had to leave the graph"
+            captured.graph_breaks, "lines at which the compiler had to leave the graph"
         ),
         "recompiles": _count(
             sum(item.count for item in facts.recompiles),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import msgspec
 
 from advisor.codegen import render
 from advisor.errors import WorkloadError
@@ -45,7 +48,7 @@ from analyzers.recommendation import recommend
 from analyzers.rules import changes_of, find_all, without_overlaps
 from analyzers.subject import GraphFacts, Subject, captured_subject
 from analyzers.trace_subject import trace_subject
-from collectors.live.capture import CapturedGraph
+from collectors.live.capture import Capture, CapturedGraph
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def advise_on(recording: Recording) -> ProfileAdvice:
         residuals=learned_residuals(recording.gpu),
     )
     trace = recording.trace
-    priced, warnings = _priced(recording.captured.graphs, trace, situation.eager)
+    priced, warnings = _priced(recording.captured, trace, situation.eager)
     advice = advise(priced, situation)
     compiler = recording.captured.compiler_facts()
     subject = captured_subject(priced, advice, situation, recording.metrics, trace, compiler)
@@ -135,20 +138,26 @@ def _advise_on_trace(recording: Recording, trace: Trace) -> ProfileAdvice:
 
 
 def _priced(
-    graphs: Sequence[CapturedGraph], trace: Trace | None, eager: bool
+    captured: Capture, trace: Trace | None, eager: bool
 ) -> tuple[list[PricedGraph], list[Warning_]]:
     """The graphs with the prices of their nodes; warns of compiled ones whose kernels are unknown.
 
     What the ops would cost one by one says nothing of a compiled graph: it then gets no advice.
     """
-    lowered = [item.lowered.graph for item in graphs]
+    runs = [(call.graph, call.like) for call in captured.calls()]
+    often = Counter(at for at, like in runs if like)
+    lowered = [
+        msgspec.structs.replace(item.lowered.graph, executions=often[at])
+        for at, item in enumerate(captured.graphs)
+    ]
     if trace is None:
         return [PricedGraph(graph) for graph in lowered], []
     if eager:
-        found = eager_prices(lowered, trace)
+        found = eager_prices(lowered, trace, runs)
         return [PricedGraph(*pair) for pair in zip(lowered, found, strict=True)], []
-    prices = compiled_prices([(item.lowered.graph, _kernel_calls(item)) for item in graphs], trace)
-    unknown = sum(not item.kernels for item in graphs)
+    calls = map(_kernel_calls, captured.graphs)
+    prices = compiled_prices(list(zip(lowered, calls, strict=True)), trace, runs)
+    unknown = sum(not item.kernels for item in captured.graphs)
     warnings = []
     if unknown:
         note = "the compiler did not say which nodes its kernels compute: no advice on this graph"

@@ -198,7 +198,11 @@ def unseen_warnings(captured: Capture, loss: WatchedLoss | None) -> list[Warning
     """What runs in no captured graph; without a GPU no trace of the step tells of it."""
     if not captured.graphs:
         note = "the compiler saw no op of the step"
-        if loss is not None:
+        left = [item for item in captured.facts.graph_breaks if item.left_to_eager]
+        if left:
+            at = ":".join(map(str, filter(None, (left[0].location.file, left[0].location.line))))
+            note += f": it leaves {left[0].left_to_eager[-1]} to eager, at {at}: {left[0].reason}"
+        elif loss is not None:
             note += ": loss(model) has to call the model that it is given"
         return [Warning_(code="no-graphs", message=note)]
     outside = tuple(dict.fromkeys(loss.outside)) if loss is not None else ()

@@ -25,19 +25,23 @@ def own_warnings(captured: Capture) -> list[Warning_]:
     return [Warning_(code=OWN_REGIONS, message=READ_AS_EAGER)] if seen else []
 
 
-def within_step(captured: Capture, *, latest: bool = False) -> list[Warning_]:
-    """Of what sizes, and of how many runs of its graphs in one step, findings and plans are.
-
-    The graphs are those of the first step that was watched, or of the `latest`.
-    """
-    steps = captured.runs.steps
-    return [note for step in (steps[-1:] if latest else steps[:1]) for note in _within(step)]
+def within_step(captured: Capture) -> list[Warning_]:
+    """Of what sizes, and of how many runs of its graphs in one step, findings and plans are."""
+    steps = _given(captured)
+    own = steps[-1:] if captured.of_latest else steps[:1]
+    return [note for step in own for note in _within(step)]
 
 
-def between_steps(captured: Capture, *, latest: bool = False) -> list[Warning_]:
-    """What the second step ran otherwise, where one was watched; `latest` as for `within_step`."""
-    first, *later = captured.runs.steps or [[]]
-    alone = f"graphs, findings and plans are of the {'second' if latest else 'first'} step alone"
+def _given(captured: Capture) -> list[list[GraphRun]]:
+    """The runs of each step that was watched, but for those of gradients."""
+    return [[run for run in step if not run.backward] for step in captured.runs.steps]
+
+
+def between_steps(captured: Capture) -> list[Warning_]:
+    """What the second step ran otherwise, where one was watched."""
+    first, *later = _given(captured) or [[]]
+    which = "second" if captured.of_latest else "first"
+    alone = f"graphs, findings and plans are of the {which} step alone"
     return [note for step in later[:1] for note in _between(first, step, alone)]
 
 
@@ -60,7 +64,7 @@ def _within(step: Sequence[GraphRun]) -> Iterable[Warning_]:
     if often:
         note = (
             f"a graph that is compiled once runs up to {max(often.values())} times a step: what "
-            "findings and plans save is of one run"
+            "findings and plans save is of all runs on the sizes of the first"
         )
         yield Warning_(code=SEVERAL, message=note, count=len(often))
 

@@ -28,6 +28,11 @@ from advisor.report.text import INSIGNIFICANT, range_text
 from advisor.units import UNKNOWN, counted, format_fraction, format_value
 
 MAX_KERNELS = 30
+# What a compiler made is stretched by other factors than what it replaced.
+_GAPS = (
+    "Recording slows the host, and with it the gaps, not the kernels: without a profiler they may "
+    "have changed the other way (`fusion-advisor profile` times the step without one)."
+)
 UNTESTED = "?"
 SINGLE = "¹"
 MARKS = {"untested": UNTESTED, "single": SINGLE}
@@ -171,10 +176,13 @@ def _regressions(comparison: ReportComparison) -> list[Block]:
         for share in found.shares
     ]
     total = (
-        f"From the first activity of a step to its last: {format_value(found.before_ns, 'ns')} "
+        f"While profiled, from the first activity of a step to its last: "
+        f"{format_value(found.before_ns, 'ns')} "
         f"before, {format_value(found.after_ns, 'ns')} after; "
         f"{format_fraction(found.unexplained)} of what changed is unexplained."
     )
+    if any(share.cause == "launch_gaps" for share in found.shares):
+        total += f" {_GAPS}"
     titles = (
         ("Cause", False),
         ("Change", True),

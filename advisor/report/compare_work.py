@@ -15,8 +15,8 @@ import msgspec
 
 from advisor.errors import UsageError
 from advisor.model.comparison import Comparability, IdentityCheck, Outcome
-from advisor.model.report import KernelRow, Report
-from advisor.report.words import INFERRED_MODE, is_modelled
+from advisor.model.report import UNKNOWN_GPU, KernelRow, Report
+from advisor.report.words import INFERRED_MODE, NO_KERNELS, is_modelled
 
 ANCHOR_ROLES = ("gemm", "conv")
 # Roles that a graph replay still shows, when no operator and no shape is known.
@@ -129,11 +129,15 @@ def _same(
 
 
 def _gpu(report: Report) -> str | None:
-    return report.workload.gpu or report.hardware.key or report.hardware.name or None
+    """The device; None where no recording names it: two that are unknown are not the same."""
+    name = report.hardware.name if report.hardware.name != UNKNOWN_GPU else None
+    return report.workload.gpu or report.hardware.key or name or None
 
 
-def _present(report: Report) -> str:
+def _present(report: Report) -> str | None:
     """Whether the GPU was there when it ran; where a trace is read says nothing of it."""
+    if any(warning.code == NO_KERNELS for warning in report.warnings):
+        return None
     return "no" if is_modelled(report) else "yes"
 
 

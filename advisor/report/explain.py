@@ -16,7 +16,7 @@ from advisor.model.report import Hardware, Report
 from advisor.model.scan import sizes_text
 from advisor.model.site_work import computed, equation, site_arithmetic, site_bytes
 from advisor.report.text import headline, plain, spread, table
-from advisor.report.words import cannot_judge, evidence_text, way_price
+from advisor.report.words import cannot_judge, evidence_text, way_price, when
 from advisor.units import NS_PER_S, counted, format_bytes, format_fraction, format_ns
 
 INDENT = (0, 0, 0, 3)
@@ -30,7 +30,7 @@ def render_explanation(
     report: Report, finding: Finding, plans: Sequence[FusionPlan], source: SourceLine
 ) -> RenderableType:
     """Everything that is known of a finding; `plans` are those of its ways, the main one first."""
-    parts: list[RenderableType] = [plain(finding.title, "bold"), _worth(finding)]
+    parts: list[RenderableType] = [plain(finding.title, "bold"), _worth(report, finding)]
     parts += _section("Today", [*_members(finding), *_evidence(finding, _KINDS_BEFORE)])
     for plan in plans:
         parts += _section(f"Fused: {plan.title} {plan.id}", _plan(report, plan))
@@ -47,12 +47,12 @@ def _section(title: str, lines: Sequence[RenderableType]) -> list[RenderableType
     return [Text(), plain(title, "bold"), *(Padding(line, INDENT) for line in lines)]
 
 
-def _worth(finding: Finding) -> Text:
+def _worth(report: Report, finding: Finding) -> Text:
     saving = finding.exposed_saving_ns
     if saving is None:
         why = cannot_judge(finding)
         return plain(f"worth: unknown; {why}" if why else "worth: unknown")
-    return plain(f"worth: {headline(saving)} per step ({spread(saving)})")
+    return plain(f"worth: {headline(saving)} {when(report)} ({spread(saving)})")
 
 
 def _members(finding: Finding) -> list[RenderableType]:

@@ -41,7 +41,9 @@ EXITS: dict[GateStatus, int] = {
     "unknown": EXIT_UNKNOWN,
 }
 # Warnings after which figures are of a part of the run, and nothing can be concluded from them.
-PARTIAL = (INCOMPLETE, "truncated", "salvaged", "ranks_missing", "empty")
+PARTIAL = (
+    INCOMPLETE, "truncated", "salvaged", "ranks_missing", "empty", "recording_doubtful",
+)  # fmt: skip
 # Warnings about single events that are lost; a configuration may allow them.
 LOSSY = ("event_dropped", "event_untimed", "duration_impossible")
 # The rule of what a baseline shows; its findings are regressions and notes.

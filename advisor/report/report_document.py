@@ -55,6 +55,7 @@ from advisor.report.words import (
     sites_text,
     verdicts,
     way_price,
+    when,
     worth,
 )
 from advisor.units import UNKNOWN, format_ns, format_value
@@ -169,7 +170,7 @@ def _findings(report: Report, findings: tuple[Finding, ...]) -> Block:
                 code(finding.id, "dim"),
             )
         )
-    titles = (("#", True), ("Finding", False), ("Kind", False), ("Saves per step", True))
+    titles = (("#", True), ("Finding", False), ("Kind", False), (f"Saves {when(report)}", True))
     more = (("Interval", False), ("Sites", True), ("Id", False))
     return table((*titles, *more), rows)
 

@@ -16,6 +16,7 @@ from advisor.model.report import Report
 from advisor.report.document import visible
 from advisor.report.gate import EXITS
 from advisor.report.text import range_text
+from advisor.report.words import when
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 ROOT = "%SRCROOT%"
@@ -36,7 +37,10 @@ def to_sarif(result: GateResult, report: Report, root: str = "") -> str:
     broken = {i for check in result.failed for i in check.findings}
     rules = list(dict.fromkeys([CHECK_RULE, *(visible(f.rule) for f in report.findings)]))
     results = [_check(check, result.report, root) for check in untold]
-    results += [_finding(f, f.id in broken, result.report, rules, root) for f in report.findings]
+    of = when(report)
+    results += [
+        _finding(f, f.id in broken, result.report, rules, root, of) for f in report.findings
+    ]
     run = {
         "tool": {
             "driver": {
@@ -76,11 +80,11 @@ def _check(check: GateCheck, label: str, root: str) -> dict[str, Any]:
 
 
 def _finding(
-    finding: Finding, broken: bool, label: str, rules: list[str], root: str
+    finding: Finding, broken: bool, label: str, rules: list[str], root: str, of: str
 ) -> dict[str, Any]:
     rule = visible(finding.rule)
     saving = range_text(finding.exposed_saving_ns)
-    text = f"{visible(finding.title)}. Saves per step: {saving}. {visible(finding.action)}"
+    text = f"{visible(finding.title)}. Saves {of}: {saving}. {visible(finding.action)}"
     places = [place for p in finding.locations[:MAX_PLACES] if (place := _place(p, root))]
     if not any("physicalLocation" in place for place in places):
         # Code scanning shows nothing without a file: then it is the report itself.

@@ -38,6 +38,7 @@ from advisor.report.words import (
     sites_text,
     verdicts,
     way_price,
+    when,
     worth,
 )
 from advisor.units import UNKNOWN, format_value
@@ -57,7 +58,7 @@ def render_report(report: Report) -> RenderableType:
     if report.recommended.order:
         parts += [heading(ORDER), *_order(report)]
     if report.metrics:
-        parts += [heading("Metrics per step"), *_metrics(report)]
+        parts += [heading(f"Metrics {when(report)}"), *_metrics(report)]
     if report.warnings:
         parts += [heading("Warnings"), *_warnings(report)]
     return Group(*parts)
@@ -134,7 +135,12 @@ def _no_verdict(report: Report) -> Text:
 
 def _findings_table(report: Report, findings: tuple[Finding, ...]) -> RenderableType:
     rows = table(
-        (("#", True), ("Finding", False), ("Saves per step (interval)", False), ("Sites", True))
+        (
+            ("#", True),
+            ("Finding", False),
+            (f"Saves {when(report)} (interval)", False),
+            ("Sites", True),
+        )
     )
     for number, finding in enumerate(findings, 1):
         title = plain(finding.title).append("\n")
@@ -185,11 +191,14 @@ def _metrics(report: Report) -> list[RenderableType]:
     """Every figure once: that of the whole trace is only named where there is one per step."""
     rows = table((("Metric", False), ("Value", True), ("From", False), ("Definition", False)))
     whole = [name for name in sorted(report.metrics) if per_step_name(name) in report.metrics]
+    marked = when(report) == "per step"
+    if not marked:
+        whole = [name for name in report.metrics if "_per_step" in name]
     for name, metric in sorted(report.metrics.items()):
         if name not in whole:
             definition = plain(metric.definition.removeprefix(PER_STEP), "dim")
             rows.add_row(plain(name), _metric_value(metric), metric.provenance, definition)
-    if not whole:
+    if not whole or not marked:
         return [rows]
     note = (
         "_per_step: the median over the steps of what each launched. Of the whole trace, with "

@@ -19,8 +19,10 @@ MAX_MEMBERS = 8
 # Warnings of what no rule could look at: who reads whom, or which kernel does what, is unknown.
 BLIND = (
     "kernels-unknown", "shapes-missing", "no-graphs", "loss-not-captured", "modules-only",
-    "regions-only", "inferred-opaque",
+    "regions-only", "inferred-opaque", "truncated", "no-kernels",
 )  # fmt: skip
+# Warnings of a trace without a kernel of a GPU, and of one whose steps nobody marked.
+NO_KERNELS, NO_STEPS = "no-kernels", "steps-missing"
 # What stands in a table where a count means nothing, as the sites of a step that waits.
 NO_COUNT = "–"
 
@@ -100,11 +102,15 @@ def nothing_found(report: Report) -> str:
     codes = {warning.code for warning in report.warnings}
     if INCOMPLETE in codes:
         return "Nothing to fuse was found before the profile ended; it did not finish."
-    if codes & set(BLIND):
-        return "Nothing to fuse was found in the part that can be judged; see the warnings."
+    if NO_KERNELS in codes:
+        return "Nothing was judged: no kernel of a GPU is in this trace."
     lost = [finding.title for finding in ranked(report) if finding.kind == "regression"]
     more = f" (and {counted(len(lost) - 1, 'other')})" if len(lost) > 1 else ""
-    return "Nothing to fuse was found." + (f" What lost: {lost[0]}{more}." if lost else "")
+    told = f" What lost: {lost[0]}{more}." if lost else ""
+    if codes & set(BLIND):
+        seen = "Nothing to fuse was found in the part that can be judged; see the warnings."
+        return seen + told
+    return "Nothing to fuse was found." + told
 
 
 def cannot_judge(finding: Finding) -> str:
@@ -143,9 +149,15 @@ def share(report: Report, saving: Range) -> str:
     metric = report.metrics.get(STEP_METRIC)
     step = None if metric is None else metric.value
     if not step:
-        return f"{range_text(saving)} per step"
+        return f"{range_text(saving)} {when(report)}"
     figure = saving.high if is_upper_bound(saving) else saving.mid
     return f"{range_text(saving)} of a {format_ns(step)} step, {format_fraction(figure / step)}"
+
+
+def when(report: Report) -> str:
+    """What figures are of: a step, or all of a recording in which no step is marked."""
+    whole = any(warning.code == NO_STEPS for warning in report.warnings)
+    return "in the whole recording" if whole else "per step"
 
 
 def members_text(members: tuple[Member, ...]) -> str:

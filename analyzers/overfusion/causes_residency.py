@@ -51,7 +51,13 @@ def _counted_spill(group: Group) -> Candidate | None:
     if not results or written < 3 * results:
         return None
     extra = max(2 * (written - results), launch.spill_bytes or 0)
-    text = f"{format_bytes(written)} written for {format_bytes(results)} of results"
+    known = sizes and results == sizes[-1]
+    beside = (
+        f"for {format_bytes(results)} of results"
+        if known
+        else (f"where the launch that writes least writes {format_bytes(results)}")
+    )
+    text = f"{format_bytes(written)} written {beside}"
     share = group.share(group.bytes_ns(extra))
     return candidate("register_spill", share, text, dram_write_bytes=written)
 

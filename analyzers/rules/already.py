@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from advisor.model.findings import Evidence
-from advisor.units import format_fraction
+from advisor.units import counted, format_fraction
 from analyzers.inferred import COMPILED
 from analyzers.kernel_roles import Kernel, classify
 from analyzers.rules.base import Match, Rule, note
@@ -38,8 +38,9 @@ def _graphed(subject: Subject) -> tuple[Match, ...]:
     inside = int((trace.launches["kind"].to_numpy()[calls] == "graph").sum())
     attributed = subject.metrics.get("attributed_time_fraction")
     share = attributed.value if attributed is not None else None
+    replays = counted(launches, "graph launch", "graph launches")
     text = (
-        f"{inside} of {len(trace.kernels)} kernels come from {launches} graph launches; their own "
+        f"{inside} of {len(trace.kernels)} kernels come from {replays}; their own "
         f"ops are unknown ({format_fraction(share)} of kernel time leads to an operator, of a "
         "replay to the one that launched it at most), so they are told by name only"
     )
@@ -48,7 +49,7 @@ def _graphed(subject: Subject) -> tuple[Match, ...]:
             RULE.id,
             subject,
             identity="already-graphed",
-            title="Already replayed as a CUDA graph",
+            title=_graph_title(subject, inside),
             action="nothing for the launches, which a replay has few of"
             + ("" if subject.provenance == "exact" else f"; {_UNSEEN}"),
             evidence=(
@@ -62,40 +63,60 @@ def _graphed(subject: Subject) -> tuple[Match, ...]:
     )
 
 
+def _graph_title(subject: Subject, inside: int) -> str:
+    """That graphs are replayed already, if they hold most kernels; whose graphs they are."""
+    trace = subject.trace
+    assert trace is not None
+    names = trace.launches["name"].cat.categories
+    kind = "HIP" if any(str(name).startswith("hip") for name in names) else "CUDA"
+    part = "Already" if inside > _FEW * len(trace.kernels) else "Partly"
+    return f"{part} replayed as a {kind} graph"
+
+
 def _fused(subject: Subject) -> tuple[Match, ...]:
     trace = subject.trace
     assert trace is not None
     regions = any(str(n).startswith(COMPILED) for n in trace.ops["name"].cat.categories)
     totals = trace.kernels.groupby("name", observed=True)["duration_ns"].sum()
-    fused = fusible = 0
+    made = fused = fusible = 0
     for name, total in totals.items():
         kernel = classify(str(name))
         if kernel.role in ("gemm", "conv", "attention", "communication"):
             continue
         fusible += int(total)
-        fused += int(total) if kernel.library in _COMPILERS or _engine_fuses(kernel) else 0
-    if not fusible or (fused < _FEW * fusible and not regions):
+        theirs = kernel.library in _COMPILERS or _engine_fuses(kernel)
+        made += int(total) if theirs else 0
+        fused += int(total) if theirs and kernel.fuses else 0
+    if not fusible or (made < _FEW * fusible and not regions):
         return ()
+    # A compiler also writes kernels of one op: a copy in another order, an activation alone.
     text = (
-        f"{format_fraction(fused / fusible)} of the time outside GEMM, convolution, attention and "
-        "communication is in kernels that fuse several ops"
+        f"{format_fraction(made / fusible)} of the time outside GEMM, convolution, attention and "
+        "communication is in kernels that a compiler or an engine made, "
+        f"{format_fraction(fused / fusible)} in those whose names say several ops"
     )
     return (
         note(
             RULE.id,
             subject,
             identity="already-fused",
-            title="Already fused by a compiler or an engine"
-            if fused >= _FEW * fusible
-            else "Partly compiled",
+            title=_made_title(made / fusible, fused / fusible),
             action=_IN_A_GRAPH if subject.provenance == "exact" else _UNSEEN,
             evidence=(
                 Evidence(
-                    kind="dataflow", text=text, values={"fused_ns": fused, "fusible_ns": fusible}
+                    kind="dataflow",
+                    text=text,
+                    values={"made_ns": made, "fused_ns": fused, "fusible_ns": fusible},
                 ),
             ),
         ),
     )
+
+
+def _made_title(made: float, fused: float) -> str:
+    if fused >= _FEW:
+        return "Already fused by a compiler or an engine"
+    return "Already compiled" if made >= _FEW else "Partly compiled"
 
 
 def _engine_fuses(kernel: Kernel) -> bool:

@@ -16,7 +16,14 @@ from advisor.model.findings import (
     finding_id,
 )
 from advisor.model.optable import spec_of
-from advisor.units import NS_PER_S, UNKNOWN, format_bytes, format_fraction, format_ns
+from advisor.units import (
+    NS_PER_S,
+    UNKNOWN,
+    format_bytes,
+    format_fraction,
+    format_ns,
+    runs_text,
+)
 from analyzers.exposure import judged
 from analyzers.program_cost import modelled_before, nodes_bytes, source_ops
 from analyzers.replay_changes import Change, distinct
@@ -85,7 +92,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Cost:
-    """What places cost now and what of it goes: kernel time, traffic, host time."""
+    """What places cost in a step and what of it goes: kernel time, traffic, host time.
+
+    `executions` are those of the place that runs most often.
+    """
 
     time_ns: int
     bytes_before: int
@@ -93,6 +103,7 @@ class Cost:
     saved_ns: Range
     host_saved_ns: int
     basis: str
+    executions: int = 1
 
 
 def cost_of(subject: Subject, places: Sequence[Place]) -> Cost:
@@ -110,6 +121,7 @@ def cost_of(subject: Subject, places: Sequence[Place]) -> Cost:
         price = facts.prices.price(flow, place.fused)
         spent = price.time_ns
         moved, left = _traffic(place)
+        executions = place.facts.graph.executions
         measured |= bool(price.units)
         if price.unpriced and subject.gpu is not None and subject.calibration is not None:
             modelled, _ = modelled_before(
@@ -117,13 +129,14 @@ def cost_of(subject: Subject, places: Sequence[Place]) -> Cost:
             )
             spent += modelled.mid
             guessed = True
-        time, before, after = time + spent, before + moved, after + left
+        time += spent
+        before, after = before + moved * executions, after + left * executions
         spans = [facts.host_ns[name] for name in place.fused if name in facts.host_ns]
         host += sum(spans)
         host_left += 0 if place.gone else max(spans, default=0)
         if left:
             ideal = left * NS_PER_S // bandwidth_of(subject.gpu) if subject.gpu else 0
-            fastest += max(ideal, _FLOOR_NS)
+            fastest += max(ideal, _FLOOR_NS) * executions
     kept = after / before if before else 0.0
     gone = round(time * (1 - kept))
     high = max(time - fastest, gone) if subject.gpu is not None else gone
@@ -136,6 +149,7 @@ def cost_of(subject: Subject, places: Sequence[Place]) -> Cost:
         saved_ns=Range(low=0, mid=gone, high=high),
         host_saved_ns=max(host - host_left, 0),
         basis=basis_text(measured=measured, modelled=guessed),
+        executions=max((place.facts.graph.executions for place in places), default=1),
     )
 
 
@@ -180,7 +194,7 @@ def change_of(places: Sequence[Place], saved: Range) -> Change:
     sites = []
     for place in places:
         price = place.facts.prices.price(place.facts.flow, place.fused)
-        sites.append([row for unit in price.units for row in unit.kernels])
+        sites += price.rows()
     gone = bool(places) and all(place.gone for place in places)
     return Change(sites=distinct(sites), saved_ns=saved, gone=gone)
 
@@ -209,8 +223,8 @@ def opportunity(
     exposed, host = exposure(subject, change)
     evidence = [
         Evidence(kind="dataflow", text=dataflow, values={"sites": len(places), **(values or {})}),
-        traffic_evidence(cost),
-        time_evidence(cost),
+        traffic_evidence(subject, cost),
+        time_evidence(subject, cost),
         host,
     ]
     finding = Finding(
@@ -230,26 +244,28 @@ def opportunity(
     return Match(finding, nodes, cost.saved_ns, route, change)
 
 
-def traffic_evidence(cost: Cost) -> Evidence:
-    """Bytes before and after."""
+def traffic_evidence(subject: Subject, cost: Cost) -> Evidence:
+    """Bytes before and after: of an inferred graph the least, since some readers are not seen."""
+    least = "at least " if subject.provenance == "inferred" else ""
     return Evidence(
         kind="traffic",
         text=(
-            f"{format_bytes(cost.bytes_before)} moved per step by these ops, "
-            f"{format_bytes(cost.bytes_after)} once fused"
+            f"{format_bytes(cost.bytes_before)} moved {subject.when} by these ops, "
+            f"{least}{format_bytes(cost.bytes_after)} once fused{runs_text(cost.executions)}"
         ),
         values={"bytes_before": cost.bytes_before, "bytes_after": cost.bytes_after},
     )
 
 
-def time_evidence(cost: Cost) -> Evidence:
+def time_evidence(subject: Subject, cost: Cost) -> Evidence:
     """Kernel time now and what of it goes."""
     share = cost.saved_ns.mid / cost.time_ns if cost.time_ns else None
+    most = "up to " if subject.provenance == "inferred" else ""
     return Evidence(
         kind="time",
         text=(
-            f"kernel time per step {format_ns(cost.time_ns)} now ({cost.basis}); "
-            f"{format_fraction(share)} of it goes at the bandwidth these kernels reach today"
+            f"kernel time {subject.when} {format_ns(cost.time_ns)} now ({cost.basis}); "
+            f"{most}{format_fraction(share)} of it goes at the bandwidth these kernels reach today"
         ),
         values={"before_ns": cost.time_ns, "kernel_saving_ns": cost.saved_ns.mid},
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from advisor.model.base import Range
@@ -56,8 +56,9 @@ def find(subject: Subject) -> tuple[Match, ...]:
     sites = [
         site
         for facts in subject.graphs
-        for norm in (*_called(facts), *_decomposed(facts))
-        if (site := _site(subject, facts, norm)) is not None
+        for site in _joined(
+            _site(subject, facts, norm) for norm in (*_called(facts), *_decomposed(facts))
+        )
     ]
     found = []
     for folds in (True, False):
@@ -159,6 +160,26 @@ def _decomposed(facts: GraphFacts) -> Iterator[_Norm]:
         )
         if before is not None:
             yield _Norm(names, last, before, True)
+
+
+def _joined(sites: Iterable[_Site | None]) -> list[_Site]:
+    """Sites that share nodes as one: two norms may end in one sum, as where a block downsamples."""
+    found: list[_Site] = []
+    for grown in filter(None, sites):
+        for other in [one for one in found if one.place.fused & grown.place.fused]:
+            found.remove(other)
+            grown = _both(grown, other)  # noqa: PLW2901
+        found.append(grown)
+    return found
+
+
+def _both(site: _Site, other: _Site) -> _Site:
+    fused = site.place.fused | other.place.fused
+    return _Site(
+        replace(site.place, fused=fused, gone=False),
+        site.folds and other.folds,
+        site.activation or other.activation,
+    )
 
 
 def _site(subject: Subject, facts: GraphFacts, norm: _Norm) -> _Site | None:

@@ -27,8 +27,8 @@ def find(subject: Subject) -> tuple[Match, ...]:
     evidence = Evidence(
         kind="time",
         text=(
-            f"{format_ns(exposed)} of {format_ns(comm)} in collectives per step run while nothing "
-            "else does"
+            f"{format_ns(exposed)} of {format_ns(comm)} in collectives {subject.when} run while "
+            "nothing else does"
         ),
         values={"comm_ns": round(comm), "exposed_ns": round(exposed)},
     )

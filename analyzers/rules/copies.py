@@ -36,12 +36,14 @@ def _repeated(subject: Subject) -> tuple[Match, ...]:
         for facts in subject.graphs
         if (nodes := frozenset(n.id for n in facts.graph.nodes if _free_copy(subject, facts, n)))
     ]
-    count = sum(len(place.fused) for place in places)
+    count = sum(len(place.fused) * place.facts.graph.executions for place in places)
     time = sum(p.facts.prices.price(p.facts.flow, p.fused).time_ns for p in places)
     busy = subject.balance.device_ns if subject.balance else 0
     if count < _FEWEST or not busy or time < _SHARE * busy:
         return ()
-    moved = sum(nodes_bytes(p.facts.flow, {n}) for p in places for n in p.fused)
+    moved = sum(
+        nodes_bytes(p.facts.flow, {n}) * p.facts.graph.executions for p in places for n in p.fused
+    )
     # Which of them can go is not known: the middle of the range is half of each.
     each = [Place(p.facts, frozenset((name,))) for p in places for name in p.fused]
     change = change_of(each, Range(low=0, mid=time // 2, high=time))
@@ -66,8 +68,8 @@ def _repeated(subject: Subject) -> tuple[Match, ...]:
             Evidence(
                 kind="time",
                 text=(
-                    f"{format_ns(time)} per step; those that the next op could read in place, or "
-                    "write in the wanted order, can go: which is not known, half is taken"
+                    f"{format_ns(time)} {subject.when}; those that the next op could read in "
+                    "place, or write in the wanted order, can go: which is not known, half is taken"
                 ),
                 values={"before_ns": time, "kernel_saving_ns": time // 2},
             ),

@@ -14,6 +14,8 @@ from advisor.model.gemm import arithmetic_of, product_text, products_text
 from advisor.model.plan import FusionPlan
 from advisor.units import counted, format_fraction, format_ns
 from analyzers.gemm_advice import GemmPlan, Left, none_saved, unlikely
+from analyzers.gemm_cost import GemmPlace
+from analyzers.pricing import Price, Unit
 from analyzers.replay_changes import Change, distinct
 from analyzers.rules.base import (
     Cost,
@@ -56,6 +58,7 @@ def _match(subject: Subject, item: GemmPlan) -> Match:
         saved_ns=worth.saving,
         host_saved_ns=0,
         basis=prediction.basis,
+        executions=round(max(site.executions for site in plan.sites)),
     )
     finding = note(
         RULE.id,
@@ -69,7 +72,7 @@ def _match(subject: Subject, item: GemmPlan) -> Match:
         ),
         evidence=(
             _dataflow(item),
-            traffic_evidence(cost),
+            traffic_evidence(subject, cost),
             _both_sides(item),
             host,
             *_out(item),
@@ -97,21 +100,19 @@ def _change(item: GemmPlan) -> Change:
     """The kernels of both, of which one is left; what loses is taken out, so nothing is lost."""
     sites = []
     for place in item.places:
-        own = place.unit()
-        rows = list(own.kernels) if own is not None else []
-        sites.append([*rows, *(row for unit in place.following().units for row in unit.kernels)])
+        sites += replace(place.following(), units=tuple(_units(place))).rows()
     return Change(sites=distinct(sites), saved_ns=none_saved(item.worth.saving))
 
 
 def _members(item: GemmPlan) -> tuple[Member, ...]:
     """The kernels that run today, most expensive first."""
-    times: dict[str, list[int]] = {}
-    for place in item.places:
-        own = place.unit()
-        for unit in (*((own,) if own is not None else ()), *place.following().units):
-            times.setdefault(unit.name, []).append(unit.time_ns)
-    rows = [Member(name=n, count=len(spent), time_ns=sum(spent)) for n, spent in times.items()]
-    return tuple(sorted(rows, key=lambda row: (-(row.time_ns or 0), row.name)))
+    units = tuple(unit for place in item.places for unit in _units(place))
+    return Price(units, (), frozenset()).members()
+
+
+def _units(place: GemmPlace) -> list[Unit]:
+    own = place.unit()
+    return [*((own,) if own is not None else ()), *place.following().units]
 
 
 def _sizes(plan: FusionPlan) -> str:

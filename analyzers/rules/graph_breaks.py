@@ -36,11 +36,12 @@ def _match(subject: Subject, breaks: list[GraphBreak]) -> Match:
     hint = next((item.hint for item in breaks if item.hint), None)
     if any(_OPTIMIZER in item.reason for item in breaks):
         hint = _OPTIMIZER_HINT
+    left = tuple(dict.fromkeys(name for item in breaks for name in item.left_to_eager))
     return note(
         RULE.id,
         subject,
         identity=finding_id(RULE.id, place),
-        title=f"The compiler leaves the graph at {place}",
+        title=f"The compiler leaves {_what(left)} at {place}",
         action=f"at {place}: {hint or _NO_HINT}",
         evidence=tuple(
             Evidence(
@@ -52,6 +53,14 @@ def _match(subject: Subject, breaks: list[GraphBreak]) -> Match:
         ),
         locations=(first.location,),
     )
+
+
+def _what(left: tuple[str, ...]) -> str:
+    """The graph, or the whole functions that it gives up."""
+    if not left:
+        return "the graph"
+    more = f" and {counted(len(left) - 1, 'more function')}" if len(left) > 1 else ""
+    return f"{left[0]}{more} to eager"
 
 
 def place_text(location: Location, function: str | None) -> str:
@@ -74,7 +83,9 @@ RULE = Rule(
     explanation=(
         "What comes before a graph break and what comes after it are compiled apart: nothing fuses "
         "across it, tensors that live through it go through memory, and the step returns to Python "
-        "there. The compiler names the line and the reason."
+        "there. A function that breaks where it cannot be taken up again, as within a loop, is not "
+        "compiled at all, nor is one that calls it from a loop: nothing in them fuses. The "
+        "compiler names the line and the reason."
     ),
     bad="if x.sum() > 0: x = x + 1",
     good="x = torch.where(x.sum() > 0, x + 1, x)",

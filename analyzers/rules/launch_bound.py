@@ -15,7 +15,7 @@ from analyzers.subject import Subject
 # Below this share of the step the host is not what to fix first, whatever the profiler added.
 _SHARE = 0.1
 _MANY_REGIONS = 4
-_MISSING = "idle time may be recording that is missing: "
+_MISSING = "idle time is unreliable here: "
 _WHOLE = "record whole steps, or compare with the step's time without a profiler"
 _AS_IT_RAN = "profile again on a quiet machine: the traced step is not the one that was timed"
 
@@ -26,7 +26,8 @@ def find(subject: Subject) -> tuple[Match, ...]:
     if balance is None or exposure is None or balance.span_ns <= 0:
         return ()
     waits = balance.device_ns < balance.span_ns * (1 - _SHARE)
-    if subject.doubt:
+    stepless = not balance.clean and not subject.steps
+    if subject.doubt and not stepless:
         return (_doubtful(subject, _MISSING + subject.doubt, _WHOLE),) if waits else ()
     if exposure.doubt:
         return (_doubtful(subject, exposure.doubt, _AS_IT_RAN),) if waits else ()
@@ -34,7 +35,7 @@ def find(subject: Subject) -> tuple[Match, ...]:
     graph = Change(graph="step" if many else "regions")
     if exposure.certain_share(graph) < _SHARE or _mostly_graphed(subject):
         return ()
-    if not balance.clean and not subject.steps:
+    if stepless:
         return (_stepless(subject),)
     return (_finding(subject, exposure.saved(graph), graph),)
 
@@ -52,7 +53,7 @@ def _mostly_graphed(subject: Subject) -> bool:
 def _finding(subject: Subject, saving: Range, graph: Change) -> Match:
     balance = subject.balance
     assert balance is not None
-    share = 1 - min(balance.device_ns / balance.span_ns, 1.0)
+    share = _idle(subject)
     step = "step" if balance.clean else "profiled step"
     waits = subject.metric("starved_synchronisation_ns")
     starved = subject.metric("starved_ns")
@@ -88,6 +89,16 @@ def _finding(subject: Subject, saving: Range, graph: Change) -> Match:
         route="cuda_graph",
         change=graph,
     )
+
+
+def _idle(subject: Subject) -> float:
+    """The share of the span with nothing on the device; copies are no idleness."""
+    balance = subject.balance
+    assert balance is not None
+    idle = subject.metric("gpu_idle_fraction")
+    if idle is None or balance.clean:
+        return 1 - min(balance.device_ns / balance.span_ns, 1.0)
+    return idle
 
 
 def _whole(value: float | None) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from advisor.model.base import Range
@@ -13,6 +14,15 @@ from analyzers.rules.base import Match, Rule, exposure
 from analyzers.subject import Subject
 
 _SHARE = 0.01
+_WAY = re.compile(r"nchw(To|2|->)nhwc|nhwc(To|2|->)nchw", re.IGNORECASE)
+_FIRST_TEXT = "no fusion removes them, a common layout does"
+_LAST_TEXT = (
+    "the first go from channels-last to channels-first and back, around a kernel that reads only "
+    "the other layout; another kernel may take as long: half is taken"
+)
+_ACTION = "use channels_last for model and input: x.to(memory_format=torch.channels_last)"
+# ATen/native/ConvUtils.h: MIOpen is given such tensors only then.
+_ON_AMD = ", with PYTORCH_MIOPEN_SUGGEST_NHWC=1 where this PyTorch does not set it itself"
 
 
 def find(subject: Subject) -> tuple[Match, ...]:
@@ -28,9 +38,11 @@ def find(subject: Subject) -> tuple[Match, ...]:
     if not total or total < _SHARE * busy:
         return ()
     count = sum(len(times) for times in found.values())
+    # Another kernel of the library may be as fast as this one with its conversions, or not.
+    last = _channels_last([name for _, name, _ in conversions])
     change = Change(
         sites=tuple((row,) for row, _, _ in conversions),
-        saved_ns=Range(low=0, mid=total, high=total),
+        saved_ns=Range(low=0, mid=total // 2 if last else total, high=total),
         gone=True,
     )
     exposed, host = exposure(subject, change)
@@ -50,22 +62,53 @@ def find(subject: Subject) -> tuple[Match, ...]:
                     Evidence(
                         kind="time",
                         text=(
-                            f"{format_ns(total)} per step convert between NCHW and NHWC; no fusion "
-                            "removes them, a common layout does"
+                            f"{format_ns(total)} {subject.when} convert images between layouts; "
+                            f"{_LAST_TEXT if last else _FIRST_TEXT}"
                         ),
-                        values={"conversions": count, "kernel_saving_ns": total},
+                        values={
+                            "conversions": count,
+                            "kernel_saving_ns": change.saved_ns.mid,
+                            "tensors": "channels_last" if last else "channels_first",
+                        },
                     ),
                     host,
                 ),
                 members=members,
                 provenance=subject.provenance,
-                action=(
-                    "use channels_last for model and input: x.to(memory_format=torch.channels_last)"
-                ),
+                action=_action(subject, last),
             ),
             change=change,
         ),
     )
+
+
+def _channels_last(names: list[str]) -> bool:
+    """Whether the tensors are channels-last already, and a channels-first kernel runs among them.
+
+    What is converted is inputs and weights before a convolution, in one direction, and its result
+    behind it, in the other: the direction of most, else of the first, is away from the tensors'
+    own layout. False where names tell no direction.
+    """
+    ways = [
+        "NHWC" if m[0].lower().startswith("nhwc") else "NCHW" for m in map(_WAY.search, names) if m
+    ]
+    away, back = ways.count("NHWC"), ways.count("NCHW")
+    return away > back or (away == back > 0 and ways[0] == "NHWC")
+
+
+def _action(subject: Subject, last: bool) -> str:
+    if last:
+        return (
+            "the tensors are channels-last already: let the library try its other kernels "
+            "(torch.backends.cudnn.benchmark = True), or pad the channels of this convolution"
+        )
+    return _ACTION + (_ON_AMD if _on_amd(subject) else "")
+
+
+def _on_amd(subject: Subject) -> bool:
+    trace = subject.trace
+    assert trace is not None
+    return any(str(name).startswith("hip") for name in trace.launches["name"].cat.categories)
 
 
 def _conversions(subject: Subject) -> Iterator[tuple[int, str, int]]:

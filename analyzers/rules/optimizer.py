@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from advisor.model.base import Range
 from advisor.model.findings import Alternative, Evidence, Finding, finding_id
 from advisor.model.graph import Node
@@ -12,6 +14,7 @@ from analyzers.cost_model import kernel_time
 from analyzers.dataflow import Dataflow
 from analyzers.library_ops import call_of
 from analyzers.node_work import elements_of
+from analyzers.replay_changes import Change, distinct
 from analyzers.rules.base import (
     Match,
     Place,
@@ -26,7 +29,8 @@ from analyzers.rules.base import (
 )
 from analyzers.subject import GraphFacts, Subject
 
-# Tensors read and written by a multi-tensor op (ATen's ForeachBinaryOp*.cu, ForeachPointwiseOp.cu).
+# Tensors read and written by a multi-tensor op (ATen's ForeachBinaryOp*.cu, ForeachPointwiseOp.cu),
+# where nobody recorded how many lists it was given.
 _PASSES = {
     **dict.fromkeys(("zero", "norm"), 1),
     **dict.fromkeys(("add_scalar", "mul", "sqrt", "neg", "copy", "reciprocal", "pow"), 2),
@@ -34,6 +38,8 @@ _PASSES = {
     **dict.fromkeys(("add", "div", "sub", "lerp", "maximum", "rsub"), 3),
     **dict.fromkeys(("addcmul", "addcdiv"), 4),
 }
+# Only writes, only reads, or writes without having read.
+_OTHERWISE = ("zero", "norm", "copy")
 # One pass of Adam reads parameter, gradient and two moments, and writes all but the gradient.
 _FUSED_PASSES = 7
 _SGD_PASSES = 5
@@ -156,7 +162,7 @@ def _modelled_ns(subject: Subject, nodes: list[Node], flow: Dataflow) -> int:
         return 0
     total = 0
     for node in nodes:
-        moved = _list_bytes(node, flow) * _PASSES.get(_kind(node), 2)
+        moved = _list_bytes(node, flow) * _passes_of(node)
         total += kernel_time(subject.gpu, subject.calibration, bytes_moved=moved).mid
     return total
 
@@ -199,12 +205,12 @@ def _match(subject: Subject, place: Place, nodes: list[Node]) -> Match | None:
     time = Evidence(
         kind="time",
         text=(
-            f"kernel time per step {format_ns(time_ns)} now ({basis}); up to "
+            f"kernel time {subject.when} {format_ns(time_ns)} now ({basis}); up to "
             f"{format_fraction(saved / time_ns)} of it is traffic that goes"
         ),
         values={"before_ns": time_ns, "kernel_saving_ns": saved},
     )
-    change = change_of([place], Range(low=0, mid=saved, high=saved))
+    change = _as_one_op(change_of([place], Range(low=0, mid=saved, high=saved)), place)
     exposed, host = exposure(subject, change)
     name = "Adam" if adaptive else "SGD"
     finding = Finding(
@@ -222,12 +228,35 @@ def _match(subject: Subject, place: Place, nodes: list[Node]) -> Match | None:
     return Match(finding, place.nodes, change.saved_ns, "library", change)
 
 
+def _as_one_op(change: Change, place: Place) -> Change:
+    """The kernels of one op are left, not one alone: a launch holds so many tensors and no more.
+
+    The op of most launches stands for the fused one, which has more lists to hold.
+    """
+    own = [unit.kernels for unit in place.facts.prices.price(place.facts.flow, place.fused).units]
+    left = max(map(len, own), default=0)
+    sites: list[list[int]] = [[] for _ in range(left)]
+    for kernels in own:
+        for at, row in enumerate(kernels):
+            # What has fewer launches than that goes with the last of them.
+            sites[at + left - len(kernels)].append(row)
+    return replace(change, sites=distinct(sites)) if left else change
+
+
 def _passes(nodes: list[Node], *, adaptive: bool) -> tuple[int, int]:
     """Reads and writes of all parameters or their state: (now, of one fused update)."""
     # Parameters of each dtype and device are a list of their own, with every op repeated.
     lists = max(sum(_kind(n) == "addcdiv" for n in nodes), 1)
     fused = _FUSED_PASSES if adaptive else _SGD_PASSES
-    return sum(_PASSES.get(_kind(n), 2) for n in nodes), lists * fused
+    return sum(map(_passes_of, nodes)), lists * fused
+
+
+def _passes_of(node: Node) -> int:
+    """It reads each of its lists and writes one: `_foreach_div_` by numbers is no three passes."""
+    kind, lists = _kind(node), node.attributes.get("lists")
+    if not isinstance(lists, int) or not lists or kind in _OTHERWISE:
+        return _PASSES.get(kind, 2)
+    return lists + 1
 
 
 def _kind(node: Node) -> str:

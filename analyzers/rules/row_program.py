@@ -100,6 +100,10 @@ def _best(finding: Finding, plans: dict[str, FusionPlan]) -> list[FusionPlan]:
     return [plans[i] for i in listed]
 
 
+# Whether a sum is also the next residual is past the products in between (`inferred_values`).
+_BEYOND = ", besides what is read behind the next library call: a trace does not tell"
+
+
 def _inferred(subject: Subject, finding: Finding, places: Sequence[Place]) -> Match | None:
     cost = cost_of(subject, places)
     if not is_worth(subject, cost):
@@ -107,7 +111,9 @@ def _inferred(subject: Subject, finding: Finding, places: Sequence[Place]) -> Ma
     change = change_of(places, cost.saved_ns)
     exposed, host = exposure(subject, change)
     dataflow = [
-        msgspec.structs.replace(item, values={**item.values, "sites": len(places)})
+        msgspec.structs.replace(
+            item, text=item.text + _BEYOND, values={**item.values, "sites": len(places)}
+        )
         for item in finding.evidence
         if item.kind == "dataflow"
     ]
@@ -120,7 +126,8 @@ def _inferred(subject: Subject, finding: Finding, places: Sequence[Place]) -> Ma
         )
         for other in finding.alternatives
     ]
-    evidence: tuple[Evidence, ...] = (*dataflow, traffic_evidence(cost), time_evidence(cost), host)
+    figures = (traffic_evidence(subject, cost), time_evidence(subject, cost), host)
+    evidence: tuple[Evidence, ...] = (*dataflow, *figures)
     return Match(
         msgspec.structs.replace(
             finding,

@@ -127,7 +127,7 @@ def _network(subject: Subject, sites: Sequence[Site], cost: Cost, key: str) -> l
             ),
             evidence=(
                 Evidence(kind="legality", text=why, values=_values(sites)),
-                time_evidence(cost),
+                time_evidence(subject, cost),
             ),
             members=members_of(places),
             locations=locations_of(places),

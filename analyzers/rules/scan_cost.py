@@ -72,7 +72,7 @@ def site_cost(subject: Subject, sites: Sequence[Site]) -> Cost:
     Without a GPU to take its time from, it reaches the bandwidth of today's kernels.
     """
     cost = cost_of(subject, [site.place for site in sites])
-    after = sum(bytes_once(site) for site in sites)
+    after = sum(bytes_once(site) * site.facts.graph.executions for site in sites)
     cost = replace(cost, bytes_before=max(cost.bytes_before, after), bytes_after=after)
     then = scanned(subject, sites)
     return cost if then is None else replace(cost, saved_ns=saved(cost.time_ns, then))
@@ -98,7 +98,8 @@ def scanned(subject: Subject, sites: Sequence[Site]) -> Range | None:
         moved = bytes_once(site)
         fast = kernel_time(gpu, calibration, bytes_moved=moved)
         slow = kernel_time(gpu, calibration, bytes_moved=moved, trips=site.loop.steps)
-        times.append(Range(low=fast.low, mid=(fast.mid + slow.mid) // 2, high=slow.high))
+        once = Range(low=fast.low, mid=(fast.mid + slow.mid) // 2, high=slow.high)
+        times.append(once.scaled(site.facts.graph.executions))
     return sum_of(times)
 
 
@@ -110,10 +111,9 @@ def in_parallel(subject: Subject, sites: Sequence[Site]) -> Range | None:
     times = []
     for site in sites:
         states = _state_bytes(site) if reads_states(site.facts.flow, site.loop) else 0
-        moved = bytes_once(site)
-        times.append(kernel_time(gpu, calibration, bytes_moved=moved + states))
-        if states:
-            times.append(kernel_time(gpu, calibration, bytes_moved=states))
+        each = [bytes_once(site) + states, *([states] if states else [])]
+        once = sum_of(kernel_time(gpu, calibration, bytes_moved=moved) for moved in each)
+        times.append(once.scaled(site.facts.graph.executions))
     return sum_of(times)
 
 

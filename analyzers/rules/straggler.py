@@ -38,7 +38,10 @@ def find(subject: Subject) -> tuple[Match, ...]:
                 evidence=(
                     Evidence(
                         kind="time",
-                        text=f"time in collectives per step: {listed}; who comes last waits least",
+                        text=(
+                            f"time in collectives {subject.when}: {listed}; who comes last waits "
+                            "least"
+                        ),
                         values={
                             **{f"rank{rank.rank}_comm_ns": rank.comm_ns for rank in ranks},
                             "straggler": late.rank,

@@ -12,9 +12,9 @@ import copy
 import json
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ from collectors.live.as_written import as_written, scales_as_written
 from collectors.live.compiler_facts import CompilerWatch
 from collectors.live.failures import not_compiled
 from collectors.live.fx_graph import Lowered, copied, lower
-from collectors.live.graph_runs import GraphRuns, compiled_by, compiles_itself
+from collectors.live.graph_runs import GraphCall, GraphRuns, compiled_by, compiles_itself
 from collectors.live.layouts import (
     hold_layouts,
     note_layouts,
@@ -66,11 +66,13 @@ def unseen(_: fx.GraphModule) -> None:
 class CapturedGraph:
     """One lowered graph and, if code was generated, which nodes each kernel call computes.
 
-    `kernels` lists (kernel name, node names) in the order of the calls in the generated code.
+    `kernels` lists (kernel name, node names) in the order of the calls in the generated code;
+    `number` is that of Dynamo's graph among those that were compiled.
     """
 
     lowered: Lowered
     kernels: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    number: int | None = None
 
 
 @dataclass
@@ -79,7 +81,7 @@ class Capture:
 
     Of a workload `on_gpu` what is on the CPU is nothing to make kernels of. `failures` are the
     words of what failed while graphs of a script were compiled, which may have gone on without;
-    `runs` what the graphs of a step were given.
+    `runs` what the graphs of a step were given: of the first that was watched, but `of_latest`.
     """
 
     graphs: list[CapturedGraph] = field(default_factory=list)
@@ -91,6 +93,12 @@ class Capture:
     watch: CompilerWatch | None = None
     failures: list[str] = field(default_factory=list)
     runs: GraphRuns = field(default_factory=GraphRuns)
+    of_latest: bool = False
+
+    def calls(self) -> list[GraphCall]:
+        """The runs of the graphs in the step that they are of, in order."""
+        told = [(item.number, item.lowered.graph.phase == "backward") for item in self.graphs]
+        return self.runs.calls(told, latest=self.of_latest)
 
     def compiler_facts(self) -> CompilerFacts:
         """What the compiler counted while capturing and, for a compiled step, in its runs since."""
@@ -100,12 +108,16 @@ class Capture:
 class HookPass(CustomGraphPass):
     """Calls a hook on every post-grad graph; `key` enters every compile-cache key.
 
-    With `holds` what a forward saves keeps its layout, whatever the hook does.
+    With `holds` what a forward saves keeps its layout, whatever the hook does. `phase`, `number`
+    and `dynamo`, the `id` of Dynamo's graph, are of what is being compiled: a backward graph may be
+    long after its forward.
     """
 
     def __init__(self, hook: GraphHook, key: str, *, holds: bool = False) -> None:
         self.hook, self.key, self.holds = hook, key, holds
         self.phase: Phase = "inference"
+        self.number: int | None = None
+        self.dynamo: int | None = None
         self.count = 0
 
     def __call__(self, graph: fx.Graph) -> None:
@@ -128,7 +140,14 @@ def backend_with(
 ) -> Callable[..., Any]:
     """A Dynamo backend: Inductor's `compile_fx` with a post-grad hook and an inner compiler."""
 
-    def inner_compile(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
+    def inner_compile(
+        number: int | None,
+        dynamo: int,
+        gm: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        **kwargs: Any,
+    ) -> Any:
+        hook_pass.number, hook_pass.dynamo = number, dynamo
         if kwargs.get("is_backward"):
             hook_pass.phase = "backward"
         else:
@@ -139,6 +158,7 @@ def backend_with(
         gm: fx.GraphModule,
         example_inputs: Sequence[Any],
         config_patches: dict[str, Any] | None = None,
+        number: int | None = None,
         **_: Any,
     ) -> Any:
         settings = {
@@ -148,7 +168,10 @@ def backend_with(
         }
         with scales_as_written():
             return compile_fx(
-                gm, list(example_inputs), inner_compile=inner_compile, config_patches=settings
+                gm,
+                list(example_inputs),
+                inner_compile=partial(inner_compile, number, id(gm.graph)),
+                config_patches=settings,
             )
 
     return backend
@@ -204,7 +227,7 @@ def _recorded(
     """Compile and run one step with an inner compiler; `found` is filled. Returns the step."""
     torch.compiler.reset()
     started = time.perf_counter_ns()
-    before, watch = _break_counts(), CompilerWatch()
+    watch = CompilerWatch()
     found.on_gpu = workload.device.type == "cuda"
     backend = _recording_backend(found, inner, generate_code=generate_code, eager=eager)
 
@@ -224,7 +247,7 @@ def _recorded(
         ):
             found.runs.watch()
             step()
-            _conclude(found, started, before, watch)
+            _conclude(found, started, watch)
             if again and not (inner is _passes_only and found.graph_breaks):
                 _run_again(step, found)
     except WorkloadError as error:
@@ -241,12 +264,10 @@ def _recorded(
     return step
 
 
-def _conclude(
-    found: Capture, started_ns: int, before: tuple[int, Counter[str]], watch: CompilerWatch
-) -> None:
+def _conclude(found: Capture, started_ns: int, watch: CompilerWatch) -> None:
     found.compile_ns = time.perf_counter_ns() - started_ns
-    found.graph_breaks = _breaks_since(before)
     found.facts = watch.facts()
+    found.graph_breaks = found.facts.break_places
 
 
 def _run_again(step: Callable[[], Any], found: Capture) -> None:
@@ -265,9 +286,9 @@ def _recording_backend(
 
     def record(graph: fx.Graph, phase: Phase, identity: str) -> None:
         # A copy: later passes rewrite the compiler's own graph in place.
-        lowered = lower(copied(graph), identity, phase, on_gpu=found.on_gpu)
+        lowered = lower(copied(graph), identity, phase, on_gpu=found.on_gpu, dynamo=hook.dynamo)
         lowered.graph.check()
-        found.graphs.append(CapturedGraph(lowered))
+        found.graphs.append(CapturedGraph(lowered, number=hook.number))
 
     # What is measured runs as its user has it compiled.
     hook = HookPass(record, "fusion-advisor-capture", holds=not generate_code)
@@ -306,18 +327,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-def _break_counts() -> tuple[int, Counter[str]]:
-    """Breaks counted with a reason, and how often each continuation of a function was compiled."""
-    counters = torch._dynamo.utils.counters
-    return sum(counters["graph_break"].values()), Counter(counters["resumes"])
-
-
-def _breaks_since(before: tuple[int, Counter[str]]) -> int:
-    """Dynamo counts no reason for some breaks (a branch on a tensor), but continues after each."""
-    reasons, resumed = _break_counts()
-    return max(reasons - before[0], len(resumed - before[1]))
 
 
 @contextlib.contextmanager
@@ -366,7 +375,7 @@ def _generating(found: Capture) -> Callable[..., Any]:
         # provenance: without one of its own it would have none.
         with reset_provenance_globals():
             result = compile_fx_inner(gm, example_inputs, **kwargs)
-        found.graphs[-1] = CapturedGraph(found.graphs[-1].lowered, nodes_of_kernels(result))
+        found.graphs[-1] = replace(found.graphs[-1], kernels=nodes_of_kernels(result))
         return result
 
     return inner

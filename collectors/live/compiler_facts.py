@@ -71,9 +71,10 @@ class CompilerWatch:
         counts = _counts()
         counts.subtract(self._counts)
         fresh = [item for item in _break_reasons() if id(item) not in self._breaks]
+        compilations = _compilations()[self._metrics :]
         return CompilerFacts(
-            graph_breaks=_graph_breaks(fresh),
-            recompiles=_recompiles(_compilations()[self._metrics :]),
+            graph_breaks=_graph_breaks(fresh, compilations),
+            recompiles=_recompiles(compilations),
             compile_ns=sum(times.get(name, 0) for name in _WHOLE),
             phases_ns={name: times[name] for name in PHASES if times.get(name)},
             cache_hits=sum(counts[key] for key in _HITS),
@@ -103,11 +104,15 @@ def _counts() -> Counter[tuple[str, str]]:
     return Counter({(group, name): counters[group][name] for group, name in (*_HITS, *_MISSES)})
 
 
-def _graph_breaks(reasons: Iterable[Any]) -> tuple[GraphBreak, ...]:
+def _graph_breaks(reasons: Iterable[Any], compilations: Iterable[Any]) -> tuple[GraphBreak, ...]:
+    """The breaks by line and reason; functions that were left to eager are in no list of reasons.
+
+    Dynamo leaves a function whole where it cannot go on after a break, as in a loop.
+    """
     found: dict[tuple[str | None, int | None, str], GraphBreak] = {}
-    for item in reasons:
-        location, function = _place(item.user_stack)
-        text, hint = explained(str(item.reason))
+
+    def add(location: Location, function: str | None, reason: str, *left: str) -> None:
+        text, hint = explained(reason)
         key = (location.file, location.line, text)
         known = found.get(key)
         found[key] = GraphBreak(
@@ -116,8 +121,31 @@ def _graph_breaks(reasons: Iterable[Any]) -> tuple[GraphBreak, ...]:
             reason=text,
             hint=hint,
             count=1 if known is None else known.count + 1,
+            left_to_eager=left if known is None else (*known.left_to_eager, *left),
         )
+
+    for item in reasons:
+        add(*_place(item.user_stack), str(item.reason))
+    for item in compilations:
+        if getattr(item, "fail_type", None):
+            place, left = _given_up(item)
+            add(place, None, str(item.fail_reason or item.fail_type), *left)
     return tuple(found.values())
+
+
+def _given_up(item: Any) -> tuple[Location, tuple[str, ...]]:
+    """(the line for which a compilation failed, the function that runs op by op therefore).
+
+    One that was compiled too often has no name; the guard that failed last says where it is.
+    """
+    if item.co_filename is None:
+        return failed_guard(str(item.recompile_reason or ""))[1], ()
+    begins = Location(file=short_path(item.co_filename), line=item.co_firstlineno)
+    left = (f"{_function(item.co_name)} ({begins.file}:{begins.line})",)
+    if item.fail_user_frame_filename is None:
+        return begins, left
+    file = short_path(item.fail_user_frame_filename)
+    return Location(file=file, line=item.fail_user_frame_lineno), left
 
 
 def explained(reason: str) -> tuple[str, str | None]:
@@ -169,7 +197,7 @@ def _recompiles(metrics: Iterable[Any]) -> tuple[Recompile, ...]:
 
 def failed_guard(reason: str) -> tuple[str, Location]:
     """(the guard that failed, where it comes from) of Dynamo's reason `0/1: guard  # code ...`."""
-    head = reason.strip().splitlines()[0]
+    head = next(iter(reason.strip().splitlines()), "")
     cache_entry, separator, rest = head.partition(": ")
     text = rest if separator and re.fullmatch(r"\d+/\d+", cache_entry) else head
     origin = _GUARD_ORIGIN.search(text)

@@ -15,7 +15,6 @@ from torch import fx
 
 from advisor.model.base import Location
 from advisor.model.graph import (
-    GRADIENT,
     Arg,
     AttributeValue,
     Boundary,
@@ -27,20 +26,18 @@ from advisor.model.graph import (
 )
 from advisor.model.optable import spec_of
 from advisor.model.sizes import Dim
+from collectors.live.source_ops import (
+    REPEATS,
+    is_recomputed,
+    label_of,
+    named,
+    origin_of,
+    source_op,
+)
 
 _MODULE_ROOT = re.compile(r"^L\['[^']*'\](\[\d+\])?\.?(__self__\.?)?|^L__self___?|^_orig_mod\.?")
 _FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+), in ')
 _TORCH = Path(torch.__file__).parent
-# What AOTAutograd writes on nodes that only the backward pass computes.
-_BACKWARD = "is_backward"
-# RMSNorm of the library is one kernel on a GPU, in releases that know its gradient as one op.
-_RMS_NORMS = (torch.nn.RMSNorm, torch.nn.functional.rms_norm, torch.rms_norm)
-_FUSED_RMS_NORM = "aten._fused_rms_norm.default"
-_CASTS = ("aten._to_copy", "prims.convert_element_type")
-# Under this name a node keeps the equal ops that a pass merged into it.
-REPEATS = "fusion_advisor_repeats"
-# How far to look for the source op behind nodes that a compiler pass made.
-_MOST_HOPS = 32
 # Namespaces of ops whose effect no tensor carries.
 _BOUNDARIES: dict[str, Boundary] = {
     "streams": "stream",
@@ -193,9 +190,10 @@ def graph_node(
         attributes=attributes,
         outputs=outputs,
         target=target,
-        label=_label(source),
-        origin=_origin(_named(source)),
-        repeats=() if _is_recomputed(source) else source.meta.get(REPEATS, ()),
+        label=label_of(source),
+        origin=origin_of(named(source)),
+        repeats=() if is_recomputed(source) else source.meta.get(REPEATS, ()),
+        recomputed=is_recomputed(source),
         alias_of=alias_of,
         mutates=mutates,
         has_side_effect=bool(mutates) or (source.op == "call_function" and source.is_impure()),
@@ -203,96 +201,14 @@ def graph_node(
         boundary=_BOUNDARIES.get(str(source.target).partition(".")[0])
         if source.op == "call_function"
         else None,
-        location=location_of(source if source.meta.get("stack_trace") else _named(source)),
+        location=location_of(source if source.meta.get("stack_trace") else named(source)),
     )
-
-
-def _label(source: fx.Node) -> str:
-    """The source op's kind."""
-    target = source.op if source.op in ("placeholder", "get_attr") else str(source.target)
-    return _library_call(source) or str(_named(source).meta.get("original_aten") or target)
-
-
-def source_op(source: fx.Node) -> SourceOp | None:
-    """The op of the user's program that a node is part of; None where eager may run none for it.
-
-    Autocast keeps the casts of parameters: eager then runs one for several uses.
-    """
-    label = str(source.meta.get("original_aten") or "")
-    if not label or _is_recomputed(source):
-        return None
-    if label.startswith(_CASTS) and source.all_input_nodes[0].op == "placeholder":
-        return None
-    origin = _origin(_named(source))
-    return None if origin is None else SourceOp(origin=origin, label=_label(source))
-
-
-def _library_call(source: fx.Node) -> str | None:
-    """The op that a GPU runs for a library call which falls into pieces on the CPU only."""
-    value, calls = source.meta.get("val"), source.meta.get("source_fn_stack") or [("", None)]
-    on_cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu"
-    fused = hasattr(torch.ops.aten, "_fused_rms_norm_backward")
-    return _FUSED_RMS_NORM if on_cpu and fused and calls[-1][1] in _RMS_NORMS else None
 
 
 def _stream(source: fx.Node) -> int | None:
     """The number by which Dynamo knows the stream that the user's code made current."""
     number = (source.meta.get("custom") or {}).get("stream")
     return number if isinstance(number, int) else None
-
-
-def _named(source: fx.Node) -> fx.Node:
-    """The node whose source op this one serves: for a node the compiler made, its consumer.
-
-    The backward graph computes parts of the forward pass again, to spare memory. Eager does not: it
-    reads what the forward pass saved. Such a node belongs to the gradient that needs it.
-
-    A pass that rewrites a pattern leaves nodes without a place in the program; the first user
-    of theirs that has one belongs to the op that the pattern was.
-    """
-    original = str(source.meta.get("original_aten") or "")
-    again = _is_recomputed(source)
-    if original and not original.startswith("prims.prepare") and not again:
-        return source
-    pending, seen = list(source.users), 0
-    while pending and seen < _MOST_HOPS:
-        node = pending.pop(0)
-        seen += 1
-        placed = node.meta.get("stack_trace") or node.meta.get("from_node")
-        if again:
-            placed = node.meta.get("partitioner_tag") == _BACKWARD
-        if placed and node.meta.get("original_aten") is not None:
-            return node
-        pending += list(node.users)
-    return source
-
-
-def _is_recomputed(source: fx.Node) -> bool:
-    """Whether a node of the backward graph is a copy of one of the forward graph."""
-    return (
-        source.op == "call_function"
-        and bool(source.meta.get("autograd_backward"))
-        and source.meta.get("partitioner_tag") != _BACKWARD
-    )
-
-
-def _origin(source: fx.Node) -> str | None:
-    """The node of the graph Dynamo captured that this one was decomposed from.
-
-    Gradients are in no such graph. A `..._backward` op runs once for each op of the forward pass,
-    whose sequence number it carries; any other gradient node is an op by itself.
-    """
-    chain = source.meta.get("from_node") or []
-    if not chain:
-        if source.meta.get("partitioner_tag") != _BACKWARD or source.op != "call_function":
-            return None
-        number = source.meta.get("seq_nr")
-        whole = "_backward" in str(source.meta.get("original_aten")) and number is not None
-        return f"{GRADIENT}{number if whole else source.name}"
-    earliest = chain[0]
-    while getattr(earliest, "from_node", None):
-        earliest = earliest.from_node[0]
-    return str(earliest.name)
 
 
 def location_of(source: fx.Node) -> Location:

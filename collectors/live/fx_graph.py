@@ -26,6 +26,7 @@ from collectors.live.layouts import EAGER
 from collectors.live.lookups import lookup_attributes
 from collectors.live.products import product_attributes
 from collectors.live.reductions import MULTI_OUTPUT
+from collectors.live.source_ops import mark_backward, told_apart
 
 
 @dataclass
@@ -64,12 +65,17 @@ def lower(
     level: Level = "post_grad",
     *,
     on_gpu: bool = False,
+    dynamo: int | None = None,
 ) -> Lowered:
     """Lower an FX graph of ATen ops whose nodes carry fake tensors in `meta["val"]`.
+
+    `dynamo` is the `id` of the graph of Dynamo's that it was made of, if known.
 
     Where a graph has parts on a GPU, or its workload runs `on_gpu`, what it does on the CPU is
     opaque: no kernel is for it. Elsewhere the CPU stands for the GPU that there is not.
     """
+    if phase == "backward":
+        mark_backward(graph)
     builder = GraphBuilder()
     of_gpu = on_gpu or any(_device(node) == "cuda" for node in graph.nodes)
     outputs: tuple[str, ...] = ()
@@ -88,7 +94,7 @@ def lower(
         source="compiled",
         level=level,
         phase=phase,
-        nodes=builder.finished(),
+        nodes=told_apart(builder.finished(), dynamo),
         inputs=tuple(n.name for n in graph.nodes if n.op in ("placeholder", "get_attr")),
         outputs=outputs,
         size_hints=builder.hints,

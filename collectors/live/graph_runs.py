@@ -22,14 +22,28 @@ from collectors.live.workload import shape_text
 
 Backend = Callable[..., Any]
 Look = Callable[[fx.GraphModule], None]
+# What AOTAutograd calls the function of a compiled graph.
+COMPILED = "CompiledFunction"
 
 
 @dataclass(frozen=True)
 class GraphRun:
-    """One run: the number of the graph in order of compilation, its tensors as text."""
+    """One run: the number of the graph in order of compilation, its tensors as text.
+
+    A run `backward` is that of the gradients of an earlier one, whose tensors it has.
+    """
 
     graph: int
     given: tuple[str, ...]
+    backward: bool = False
+
+
+@dataclass(frozen=True)
+class GraphCall:
+    """A run by the place of its graph among others; is it `like` the first, which was captured?"""
+
+    graph: int
+    like: bool = True
 
 
 @dataclass
@@ -53,13 +67,16 @@ class GraphRuns:
     def watching(self, backend: Backend, look: Look) -> Backend:
         """A backend whose graphs note what they are given, as long as anybody watches.
 
-        Those of the first step are shown to `look`, as Dynamo made them.
+        Those of the first step are shown to `look`, as Dynamo made them. `backend` is told the
+        `number` of each.
         """
 
         def shown(gm: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
             if len(self.steps) <= 1:
                 look(gm)
-            return self._noting(backend(gm, inputs, **options))
+            number = self._compiled
+            self._compiled += 1
+            return self._noting(number, backend(gm, inputs, number=number, **options))
 
         return shown
 
@@ -72,17 +89,61 @@ class GraphRuns:
 
         return shown
 
-    def _noting(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        number = self._compiled
-        self._compiled += 1
-
+    def _noting(self, number: int, compiled: Callable[..., Any]) -> Callable[..., Any]:
         def run(*inputs: Any) -> Any:
-            if self._is_watching:
-                given = tuple(shape_text(x) for x in inputs if isinstance(x, torch.Tensor))
-                self.steps[-1].append(GraphRun(number, given))
-            return compiled(*inputs)
+            if not self._is_watching:
+                return compiled(*inputs)
+            given = tuple(shape_text(x) for x in inputs if isinstance(x, torch.Tensor))
+            self._note(GraphRun(number, given))
+            results = compiled(*inputs)
+            backward = _backward_of(inputs, results)
+            if backward is not None:
+                gradients = GraphRun(number, given, backward=True)
+                backward.register_prehook(lambda _: self._note(gradients))
+            return results
 
         return run
+
+    def _note(self, run: GraphRun) -> None:
+        if self._is_watching:
+            self.steps[-1].append(run)
+
+    def calls(
+        self, graphs: Sequence[tuple[int | None, bool]], *, latest: bool = False
+    ) -> list[GraphCall]:
+        """The runs of `graphs` in the first step that was watched, or in the `latest`, in order.
+
+        Graphs are told by (number, whether of the gradients); one that was not seen to run, as
+        where autograd does not say so, is taken to run once, after the others.
+        """
+        steps = self.steps[-1:] if latest else self.steps[:1]
+        first: dict[tuple[int, bool], tuple[str, ...]] = {}
+        found = []
+        for run in (run for step in steps for run in step):
+            key = run.graph, run.backward
+            like = first.setdefault(key, run.given) == run.given
+            found += [GraphCall(at, like) for at, graph in enumerate(graphs) if graph == key]
+        seen = {call.graph for call in found}
+        return [*found, *(GraphCall(at) for at in range(len(graphs)) if at not in seen)]
+
+
+def _backward_of(given: Any, results: Any) -> torch.autograd.graph.Node | None:
+    """The node of autograd that runs the gradients of a compiled graph; None if nothing has any.
+
+    A result that is a view of another hangs on the view's own node; one that was given, on what
+    made it before.
+    """
+    pending = [x.grad_fn for x in results if isinstance(x, torch.Tensor)]
+    seen = {x.grad_fn for x in given if isinstance(x, torch.Tensor)}
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name().startswith(COMPILED):
+            return node
+        pending += [before for before, _ in node.next_functions]
+    return None
 
 
 def compiles_itself(part: object) -> bool:

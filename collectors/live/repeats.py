@@ -13,7 +13,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from collectors.live.fx_builder import REPEATS, source_op
+from collectors.live.source_ops import REPEATS, source_op
 
 # Where AOTAutograd says which pass a node belongs to.
 _PASS = "partitioner_tag"

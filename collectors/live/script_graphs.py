@@ -36,7 +36,7 @@ def compiled_regions(found: Capture, *, generate_code: bool) -> Iterator[None]:
         if found.graphs and found.watch is None and not found.compile_ns:
             found.facts = watch.facts()
             found.compile_ns = found.facts.compile_ns
-            found.graph_breaks = sum(item.count for item in found.facts.graph_breaks)
+            found.graph_breaks = found.facts.break_places
 
 
 class Compiles(ScriptPhase):
@@ -200,7 +200,7 @@ class CaptureModules(ScriptPhase):
         self.used = bool(found.graphs)
         found.compile_ns = time.perf_counter_ns() - self._started_ns
         found.facts = self._counters.facts()
-        found.graph_breaks = sum(item.count for item in found.facts.graph_breaks)
+        found.graph_breaks = found.facts.break_places
         found.watch = self._counters if self._generate_code else None
         if not self._generate_code:
             torch.compiler.reset()

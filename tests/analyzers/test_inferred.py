@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.model.base import Location
-from advisor.model.graph import Node, TensorMeta
+from advisor.model.graph import Node, TensorMeta, node_of
 from advisor.model.optable import spec_of
 from analyzers.inferred import InferredGraph, infer_graph
 from analyzers.inferred_ops import HANDLERS
@@ -16,7 +17,9 @@ from analyzers.inferred_values import FORGET_AFTER, ValuePool, row_major
 from analyzers.recorded_ops import Operand, recorded_op
 from analyzers.row_programs import find_row_programs
 from analyzers.rules import find_all
+from collectors import read_trace
 from tests.builders.eager import Eager, Tensor
+from tests.builders.trace import SHARED
 
 
 def inferred(eager: Eager) -> InferredGraph:
@@ -221,3 +224,50 @@ def test_any_recorded_arguments_make_a_graph_that_rules_can_read(
         subject.graphs[0].graph.check()
         for match in find_all(subject):
             match.finding.check()
+
+
+def summed(found: InferredGraph) -> str:
+    """What the only sum adds up, views left out."""
+    nodes = found.graph.by_id()
+    (at,) = (node for node in nodes.values() if node.op == "sum")
+    while at.op in ("sum", "reshape"):
+        at = nodes[node_of(at.value_args[0])[0]]
+    return at.target
+
+
+def test_a_matrix_is_not_read_with_its_sizes_exchanged() -> None:
+    """The sum of a bias's gradient is of the activations, not of the weight's gradient beside."""
+    for read, target in (((2048, 8192), "placeholder"), ((4, 2048, 2048), "aten.tanh")):
+        eager = Eager()
+        made = eager.op("aten::tanh", eager.tensor(8192, 2048))
+        eager.op("aten::sum", made.view(*read), [0], True)
+        assert summed(inferred(eager)) == target
+
+
+SHARED_BERT = SHARED / "traces" / "h200" / "bert.eager.json.gz"
+
+
+@pytest.mark.skipif(not SHARED_BERT.exists(), reason=f"no {SHARED_BERT}")
+def test_queries_keys_and_values_are_told_apart_by_how_they_lie() -> None:
+    """Each of the three copies of a layer reads a product of its own, its transposition or not."""
+    trace = read_trace(SHARED_BERT)
+    nodes = infer_graph(trace, trace.steps()).graph.by_id()
+    copies = [
+        n for n in nodes.values() if n.target == "aten.copy_" and len(n.outputs[0].shape) == 4
+    ]
+    layer = copies[:3]
+    read = [nodes[node_of(nodes[node_of(c.value_args[0])[0]].value_args[0])[0]] for c in layer]
+    assert [n.target for n in read] == ["aten.addmm"] * 3
+    assert len({n.id for n in read}) == 3
+
+
+DDP = SHARED / "traces" / "h200" / "ddp_onebucket.rank0.json.gz"
+
+
+@pytest.mark.skipif(not DDP.exists(), reason=f"no {DDP}")
+def test_what_the_reducer_does_to_gradients_is_no_op_of_the_program() -> None:
+    """DDP scales every gradient into its bucket: no compiler of the model fuses that."""
+    trace = read_trace(DDP)
+    found = infer_graph(trace, trace.steps())
+    assert not [n for n in found.graph.nodes if n.op == "mul" and n.label == "aten::mul"][3:]
+    assert not find_row_programs(found.graph).whole

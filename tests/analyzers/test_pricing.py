@@ -11,8 +11,9 @@ from advisor.model.findings import Member
 from advisor.model.graph import Graph, SourceOp, node_of
 from advisor.model.trace import Trace
 from analyzers.dataflow import dataflow
-from analyzers.pricing import Price, Unit, compiled_prices, eager_prices, price_list, step_kernels
+from analyzers.pricing import Price, Unit, compiled_prices, eager_prices, price_list
 from analyzers.program_cost import source_ops
+from analyzers.recorded_costs import step_kernels
 from tests.builders.graph import Sketch
 from tests.builders.trace import US, Timeline
 

@@ -102,7 +102,8 @@ def test_the_gradients_of_written_out_norms_are_reduced_along_both_axes_in_one_p
         ("h200/llama_decode.eager.json.gz", "rotary-written-out", 8),
         ("h200/bert.eager.json.gz", "attention-written-out", 4),
         ("h200/bert.eager.json.gz", "library-norm", 9),
-        ("h200/resnet50.eager.json.gz", "batch-norm", 53),
+        # 53 norms, of which four end in the sum of another one.
+        ("h200/resnet50.eager.json.gz", "batch-norm", 49),
         ("h200/unet.eager.json.gz", "library-norm", 8),
         ("public/tl_h100_qwen0.5b.json.gz", "row_program", 49),
         ("public/tl_h100_qwen0.5b.json.gz", "rotary-written-out", 48),
@@ -123,6 +124,29 @@ def test_residuals_and_layers_of_qwen(name: str) -> None:
     norms = by_rule(found, "row_program")
     assert any("residual add + RMS norm at 48 sites" in a.text for a in norms.alternatives)
     assert by_rule(found, "rotary-written-out").evidence[0].values["pairs"] == 24
+
+
+def test_what_a_fused_norm_moves_is_a_least_figure_where_later_readers_are_not_seen() -> None:
+    """LLaMA's residual sums are read again two products later, which no trace tells."""
+    finding = by_rule(report("h200/llama_prefill.eager.json.gz"), "row_program")
+    told = {e.kind: e.text for e in finding.evidence}
+    tensor = 4 * 1024 * 2048 * 2
+    # Eight sums with their norm and a norm alone: nine weights besides.
+    seen, truth = (8 * 3 + 2) * tensor, (7 * 4 + 3 + 2) * tensor
+    after = {e.kind: e for e in finding.evidence}["traffic"].values["bytes_after"]
+    assert isinstance(after, int)
+    assert seen <= after < truth
+    assert "at least 416 MiB once fused" in told["traffic"]
+    assert "up to 86.0 % of it goes" in told["time"]
+    assert "besides what is read behind the next library call" in told["dataflow"]
+
+
+def test_compiled_is_not_fused() -> None:
+    """Of BERT's generated kernels more than half copy or apply a GELU, and nothing else."""
+    (note,) = [f for f in report("h200/bert.inductor.json.gz").findings if f.id == "already-fused"]
+    assert note.title == "Already compiled"
+    assert "100.0 % of the time" in note.evidence[0].text
+    assert "45.4 % in those whose names say several ops" in note.evidence[0].text
 
 
 def test_flags_and_graphs_are_to_be_done_before_kernels_are_written() -> None:
@@ -185,6 +209,10 @@ def test_rank_7_is_the_straggler() -> None:
     finding = first(found)
     assert (finding.rule, finding.evidence[0].values["straggler"]) == ("straggler-rank", 7)
     assert found.workload.rank == 7
+    # What rank 7 is spared is what the others no longer wait for: its step is 12.1 ms at most.
+    together = found.recommended.set_saving_ns
+    assert together is not None
+    assert together.high <= 12_120_000
     assert {w.code: w.count for w in found.warnings}["ranks-missing"] == 5
 
 

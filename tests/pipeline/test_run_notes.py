@@ -101,7 +101,7 @@ def test_one_graph_of_all_blocks() -> None:
     (often,) = told(made(looped(block, *[4] * 5)))
     assert often == (
         "a graph that is compiled once runs up to 5 times a step: what findings and plans save is "
-        "of one run"
+        "of all runs on the sizes of the first"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from advisor.model.findings import Finding
 from advisor.model.report import Report
 from advisor.pipeline.analyze import analyze
+from collectors import read_trace
 from tests.builders.trace import SHARED
 
 FOLDERS = ("traces/h200", "traces/public", "engine_outputs/kineto_gpu")
@@ -54,6 +56,31 @@ def test_no_finding_moves_more_than_the_memory_can() -> None:
         assert_possible(report)
         priced += sum(figure(finding, "bytes_before") is not None for finding in report.findings)
     assert priced > 40
+
+
+@pytest.mark.skipif(not recorded(), reason="the shared traces are not here")
+def test_no_op_is_counted_more_often_than_it_ran() -> None:
+    """Sites that share ops, as two norms that end in one sum, would count them twice."""
+    counted = 0
+    for path in recorded():
+        report, trace = analyze([path]), read_trace(path)
+        steps = trace.steps()
+        ran = Counter(trace.ops["name"].astype(str))
+        for finding in report.findings:
+            for member in finding.members:
+                if member.name in ran:
+                    most = -(-ran[member.name] // max(len(steps), 1))
+                    assert member.count <= most, (path.name, finding.title, member)
+                    counted += 1
+    assert counted > 80
+
+
+@pytest.mark.skipif(not recorded(), reason="the shared traces are not here")
+def test_a_residual_block_that_downsamples_has_one_activation_behind_two_norms() -> None:
+    report = analyze([SHARED / "traces/h200/resnet50.eager.json.gz"])
+    norms = next(finding for finding in report.findings if finding.rule == "batch-norm")
+    ran = {member.name.removeprefix("aten::"): member.count for member in norms.members}
+    assert ran == {"native_batch_norm": 53, "clamp_min_": 49, "add_": 16}
 
 
 @pytest.mark.skipif(not recorded(), reason="the shared traces are not here")

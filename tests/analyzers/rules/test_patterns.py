@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from advisor.model.findings import Finding
+from advisor.pipeline.analyze import analyze
+from collectors import read_trace
 from tests.builders.eager import Eager, Tensor
+from tests.builders.trace import SHARED
+
+LLAMA = SHARED / "traces" / "h200" / "llama_train.eager.json.gz"
 
 
 def attention(eager: Eager, *, mask: bool = True, cut: bool = False) -> None:
@@ -235,6 +240,28 @@ def test_optimizer_passes_are_counted_in_traffic() -> None:
     assert "any other with torch.compile" in finding.action
     saving = finding.evidence[1].values["kernel_saving_ns"]
     assert saving == round(700_000 * (1 - 7 / 21))
+
+
+@pytest.mark.skipif(not LLAMA.exists(), reason=f"no {LLAMA}")
+def test_a_quotient_by_numbers_is_two_passes_and_a_fused_step_as_many_launches_as_its_lists() -> (
+    None
+):
+    """Recorded: `_foreach_div_` is given one list and numbers; 21 tensors, 11 launches at most."""
+    found = {f.rule: f for f in analyze([LLAMA]).findings}["optimizer-updates"]
+    traffic, _, host = found.evidence
+    assert traffic.values["passes_before"] == 3 + 2 + 2 + 4 + 2 + 2 + 2 + 4
+    trace = read_trace(LLAMA)
+    last = trace.steps().iloc[-1]
+    calls = trace.launches["start_ns"].to_numpy()[trace.kernels["launch"].to_numpy(dtype=int)]
+    inside = trace.kernels[
+        (calls >= last["start_ns"]) & (calls < last["start_ns"] + last["duration_ns"])
+    ]
+    ops = inside["op"].dropna().astype(int)
+    names = trace.ops["name"].astype(str).to_numpy()
+    per_op = ops[[names[op] in {m.name for m in found.members} for op in ops]].value_counts()
+    # What counts the steps goes through lists of scalars and is left out.
+    launches = per_op[per_op > 1]
+    assert host.values["launches_saved"] == launches.sum() - launches.max()
 
 
 def test_an_optimizer_that_updates_one_parameter_after_the_other() -> None:
