@@ -1,0 +1,83 @@
+"""What one variant of a step leaves with the compiler must not shape another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import fx, nn
+
+from advisor.apply.recipe import UNCHANGED, Recipe
+from advisor.model.actions import ActionKind
+from advisor.pipeline.backend import SwapLog, recipe_backend
+from advisor.pipeline.measure import Bench
+from collectors.live.workload import Workload
+
+
+class Block(nn.Module):
+    """A convolution, its norm and an activation, of images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(4, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.norm(self.convolution(images)))
+
+
+def workload() -> Workload:
+    torch.manual_seed(0)
+    inputs = (torch.randn(2, 4, 8, 8),)
+    return Workload("t", "inference", torch.device("cpu"), Block().eval(), inputs=inputs)
+
+
+def after(*actions: ActionKind) -> Recipe:
+    recipe = UNCHANGED
+    for kind in actions:
+        recipe = recipe.with_action(kind)
+    return recipe
+
+
+@pytest.fixture
+def symbols(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How many sizes and strides of each variant's graphs are unknown to the compiler, by name."""
+    found: dict[str, int] = {}
+
+    def looking(recipe: Recipe, log: SwapLog) -> Callable[..., Any]:
+        backend = recipe_backend(recipe, log)
+
+        def compiled(gm: fx.GraphModule, given: Sequence[Any], **options: Any) -> Any:
+            count = sum(isinstance(value, torch.SymInt) for value in given)
+            found[recipe.name()] = found.get(recipe.name(), 0) + count
+            return backend(gm, given, **options)
+
+        return compiled
+
+    monkeypatch.setattr("advisor.pipeline.measure.recipe_backend", looking)
+    return found
+
+
+def test_another_memory_format_is_compiled_as_by_itself(symbols: dict[str, int]) -> None:
+    """Strides that differ from an earlier variant's are no reason for unknown ones, nor later."""
+    bench = Bench(workload(), workload)
+    for actions in (("channels_last",), ("fold_batch_norm",), ("fold_batch_norm", "channels_last")):
+        bench.build(after(*actions))
+    assert symbols == {
+        "channels_last": 0,
+        "fold_batch_norm": 0,
+        "fold_batch_norm+channels_last": 0,
+    }
+
+
+def test_what_is_swapped_behind_it_has_no_unknown_strides() -> None:
+    bench = Bench(workload(), workload)
+    bench.build(after("channels_last"))
+    recipe = after("fold_batch_norm")
+    bench.unswapped(recipe)
+    (graphs,) = bench.programs(recipe)
+    assert graphs
+    held = bench._switch(recipe)[0]._held
+    assert not any(isinstance(value, (int, torch.SymInt)) for one in held for value in one.inputs)
