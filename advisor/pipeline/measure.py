@@ -363,7 +363,10 @@ class Bench:
         return self._undropped
 
     def peak_memory(self, variant: Variant) -> int | None:
-        """Bytes allocated at the peak of one step; None where there is no GPU."""
+        """Bytes allocated at the peak of one step; None where there is no GPU.
+
+        What twins of the workload hold that other variants run on is none of the variant's.
+        """
         if not torch.cuda.is_available():
             variant.step()
             return None
@@ -371,7 +374,10 @@ class Bench:
         torch.cuda.reset_peak_memory_stats()
         variant.step()
         torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated()
+        others = self._instances.held_beside(variant.recipe)
+        if self._undropped is not None:
+            others += self._undropped._instances.held_beside()
+        return torch.cuda.max_memory_allocated() - others
 
     def metrics(self, variant: Variant, path: Path) -> dict[str, Metric]:
         """Trace the variant and return the metrics of its step; the trace stays at `path`."""

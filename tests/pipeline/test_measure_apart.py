@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import fx, nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 from advisor.apply.recipe import UNCHANGED, Recipe
 from advisor.model.actions import ActionKind
 from advisor.pipeline.backend import SwapLog, recipe_backend
+from advisor.pipeline.instances import Instances
 from advisor.pipeline.measure import Bench
 from collectors.live.workload import Workload
 
@@ -70,6 +73,39 @@ def test_another_memory_format_is_compiled_as_by_itself(symbols: dict[str, int])
         "fold_batch_norm": 0,
         "fold_batch_norm+channels_last": 0,
     }
+
+
+def training() -> Workload:
+    torch.manual_seed(0)
+    model, images = Block(), torch.randn(2, 4, 8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return Workload(
+        "t", "training", torch.device("cpu"), model, optimizer=optimizer,
+        loss=lambda part: part(images).square().mean(),
+    )  # fmt: skip
+
+
+def test_peak_memory_is_not_that_of_the_copies_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each twin holds parameters, their gradients and momenta, and buffers of the model again."""
+    bench = Bench(training(), training)
+    others = [bench.build(after(kind)) for kind in ("channels_last", "fused_optimizer")]
+    model = Block()
+    parameters = sum(p.nbytes for p in model.parameters())
+    twin = 3 * parameters + sum(b.nbytes for b in model.buffers())
+    for name in ("synchronize", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 1_000_000)
+    for variant in (bench.compiled, *others):
+        run = replace(variant, step=lambda: None)
+        assert bench.peak_memory(run) == 1_000_000 - 2 * twin
+
+
+def test_what_lies_in_no_memory_of_its_own_is_not_counted() -> None:
+    wrapped = TwoTensor(torch.ones(3), torch.ones(3))
+    inputs = (wrapped, torch.eye(2).to_sparse(), torch.ones(5))
+    made = Workload("t", "inference", torch.device("cpu"), nn.LazyLinear(2), inputs=inputs)
+    assert Instances(made, lambda: made).held_beside() == 20
 
 
 def test_what_is_swapped_behind_it_has_no_unknown_strides() -> None:
