@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from torch import fx, nn
 from torch.testing._internal.two_tensor import TwoTensor
 
+import advisor
 from advisor.apply.recipe import UNCHANGED, Recipe
 from advisor.model.actions import ActionKind
 from advisor.pipeline.backend import SwapLog, recipe_backend
@@ -99,6 +102,36 @@ def test_peak_memory_is_not_that_of_the_copies_of_others(monkeypatch: pytest.Mon
     for variant in (bench.compiled, *others):
         run = replace(variant, step=lambda: None)
         assert bench.peak_memory(run) == 1_000_000 - 2 * twin
+
+
+def test_optimize_leaves_the_compiler_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it keeps is compiled behind all trials, in the same process."""
+    limit = torch._dynamo.config.recompile_limit
+
+    def applied(*_: Any, **__: Any) -> Any:
+        Bench(workload(), workload).build(after("channels_last"))
+        return SimpleNamespace(set=SimpleNamespace(verdict="reverted"))
+
+    asked = iter([True])  # by optimize alone: all else runs where it is
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: next(asked, False))
+    monkeypatch.setattr("advisor.pipeline.optimizing.profile", lambda *_: None)
+    monkeypatch.setattr("advisor.pipeline.optimizing.apply_run", applied)
+    made = workload()
+    assert isinstance(made.part, nn.Module)
+    advisor.optimize(made.part, made.inputs, run=tmp_path / "run")
+    monkeypatch.undo()
+    assert torch._dynamo.config.recompile_limit == limit
+    given: list[Any] = []
+
+    def backend(gm: fx.GraphModule, values: list[Any]) -> Any:
+        given.extend(values)
+        return gm.forward
+
+    torch.compile(made.part, backend=backend)(*made.inputs)
+    assert given
+    assert not any(isinstance(value, torch.SymInt) for value in given)
 
 
 def test_what_lies_in_no_memory_of_its_own_is_not_counted() -> None:
