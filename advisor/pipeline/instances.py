@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -52,6 +53,18 @@ class Instances:
         if changes not in self._made:
             self._made[changes] = self._changed(changes)
         return self._made[changes]
+
+    def held_beside(self, recipe: Recipe | None = None) -> int:
+        """Bytes on the device that twins other than that of a recipe hold; without one, all twins.
+
+        Parameters, gradients, buffers, inputs and optimizer state; what a loss holds is not seen.
+        """
+        own = self.of(recipe) if recipe is not None else None
+        mine = _storages(own) if own is not None else {}
+        found: dict[int, int] = {}
+        for twin in self._made.values():
+            found |= _storages(twin)
+        return sum(size for place, size in found.items() if place not in mine)
 
     def fresh(self, recipe: Recipe | None = None) -> Workload:
         """A new twin in the state it is made in, with a recipe's changes if one is given."""
@@ -141,6 +154,25 @@ class Instances:
             for tensor, value in pairs:
                 if is_writable(tensor) and tensor.shape == value.shape:
                     tensor.copy_(value)
+
+
+def _storages(workload: Workload) -> dict[int, int]:
+    """Bytes by address of what a workload holds on its device; not of sparse or wrapped tensors."""
+    part, optimizer = workload.part, workload.optimizer
+    held = tensors(workload.inputs)
+    if isinstance(part, nn.Module):
+        held += [*part.parameters(), *part.buffers()]
+    if optimizer is not None:
+        held += [p for group in optimizer.param_groups for p in group["params"]]
+        held += tensors([dict(state) for state in optimizer.state.values()])
+    held += [tensor.grad for tensor in held if tensor.is_leaf and tensor.grad is not None]
+    found = {}
+    for tensor in held:
+        if tensor.device.type == workload.device.type:
+            with contextlib.suppress(RuntimeError, ValueError):  # it has no memory of its own
+                storage = tensor.untyped_storage()
+                found[storage.data_ptr()] = storage.nbytes()
+    return found
 
 
 Changed = tuple[Workload, str | None]

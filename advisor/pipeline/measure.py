@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch._dynamo.pgo import reset_code_state
 
 from advisor.apply.model.step_graph import ModuleGraph, StepGraph, on_host
 from advisor.apply.recipe import UNCHANGED, Recipe
@@ -272,7 +273,7 @@ class Bench:
 
         def plain() -> tuple[Workload, Part]:
             twin = self._instances.fresh()
-            return twin, torch.compile(twin.part)
+            return twin, compiled_part(twin, UNCHANGED, "inductor")
 
         with no_compile_caches():
             return loss_curves(self._instances.fresh, ours, self._peers, plain, resolution)
@@ -306,7 +307,8 @@ class Bench:
         backend = recipe_backend(recipe, SwapLog())
         with no_compile_caches():
             eager = self._instances.fresh().results_of()
-            plain = self._instances.fresh().results_of(torch.compile)
+            alone = self._instances.fresh()
+            plain = alone.results_of(lambda _: compiled_part(alone, UNCHANGED, "inductor"))
             twin = self._instances.fresh(recipe)
             ours = twin.results_of(lambda _: compiled_part(twin, recipe, backend))
             return Results(eager, plain, ours)
@@ -361,7 +363,10 @@ class Bench:
         return self._undropped
 
     def peak_memory(self, variant: Variant) -> int | None:
-        """Bytes allocated at the peak of one step; None where there is no GPU."""
+        """Bytes allocated at the peak of one step; None where there is no GPU.
+
+        What twins of the workload hold that other variants run on is none of the variant's.
+        """
         if not torch.cuda.is_available():
             variant.step()
             return None
@@ -369,7 +374,10 @@ class Bench:
         torch.cuda.reset_peak_memory_stats()
         variant.step()
         torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated()
+        others = self._instances.held_beside(variant.recipe)
+        if self._undropped is not None:
+            others += self._undropped._instances.held_beside()
+        return torch.cuda.max_memory_allocated() - others
 
     def metrics(self, variant: Variant, path: Path) -> dict[str, Metric]:
         """Trace the variant and return the metrics of its step; the trace stays at `path`."""
@@ -378,7 +386,13 @@ class Bench:
 
 
 def compiled_part(instance: Workload, recipe: Recipe, backend: Any) -> Part:
-    """What a workload compiles, after a recipe: its module or step, or the model with its loss."""
+    """What a workload compiles, after a recipe: its module or step, or the model with its loss.
+
+    It is compiled at its first call, as in a process of its own: Dynamo keeps the sizes and strides
+    that it saw by the code, which all twins share, and makes symbols of those that differ. Behind a
+    step in another memory format each strided input would have them, and no plan a site.
+    """
+    reset_code_state()
     if recipe.with_loss and isinstance(instance.part, nn.Module):
         return WithLoss(instance.part, backend)
     part: Callable[..., Any] = torch.compile(instance.part, backend=backend)

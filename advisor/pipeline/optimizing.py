@@ -11,6 +11,7 @@ from typing import Any, overload
 
 import torch
 from torch import nn
+from torch._dynamo import config as dynamo_config
 
 from advisor.apply.recipe import UNCHANGED
 from advisor.errors import UsageError
@@ -70,7 +71,7 @@ def optimize(
     made = (model, inputs) if loss is None else (model, inputs, loss)
     rank, peers = peers_of_group(Path(run or "run").name)
     directory = _directory(model, run, rank)
-    with _target(made) as target:
+    with _target(made) as target, _compiler_left_alone():
         profile(ProfileOptions(target=target), directory, lambda *_: None)
         applied = apply_run(directory, (), lambda *_, **__: None, budget_s, peers=peers)
     kept = load(directory.path) if applied.set.verdict == "kept" else AppliedRun(UNCHANGED)
@@ -85,6 +86,18 @@ def _directory(model: nn.Module, run: str | Path | None, rank: Rank | None) -> R
     if path is None:
         return RunStore(DEFAULT_ROOT).create(type(model).__name__)
     return RunDirectory.create_at(path)
+
+
+@contextmanager
+def _compiler_left_alone() -> Iterator[None]:
+    """Leave nothing of trials with the compiler: neither graphs of copies, nor sizes and strides
+    that theirs had and the model has not, nor their limit of compilations.
+    """
+    with dynamo_config.patch(recompile_limit=dynamo_config.recompile_limit):
+        try:
+            yield
+        finally:
+            torch.compiler.reset()
 
 
 @contextmanager

@@ -348,6 +348,19 @@ def test_a_step_whose_data_moves_is_not_captured() -> None:
         torch.testing.assert_close(loss, theirs(), rtol=1e-4, atol=1e-6)
 
 
+def test_peak_memory_does_not_grow_with_copies_that_others_run_on() -> None:
+    bench = Bench(training(), training)
+    alone = bench.peak_memory(bench.compiled)
+    assert alone is not None
+    for kind in ("multi_tensor", "fused_optimizer"):
+        bench.build(UNCHANGED.with_action(kind))
+    beside = bench.peak_memory(bench.compiled)
+    assert beside is not None
+    # Each copy holds four times its parameters; what a loss holds, its batch, is not seen.
+    batches = 2 * 64 * (256 * 4 + 8) + (64 << 10)
+    assert abs(beside - alone) <= batches
+
+
 def test_what_does_not_apply_is_refused() -> None:
     bench = Bench(training(), training)
     with pytest.raises(IllegalFusionError, match="no 2-D convolution"):
