@@ -22,6 +22,7 @@ from advisor.report.text import counted, gain_text, insignificant, speedup_text
 from advisor.report.verdict_words import (
     NOT_APPLICABLE,
     STEP_METRICS,
+    WARM,
     elsewhere_text,
     left_text,
     losses_text,
@@ -239,7 +240,11 @@ def _other_figures(applied: Applied) -> tuple[tuple[str, str, str], ...]:
     memory = (result.peak_memory_before_bytes, result.peak_memory_after_bytes)
     return (
         ("Peak memory", format_bytes(memory[0]), format_bytes(memory[1])),
-        ("Compile time", format_ns(result.compile_before_ns), format_ns(result.compile_after_ns)),
+        (
+            f"Compile time ({WARM})",
+            format_ns(result.compile_before_ns),
+            format_ns(result.compile_after_ns),
+        ),
         *_step_figures(applied),
     )
 

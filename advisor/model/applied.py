@@ -210,7 +210,8 @@ class SetVerdict(Record, frozen=True, kw_only=True):
     the type `loss_reference`, relative to the largest loss, `eager_divergence` eager's own,
     `compiled_divergence` the compiler's without what was kept, where eager's did not settle it;
     `dropout_off` says that nothing was dropped in these runs, `loss_note` why the
-    losses say nothing.
+    losses say nothing. The compile times are of the first compilation in the process, and of the
+    set's behind all trials: with their kernels in the caches.
     """
 
     verdict: Verdict

@@ -36,6 +36,7 @@ from advisor.report.verdict_words import (
     SITES_TO_BE,
     STEP_METRICS,
     change_text,
+    compile_text,
     elsewhere_text,
     launch_text,
     left_text,
@@ -142,12 +143,11 @@ def _set_facts(applied: Applied) -> list[RenderableType]:
     error = format_value(facts.output_error, "count")
     own = format_value(facts.baseline_error, "count")
     memory = change_text(facts.peak_memory_before_bytes, facts.peak_memory_after_bytes, "bytes")
-    compiling = change_text(facts.compile_before_ns, facts.compile_after_ns, "ns")
     return [
         Text(f"outputs agree: {agree} (error {error}, without plans {own})"),
         *([plain(losses)] if (losses := losses_text(facts)) else []),
         *_votes(facts.votes),
-        Text(f"peak memory: {memory} · compile time: {compiling}"),
+        Text(f"peak memory: {memory} · compile time: {compile_text(facts)}"),
     ]
 
 

@@ -18,7 +18,7 @@ from advisor.report.document import (
     table,
 )
 from advisor.report.text import counted, gain_text, speedup_text, timing_text
-from advisor.report.verdict_words import serves_text, why_text
+from advisor.report.verdict_words import WARM, serves_text, why_text
 from advisor.units import UNKNOWN, format_value
 
 NO_KERNEL = "No kernel is in it: what was kept are library calls, layouts and settings."
@@ -138,7 +138,7 @@ def _measured(facts: SetVerdict) -> list[Block]:
     ]
     figures = (
         ("peak memory", facts.peak_memory_before_bytes, facts.peak_memory_after_bytes, "bytes"),
-        ("compile time", facts.compile_before_ns, facts.compile_after_ns, "ns"),
+        (f"compile time ({WARM})", facts.compile_before_ns, facts.compile_after_ns, "ns"),
     )
     rows += [
         (name, format_value(before, unit), format_value(after, unit), "", "")

@@ -31,6 +31,7 @@ from advisor.report.text import (
 from advisor.report.verdict_words import (
     NOT_APPLICABLE,
     change_text,
+    compile_text,
     elsewhere_text,
     left_text,
     not_applicable,
@@ -262,8 +263,7 @@ def _facts(applied: Applied) -> list[str]:
         before, after = facts.peak_memory_before_bytes, facts.peak_memory_after_bytes
         texts.append(f"Peak memory of the step: {change_text(before, after, 'bytes')}.")
     if facts.compile_before_ns is not None:
-        before, after = facts.compile_before_ns, facts.compile_after_ns
-        texts.append(f"Compile time: {change_text(before, after, 'ns')}.")
+        texts.append(f"Compile time: {compile_text(facts)}.")
     if applied.duration_ns is not None:
         texts.append(f"This application took {format_ns(applied.duration_ns)}.")
     left = left_text(applied)
