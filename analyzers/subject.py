@@ -94,6 +94,12 @@ class Subject:
         marked = self.trace is None or self.steps > 0 or clean
         return "per step" if marked else "in the whole recording"
 
+    @property
+    def on_amd(self) -> bool:
+        """Whether the trace's launches are HIP's."""
+        names = () if self.trace is None else self.trace.launches["name"].cat.categories
+        return any(str(name).startswith("hip") for name in names)
+
     def free(self, facts: GraphFacts, name: str) -> bool:
         """Whether no earlier rule has claimed a node."""
         return (facts.graph.id, name) not in self.claimed

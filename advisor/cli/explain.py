@@ -16,7 +16,7 @@ from advisor.model.findings import Finding
 from advisor.model.plan import FusionPlan
 from advisor.model.report import Report
 from advisor.report.explain import render_explanation
-from advisor.report.words import numbered
+from advisor.report.words import named, ranked
 from advisor.store import RunDirectory
 
 
@@ -41,13 +41,14 @@ def explain(run: Path, finding: str) -> None:
 
 
 def _chosen(report: Report, name: str) -> Finding:
-    for number, finding in numbered(report).items():
-        if name in (number, finding.id, finding.plan_id):
-            return finding
-    raise UsageError(
-        f"{name!r} is no finding of this run",
-        remedy="`fusion-advisor show` lists them; give an id or a number",
-    )
+    by_plan = {f.plan_id: f for f in reversed(ranked(report))}
+    found = named(report).get(name) or by_plan.get(name)
+    if found is None:
+        raise UsageError(
+            f"{name!r} is no finding of this run",
+            remedy="`fusion-advisor show` lists them; give an id or a number",
+        )
+    return found
 
 
 def _plans(run: RunDirectory | None, finding: Finding) -> Sequence[FusionPlan]:

@@ -17,7 +17,7 @@ from advisor.model.configs import default_config
 from advisor.model.launch import LaunchConfig
 from advisor.model.plan import FusionPlan
 from advisor.pipeline.winners import known_winner, modelled_configs
-from advisor.report.words import numbered
+from advisor.report.words import named
 from advisor.store import RunDirectory
 from advisor.store.files import make_directory, read_named, write_atomic
 
@@ -74,8 +74,7 @@ def _run_of(path: Path) -> RunDirectory | None:
 def _named(run: RunDirectory, known: Sequence[str], name: str) -> tuple[str, ...]:
     if name in known:
         return (name,)
-    report = run.report()
-    findings = {finding.id: finding for finding in report.findings} | numbered(report)
+    findings = named(run.report())
     if name in findings:
         finding = findings[name]
         ids = [finding.plan_id, *(i for way in finding.alternatives for i in way.plan_ids)]

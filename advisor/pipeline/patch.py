@@ -32,7 +32,7 @@ from advisor.pipeline.nothing_kept import nothing_kept
 from advisor.report.markdown import to_markdown
 from advisor.report.patch_document import patch_document
 from advisor.report.source_diff import source_diff
-from advisor.report.words import numbered
+from advisor.report.words import named
 from advisor.store import RunDirectory, verify
 from advisor.store.files import make_directory, write_atomic
 
@@ -181,11 +181,11 @@ def kept_only(run: RunDirectory, only: Sequence[str]) -> Applied:
 
 def _named(run: RunDirectory, name: str) -> set[str]:
     """The plans and actions that a name stands for: a finding's, by id or number, or itself."""
-    for number, finding in numbered(run.report()).items():
-        if name in (number, finding.id):
-            ids = {i for way in finding.alternatives for i in way.plan_ids}
-            return {finding.plan_id or "", *ids, *ANSWERS.get(finding.rule, ())}
-    return {name}
+    finding = named(run.report()).get(name)
+    if finding is None:
+        return {name}
+    ids = {i for way in finding.alternatives for i in way.plan_ids}
+    return {finding.plan_id or "", *ids, *ANSWERS.get(finding.rule, ())}
 
 
 def kernel_text(plan: FusionPlan, applied: Applied) -> str:

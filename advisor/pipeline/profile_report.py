@@ -144,8 +144,8 @@ def _priced(
 
     What the ops would cost one by one says nothing of a compiled graph: it then gets no advice.
     """
-    runs = [(call.graph, call.like) for call in captured.calls()]
-    often = Counter(at for at, like in runs if like)
+    runs = captured.calls()
+    often = Counter(run.graph for run in runs if run.like)
     lowered = [
         msgspec.structs.replace(item.lowered.graph, executions=often[at])
         for at, item in enumerate(captured.graphs)

@@ -223,7 +223,7 @@ def _conclude(
     recording.shapes = capture.shapes if capture.used else watch.shapes
     latest = not capture.used and compiles.settle(timed=gpu_here) and gpu_here and compiles.again
     _describe(recording, watch, by_modules=capture.used)
-    recording.captured.of_latest = latest
+    recording.captured.runs.latest = latest
     recording.warnings += within_step(recording.captured)
     recording.warnings += between_steps(recording.captured) or _changes(
         watch, capture, compiles, latest

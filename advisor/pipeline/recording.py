@@ -27,6 +27,7 @@ from advisor.verify.statistics import timing
 from advisor.verify.timing import time_steps
 from analyzers.execution_graph import ExecutedPart
 from analyzers.metrics import trace_metrics
+from analyzers.rules.graph_breaks import place_text
 from analyzers.step_sizes import LAST_STEP, sizes_vary
 from collectors import read_trace
 from collectors.live.capture import Capture, capture
@@ -200,7 +201,7 @@ def unseen_warnings(captured: Capture, loss: WatchedLoss | None) -> list[Warning
         note = "the compiler saw no op of the step"
         left = [item for item in captured.facts.graph_breaks if item.left_to_eager]
         if left:
-            at = ":".join(map(str, filter(None, (left[0].location.file, left[0].location.line))))
+            at = place_text(left[0].location, None)
             note += f": it leaves {left[0].left_to_eager[-1]} to eager, at {at}: {left[0].reason}"
         elif loss is not None:
             note += ": loss(model) has to call the model that it is given"

@@ -27,20 +27,17 @@ def own_warnings(captured: Capture) -> list[Warning_]:
 
 def within_step(captured: Capture) -> list[Warning_]:
     """Of what sizes, and of how many runs of its graphs in one step, findings and plans are."""
-    steps = _given(captured)
-    own = steps[-1:] if captured.of_latest else steps[:1]
-    return [note for step in own for note in _within(step)]
+    return list(_within(_forward(captured.runs.step)))
 
 
-def _given(captured: Capture) -> list[list[GraphRun]]:
-    """The runs of each step that was watched, but for those of gradients."""
-    return [[run for run in step if not run.backward] for step in captured.runs.steps]
+def _forward(step: Sequence[GraphRun]) -> list[GraphRun]:
+    return [run for run in step if not run.backward]
 
 
 def between_steps(captured: Capture) -> list[Warning_]:
     """What the second step ran otherwise, where one was watched."""
-    first, *later = _given(captured) or [[]]
-    which = "second" if captured.of_latest else "first"
+    first, *later = map(_forward, captured.runs.steps or [[]])
+    which = "second" if captured.runs.latest else "first"
     alone = f"graphs, findings and plans are of the {which} step alone"
     return [note for step in later[:1] for note in _between(first, step, alone)]
 

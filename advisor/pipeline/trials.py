@@ -15,7 +15,7 @@ from advisor.model.findings import Finding
 from advisor.model.report import Report
 from advisor.model.run import RunInfo
 from advisor.pipeline.unfinished import is_incomplete
-from advisor.report.words import numbered
+from advisor.report.words import named
 from advisor.store import RunDirectory, verify
 from collectors.live.target import parse_target, workload_gone
 
@@ -121,10 +121,11 @@ def trials_of(report: Report, only: Sequence[str]) -> list[Trial]:
     only where a finding asks for them: they compile much.
     Raises `UsageError` for another name, and for a finding that nothing here answers.
     """
-    by_id = {finding.id: finding for finding in report.findings}
+    findings = named(report)
     plans = {plan.id for plan in report.plans}
-    numbers = {number: found.id for number, found in numbered(report).items()}
-    asked = dict.fromkeys(name if name in plans else numbers.get(name, name) for name in only)
+    asked = dict.fromkeys(
+        findings[name].id if name in findings and name not in plans else name for name in only
+    )
     trials = []
     for name in asked or report.recommended.order:
         if name in plans:
@@ -133,8 +134,8 @@ def trials_of(report: Report, only: Sequence[str]) -> list[Trial]:
             trials.append(Trial(name, action=name))
         elif kind := _of_kernels(name):
             trials.append(Trial(name, action=kind, kernel=name.partition(":")[2]))
-        elif name in by_id:
-            trials += _answers(by_id[name], strict=bool(only))
+        elif name in findings:
+            trials += _answers(findings[name], strict=bool(only))
         else:
             raise UsageError(
                 f"{name!r} is no finding or plan of this run, and no action",

@@ -60,9 +60,10 @@ def ranked(report: Report) -> tuple[Finding, ...]:
     return tuple(sorted(report.findings, key=key))
 
 
-def numbered(report: Report) -> dict[str, Finding]:
-    """Findings by the numbers that `show` prints."""
-    return {str(number): found for number, found in enumerate(ranked(report), 1)}
+def named(report: Report) -> dict[str, Finding]:
+    """Findings by their ids, and by the numbers that `show` prints."""
+    numbered = {str(number): found for number, found in enumerate(ranked(report), 1)}
+    return {found.id: found for found in report.findings} | numbered
 
 
 def first_to_fuse(report: Report) -> Finding | None:

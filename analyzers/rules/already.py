@@ -67,8 +67,7 @@ def _graph_title(subject: Subject, inside: int) -> str:
     """That graphs are replayed already, if they hold most kernels; whose graphs they are."""
     trace = subject.trace
     assert trace is not None
-    names = trace.launches["name"].cat.categories
-    kind = "HIP" if any(str(name).startswith("hip") for name in names) else "CUDA"
+    kind = "HIP" if subject.on_amd else "CUDA"
     part = "Already" if inside > _FEW * len(trace.kernels) else "Partly"
     return f"{part} replayed as a {kind} graph"
 

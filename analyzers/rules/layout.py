@@ -102,13 +102,7 @@ def _action(subject: Subject, last: bool) -> str:
             "the tensors are channels-last already: let the library try its other kernels "
             "(torch.backends.cudnn.benchmark = True), or pad the channels of this convolution"
         )
-    return _ACTION + (_ON_AMD if _on_amd(subject) else "")
-
-
-def _on_amd(subject: Subject) -> bool:
-    trace = subject.trace
-    assert trace is not None
-    return any(str(name).startswith("hip") for name in trace.launches["name"].cat.categories)
+    return _ACTION + (_ON_AMD if subject.on_amd else "")
 
 
 def _conversions(subject: Subject) -> Iterator[tuple[int, str, int]]:

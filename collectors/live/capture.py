@@ -40,7 +40,13 @@ from collectors.live.as_written import as_written, scales_as_written
 from collectors.live.compiler_facts import CompilerWatch
 from collectors.live.failures import not_compiled
 from collectors.live.fx_graph import Lowered, copied, lower
-from collectors.live.graph_runs import GraphCall, GraphRuns, compiled_by, compiles_itself
+from collectors.live.graph_runs import (
+    GraphCall,
+    GraphRuns,
+    calls_of,
+    compiled_by,
+    compiles_itself,
+)
 from collectors.live.layouts import (
     hold_layouts,
     note_layouts,
@@ -81,7 +87,7 @@ class Capture:
 
     Of a workload `on_gpu` what is on the CPU is nothing to make kernels of. `failures` are the
     words of what failed while graphs of a script were compiled, which may have gone on without;
-    `runs` what the graphs of a step were given: of the first that was watched, but `of_latest`.
+    `runs` what the graphs of a step were given.
     """
 
     graphs: list[CapturedGraph] = field(default_factory=list)
@@ -93,12 +99,11 @@ class Capture:
     watch: CompilerWatch | None = None
     failures: list[str] = field(default_factory=list)
     runs: GraphRuns = field(default_factory=GraphRuns)
-    of_latest: bool = False
 
     def calls(self) -> list[GraphCall]:
         """The runs of the graphs in the step that they are of, in order."""
         told = [(item.number, item.lowered.graph.phase == "backward") for item in self.graphs]
-        return self.runs.calls(told, latest=self.of_latest)
+        return calls_of(told, self.runs.step)
 
     def compiler_facts(self) -> CompilerFacts:
         """What the compiler counted while capturing and, for a compiled step, in its runs since."""

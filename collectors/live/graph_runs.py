@@ -7,11 +7,11 @@ was captured says nothing: it has the sizes of its first run.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
@@ -38,8 +38,7 @@ class GraphRun:
     backward: bool = False
 
 
-@dataclass(frozen=True)
-class GraphCall:
+class GraphCall(NamedTuple):
     """A run by the place of its graph among others; is it `like` the first, which was captured?"""
 
     graph: int
@@ -48,12 +47,21 @@ class GraphCall:
 
 @dataclass
 class GraphRuns:
-    """The runs of each step that was watched; `own_regions` where the code compiles itself."""
+    """The runs of each step that was watched; `own_regions` where the code compiles itself.
+
+    Graphs are those of the first step, or of the `latest`.
+    """
 
     steps: list[list[GraphRun]] = field(default_factory=list)
     own_regions: bool = False
+    latest: bool = False
     _is_watching: bool = False
     _compiled: int = 0
+
+    @property
+    def step(self) -> list[GraphRun]:
+        """What ran in the step that the graphs are of."""
+        return (self.steps or [[]])[-1 if self.latest else 0]
 
     def watch(self, *, again: bool = False) -> None:
         """What runs from now on is of a step: of one more with `again`, else of the first."""
@@ -108,23 +116,23 @@ class GraphRuns:
         if self._is_watching:
             self.steps[-1].append(run)
 
-    def calls(
-        self, graphs: Sequence[tuple[int | None, bool]], *, latest: bool = False
-    ) -> list[GraphCall]:
-        """The runs of `graphs` in the first step that was watched, or in the `latest`, in order.
 
-        Graphs are told by (number, whether of the gradients); one that was not seen to run, as
-        where autograd does not say so, is taken to run once, after the others.
-        """
-        steps = self.steps[-1:] if latest else self.steps[:1]
-        first: dict[tuple[int, bool], tuple[str, ...]] = {}
-        found = []
-        for run in (run for step in steps for run in step):
-            key = run.graph, run.backward
-            like = first.setdefault(key, run.given) == run.given
-            found += [GraphCall(at, like) for at, graph in enumerate(graphs) if graph == key]
-        seen = {call.graph for call in found}
-        return [*found, *(GraphCall(at) for at in range(len(graphs)) if at not in seen)]
+def calls_of(
+    graphs: Sequence[tuple[int | None, bool]], runs: Iterable[GraphRun]
+) -> list[GraphCall]:
+    """The runs of a step as those of `graphs`, in order.
+
+    Graphs are told by (number, whether of the gradients); one that was not seen to run, as where
+    autograd does not say so, is taken to run once, after the others.
+    """
+    first: dict[tuple[int, bool], tuple[str, ...]] = {}
+    found = []
+    for run in runs:
+        key = run.graph, run.backward
+        like = first.setdefault(key, run.given) == run.given
+        found += [GraphCall(at, like) for at, graph in enumerate(graphs) if graph == key]
+    seen = {call.graph for call in found}
+    return [*found, *(GraphCall(at) for at in range(len(graphs)) if at not in seen)]
 
 
 def _backward_of(given: Any, results: Any) -> torch.autograd.graph.Node | None:

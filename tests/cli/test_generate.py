@@ -22,7 +22,7 @@ from advisor.model.plan import FusionPlan
 from advisor.model.resources import Cliff, ResourceTable
 from advisor.pipeline.cliff import _suited
 from advisor.pipeline.sizing import in_flight_bytes, judged
-from advisor.report.words import numbered
+from advisor.report.words import named
 from advisor.store import RunDirectory
 from tests.builders.plan import rms_norm
 
@@ -77,7 +77,9 @@ def test_a_finding_is_named_by_its_number_as_for_apply_and_explain(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     numbers = {
-        found.id: number for number, found in numbered(RunDirectory.at(EAGER).report()).items()
+        found.id: name
+        for name, found in named(RunDirectory.at(EAGER).report()).items()
+        if name.isdecimal()
     }
     softmax = "attention-written-out-03f39030"
     output(capsys, "generate", EAGER, "--only", numbers[softmax], "-o", tmp_path / "files")

@@ -49,15 +49,19 @@ def said(arguments: tuple[str, ...], name: str, capsys: pytest.CaptureFixture[st
     return line
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.mark.parametrize("arguments", READING, ids=" ".join)
 def test_a_path_that_is_not_there(
     arguments: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    here: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert str(tmp_path) not in said(arguments, "nope", capsys)
+    assert str(here) not in said(arguments, "nope", capsys)
 
 
 @pytest.mark.parametrize("content", ["hello", '{"a": 1}', "import torch\n"])
@@ -65,12 +69,10 @@ def test_a_path_that_is_not_there(
 def test_a_file_of_another_kind(
     arguments: tuple[str, ...],
     content: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    here: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").write_text(content)
+    (here / "file").write_text(content)
     said(arguments, "file", capsys)
 
 
@@ -84,13 +86,11 @@ def test_a_file_of_another_kind(
     ],
     ids=lambda arguments: " ".join((arguments[0], arguments[2])),
 )
+@pytest.mark.usefixtures("here")
 def test_a_result_in_a_folder_that_is_not_there_is_told_before_the_work(
     arguments: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     line = said(arguments, "none/file", capsys)
     assert "cannot write: its folder is not there. name a file in a folder" in line
 
